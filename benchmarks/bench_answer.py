@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 from labelkit.algorithms.calibration import fit_temperatures, softmax
-from labelkit.algorithms.few_label_classifier import RowClassifier
+from labelkit.algorithms.few_label_classifier import RefittableClassifier
 from numpy.typing import NDArray
 from scipy.optimize import brentq, minimize_scalar
 from sklearn.linear_model import LogisticRegression
@@ -39,7 +39,7 @@ def regression_row() -> Row:
     features = (centers[truth] + 3 * generator.standard_normal((ROWS, DIM))).astype(np.float32)
     features /= np.linalg.norm(features, axis=1, keepdims=True)
     labels = np.where(np.arange(ROWS) < CLASSES * PER_CLASS, truth, -1)
-    judge = RowClassifier(features, labels)
+    judge = RefittableClassifier(features, labels)
     classes = np.arange(CLASSES)
     parts = [np.where(np.arange(ROWS) // CLASSES == fold, -1, labels) for fold in range(FOLDS)]
     moved = features - features.mean(axis=0)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from labelkit.commands.common.networks import embedding_network
+from labelkit.commands.common.networks import build_embedding_network
 from labelkit.commands.embed.embed import embed_images
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
@@ -61,7 +61,7 @@ def _row(folder: Path) -> Row:
     first = next(configs)
     embed_images(first)
 
-    model = embedding_network(first, 3)
+    model = build_embedding_network(first, 3)
     spec = model.network.input_spec
     loader = EvalLoader(
         load_dataset(first.dataset, data_root=first.data_root, download=False),

@@ -4,7 +4,7 @@ Every command runs in a process of its own. What it takes on a store of 1,000 ro
 the slope in log-log between two sizes is compared with 1: linear. Between sizes a tenth apart it is 2 at most: so it is
 where the smaller one cannot be told from the start. Times are of the processor, so that neighbors do not count. Few
 iterations, one start: what an iteration costs is what grows. Sizes at which a command takes no more than its start are
-left out. LABELKIT_BENCH_MOST=100000 leaves out larger sizes, and
+left out. LABELKIT_BENCH_MAX=100000 leaves out larger sizes, and
 LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not found: all of it takes half an hour.
 ``match`` is left out: its work is keypoints of photographs, not rows.
 """
@@ -36,7 +36,7 @@ MEDIUM = SIZES[:2]
 IMAGES = (10_000, 30_000, 100_000)
 WANTED = 1.15
 # Of so little beyond the start, no slope can be told.
-LEAST_CPU_S, LEAST_BYTES = 0.25, 50 << 20
+MIN_CPU_S, MIN_BYTES = 0.25, 50 << 20
 FEW = f"--num-clusters {CLASSES} --num-inits 1 --max-iterations 3 --overwrite"
 CHILD = """
 import json, sys, time
@@ -120,7 +120,7 @@ def growth(name: str, measured: dict[int, tuple[float, float, int]]) -> Iterator
             # what cannot be told from the start counts as a hundredth of the larger one
             return math.log(of_large / max(of_small, of_large / 100)) / math.log(ratio)
 
-        if large_cpu - least_cpu < LEAST_CPU_S and large_peak - least_peak < LEAST_BYTES:
+        if large_cpu - least_cpu < MIN_CPU_S and large_peak - least_peak < MIN_BYTES:
             continue  # no more than the start takes
         time_slope = slope(cpu - least_cpu, max(large_cpu - least_cpu, 1e-3))
         memory_slope = slope(peak - least_peak, max(large_peak - least_peak, 1))
@@ -133,7 +133,7 @@ def growth(name: str, measured: dict[int, tuple[float, float, int]]) -> Iterator
             wanted=f"<= {WANTED:g}",
             # below a second or 50 MiB the slope is noise
             ok=(time_slope <= WANTED or large_cpu - least_cpu < 1)
-            and (memory_slope <= WANTED or large_peak - least_peak < LEAST_BYTES),
+            and (memory_slope <= WANTED or large_peak - least_peak < MIN_BYTES),
         )
 
 
@@ -146,7 +146,7 @@ def _with(places: dict[str, str], command: str) -> str:
 
 def wanted_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
     """Sizes up to the largest that is asked for."""
-    most = int(os.environ.get("LABELKIT_BENCH_MOST", sizes[-1]))
+    most = int(os.environ.get("LABELKIT_BENCH_MAX", sizes[-1]))
     return tuple(size for size in sizes if size <= most)
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from labelkit.commands.common.networks import embedding_network
+from labelkit.commands.common.networks import build_embedding_network
 from labelkit.commands.embed.embed import embed_images
-from labelkit.commands.retrieve.patches import nearest_in_blocks
+from labelkit.commands.retrieve.patches import find_nearest_in_blocks
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize
@@ -50,7 +50,7 @@ def _embedding(folder: Path) -> Row:
     )
     first = next(configs)
     embed_images(first)
-    model = embedding_network(first, 3)
+    model = build_embedding_network(first, 3)
     spec = model.network.input_spec
     loader = EvalLoader(
         load_dataset(first.dataset, data_root=first.data_root, download=False),
@@ -85,7 +85,7 @@ def _search() -> Row:
     def ours() -> list[int]:
         every = np.ones(BLOCK_ROWS, dtype=np.bool_)
         parts = ((block, number * BLOCK_ROWS, every) for number, block in enumerate(blocks))
-        return nearest_in_blocks(query, parts, K)[1].tolist()
+        return find_nearest_in_blocks(query, parts, K)[1].tolist()
 
     def peer() -> list[int]:
         column = torch.from_numpy(query)[:, None]

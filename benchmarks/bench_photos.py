@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from labelkit.commands.common.networks import embedding_network
+from labelkit.commands.common.networks import build_embedding_network
 from labelkit.models.inference import BackboneNetwork
 from labelkit.options.embed import EmbedConfig
 from PIL import Image
@@ -148,7 +148,7 @@ def _large_row(folder: Path) -> Row:
 
 def _saved(config: EmbedConfig, folder: Path) -> tuple[Path, str]:
     """Weights as timm reads them, and the name of their network."""
-    network = embedding_network(config, 3).network
+    network = build_embedding_network(config, 3).network
     assert isinstance(network, BackboneNetwork)
     path = folder / "weights.pt"
     torch.save(network.backbone.net.state_dict(), path)

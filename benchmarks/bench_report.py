@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
-from labelkit.algorithms.projection import principal_plane, tsne_plane
+from labelkit.algorithms.projection import embed_by_tsne, project_to_principal_plane
 from labelkit.data.registry import load_dataset
 from labelkit.studio.report.thumbnails import Pictures
 from numpy.typing import NDArray
@@ -44,12 +44,12 @@ def map_row() -> Row:
     """Both from the same two principal directions."""
     digits = load_digits()
     pixels = digits.data.astype(np.float32)
-    start = principal_plane(pixels)[0]
+    start = project_to_principal_plane(pixels)[0]
     start = (start / start[:, 0].std() * 1e-4).astype(np.float32)
     maps: dict[str, NDArray[np.float64]] = {}
 
     def ours() -> None:
-        maps["ours"] = tsne_plane(pixels, seed=0)
+        maps["ours"] = embed_by_tsne(pixels, seed=0)
 
     def peer() -> None:
         maps["peer"] = TSNE(init=start, random_state=0).fit_transform(pixels)

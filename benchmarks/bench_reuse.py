@@ -86,7 +86,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
             plan = plan_reuse(method, bank, config, runtime, phase)
             assert plan is not None
             seconds = plan.seconds() / len(bank.rows)
-            source = plan.timing_bank()
+            source = plan.build_timing_bank()
         assert isinstance(source, CachedViewBank) == reuse
         norm = Normalize(method.network.input_spec.mean, method.network.input_spec.std)
         loader = TrainLoader(

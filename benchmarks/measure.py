@@ -54,7 +54,7 @@ class Wanted:
         return f"{self.sign} {self.limit:g}" if self.sign else "shown only"
 
 
-MOST_SPREAD = 5.0
+MAX_SPREAD = 5.0
 # Of so many turns, the lowest and the highest ratio break no row: the machine may do something else in one of them.
 MANY_TURNS = 7
 
@@ -70,7 +70,7 @@ def fault(row: Row) -> str | None:
     if not all(math.isfinite(row[key]) and row[key] > 0 for key in ("ours_s", "peer_s", "ratio")):
         return f"{row['ours_s']:.3g}, {row['peer_s']:.3g} and their ratio {row['ratio']:.3g} are not all positive"
     low, high = row.get("ratio_inner") or (row.get("ratio_min", 1.0), row.get("ratio_max", 1.0))
-    if high > MOST_SPREAD * low:
+    if high > MAX_SPREAD * low:
         return f"ratios from {low:.3g} to {high:.3g}"
     return None
 

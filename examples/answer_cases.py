@@ -29,7 +29,7 @@ from typing import Any
 
 import labelkit
 import numpy as np
-from labelkit.commands.common.labels import labels_to_use
+from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.metrics.clustering import cluster_accuracy
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
@@ -85,7 +85,7 @@ def read_rows(index: Path, truth: Path | None) -> Rows:
     with labelkit.open_store(index) as store:
         labels, names = np.asarray(store.labels, dtype=np.int64), list(store.class_names)
         if truth is not None:
-            given = labels_to_use(truth, store, np.arange(store.n, dtype=np.int64), own_labels=False)
+            given = choose_usable_labels(truth, store, np.arange(store.n, dtype=np.int64), own_labels=False)
             labels, names = given.labels, list(given.class_names)
         if (labels < 0).any():
             sys.exit(f"{truth or index}: {int((labels < 0).sum())} images have no label; cases need them all")

@@ -28,7 +28,7 @@ import labelkit
 import numpy as np
 
 CAMVID = ("sky", "building", "pole", "road", "pavement", "tree", "sign", "fence", "car", "pedestrian", "bicyclist")
-LEAST_PIXELS, MOST_PARTS = 24, 200
+MIN_PIXELS, MAX_PARTS = 24, 200
 CHOOSING = ("Balinese", "Early_Aramaic", "Greek")
 
 
@@ -99,7 +99,7 @@ def make_camvid(data: Path, out: Path) -> None:
             for value, name in enumerate(CAMVID):
                 count, _, boxes, _ = cv2.connectedComponentsWithStats((mask == value).astype(np.uint8))
                 for left, top, width, height, pixels in boxes[1:count].tolist():
-                    if pixels < LEAST_PIXELS or made[name] == MOST_PARTS:
+                    if pixels < MIN_PIXELS or made[name] == MAX_PARTS:
                         continue
                     (crops / name).mkdir(parents=True, exist_ok=True)
                     part = scene[top : top + height, left : left + width]

@@ -20,7 +20,7 @@ from typing import Any
 
 import labelkit
 import numpy as np
-from labelkit.data.datasets import read_pair
+from labelkit.data.datasets import read_image_and_mask
 from labelkit.data.registry import load_dataset
 from numpy.typing import NDArray
 from PIL import Image
@@ -54,7 +54,7 @@ def write_boxes(options: argparse.Namespace, folder: Path) -> dict[str, int]:
         images: list[dict[str, Any]] = []
         annotations: list[dict[str, Any]] = []
         for number, row in enumerate(dataset.in_split(split)[: options.max_images], start=1):
-            pixels, mask = read_pair(dataset, int(row))
+            pixels, mask = read_image_and_mask(dataset, int(row))
             name = f"{number:05d}.png"
             Image.fromarray(pixels).save(folder / split / name)
             images.append({"id": number, "file_name": name, "height": mask.shape[0], "width": mask.shape[1]})

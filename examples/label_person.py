@@ -31,17 +31,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from labelkit.algorithms.few_label_classifier import RowClassifier
+from labelkit.algorithms.few_label_classifier import RefittableClassifier
 from labelkit.commands.common.embeddings import check_features, unit_rows
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.commands.suggest.options import SuggestConfig
-from labelkit.commands.suggest.suggest import suggested_rows
+from labelkit.commands.suggest.suggest import choose_rows_to_label
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
-from labelkit.studio.label.actions import LabelingState, Step, labels_to_learn
+from labelkit.studio.label.actions import LabelingState, Step, choose_training_labels
 
 WAYS = ("random", "suggested", "groups", "fine groups", "fine, marked")
 CHECKED = (10, 20, 50, 100, 200)
@@ -130,19 +130,23 @@ class Person:
 
     def _suggested(self) -> list[int]:
         given = UsableLabels(
-            labels_to_learn(self.work, self.features), np.full(self.store.n, -1), tuple(self.work.classes), "labels", {}
+            choose_training_labels(self.work, self.features),
+            np.full(self.store.n, -1),
+            tuple(self.work.classes),
+            "labels",
+            {},
         )
         rows = np.arange(self.store.n)
         config = SuggestConfig(index=self.store.path, out=Path("next.csv"), num_images=PER_ROUND, seed=self.seed)
         try:
-            return [int(row) for row in suggested_rows(config, self.store, rows, given).places]
+            return [int(row) for row in choose_rows_to_label(config, self.store, rows, given).places]
         except DatasetError:  # nothing is left
             return []
 
-    def right(self, judge: RowClassifier) -> tuple[int, int]:
+    def right(self, judge: RefittableClassifier) -> tuple[int, int]:
         """Right labels of the whole table, with the names of groups and without."""
         labels, by_group = self.work.labels()
-        learned = labels_to_learn(self.work, self.features)
+        learned = choose_training_labels(self.work, self.features)
         classes = np.unique(learned[learned >= 0])
         if not len(classes):
             return 0, 0
@@ -151,7 +155,7 @@ class Person:
         return int((with_names == self.truth).sum()), int((np.where(by_group, guess, with_names) == self.truth).sum())
 
 
-def simulate(person: Person, way: str, judge: RowClassifier) -> list[tuple[int, int]]:
+def simulate(person: Person, way: str, judge: RefittableClassifier) -> list[tuple[int, int]]:
     """Right labels after each number of ``CHECKED`` actions."""
     found, done = [], 0
     for _ in person.actions(way):
@@ -175,7 +179,7 @@ def main() -> None:
         index = Path(shutil.copyfile(options.index, Path(folder) / options.index.name))
         store = open_store(index)
         features = unit_rows(check_features(store, np.arange(store.n)))
-        judge = RowClassifier(features, np.asarray(store.labels))
+        judge = RefittableClassifier(features, np.asarray(store.labels))
         for seed in range(options.seeds):
             grouped = {}
             for number in (None, round(store.n**0.5)):

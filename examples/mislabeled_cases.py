@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score
 
-WRONG, MOST, FOLDS, STRENGTH = 0.05, 2000, 5, 100
+WRONG, MAX, FOLDS, STRENGTH = 0.05, 2000, 5, 100
 WAYS = ("find mislabeled", "nearest", "logistic regression")
 
 Ints = NDArray[np.int64]
@@ -93,7 +93,7 @@ def one_case(
     chosen = np.concatenate(
         [generator.permutation(np.flatnonzero(every == one))[:per_class] for one in np.unique(every)]
     )
-    chosen = generator.permutation(chosen)[:MOST]
+    chosen = generator.permutation(chosen)[:MAX]
     truth = np.unique(every[chosen], return_inverse=True)[1].astype(np.int64)
     rows = directions(features[chosen])
     labels = planted(rows, truth, kind, generator)

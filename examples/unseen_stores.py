@@ -26,7 +26,7 @@ import labelkit
 import numpy as np
 from PIL import Image
 
-PER_CLASS, FEWEST = 400, 15
+PER_CLASS, MIN_IMAGES = 400, 15
 CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
@@ -60,7 +60,7 @@ def unpack_emoji(package: Path, out: Path, key: str) -> None:
             except KeyError:
                 continue
             assert member is not None
-            if sizes[row[key]] >= FEWEST:
+            if sizes[row[key]] >= MIN_IMAGES:
                 drawn = Image.open(io.BytesIO(member.read())).convert("RGBA")
                 folder = out / row[key].replace(" & ", "-").replace(" ", "-")
                 folder.mkdir(parents=True, exist_ok=True)

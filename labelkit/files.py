@@ -26,7 +26,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 """Suffixes of files that may list images and labels."""
 _MAX_DEPTH = 64
 _CHUNK_BYTES = 1 << 20
-_MOST_NAMES = 10_000
+_MAX_NAMES = 10_000
 
 
 class NotRegularError(OSError):
@@ -52,11 +52,11 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
         raise
 
 
-def similar_name(path: Path) -> Path | None:
+def find_similar_path(path: Path) -> Path | None:
     """Return the path most similar to a missing one in the same folder; ``None`` if there is none."""
     try:
         with os.scandir(path.parent) as entries:  # in a very large folder, some names suffice
-            beside = [entry.name for entry in islice(entries, _MOST_NAMES)]
+            beside = [entry.name for entry in islice(entries, _MAX_NAMES)]
     except (OSError, ValueError):
         return None
     store = path.name + ".h5"
@@ -66,7 +66,7 @@ def similar_name(path: Path) -> Path | None:
 
 def missing_path_remedy(path: Path) -> str:
     """Return the remedy text for a missing path, with a similar name if there is one."""
-    near = similar_name(path)
+    near = find_similar_path(path)
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 

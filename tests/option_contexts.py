@@ -12,7 +12,7 @@ from pathlib import Path
 
 import labelkit
 import numpy as np
-from labelkit.store.array_files import MatchFile, join_matches, one_match, write_matches
+from labelkit.store.array_files import MatchFile, build_match, join_matches, write_matches
 from PIL import Image
 from tests.resume_table import write_digits
 
@@ -273,7 +273,7 @@ def _match(images: Path, target: Path) -> None:
     turned = np.array([[1, 0.1, 0.1], [-0.1, 1, 0], [0, 0, 1.0]])
     pairs = [(row, (row + step) % len(paths)) for row in range(len(paths)) for step in (1, 2, 3, 12, 24)]
     found = MatchFile(
-        join_matches([one_match(*pair, turned, np.stack([corners, corners], axis=1)) for pair in pairs]),
+        join_matches([build_match(*pair, turned, np.stack([corners, corners], axis=1)) for pair in pairs]),
         tuple(str(path.relative_to(images)) for path in paths),
         np.array([list(hashlib.sha256(path.read_bytes()).digest()) for path in paths], dtype=np.uint8),
         np.array([_size(path) for path in paths], dtype=np.uint32),

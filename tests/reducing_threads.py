@@ -14,7 +14,7 @@ from torch import Tensor
 T = TypeVar("T")
 
 
-def in_threads(parts: int, work: Callable[[int, Reduce], T]) -> list[T]:
+def run_in_threads(parts: int, work: Callable[[int, Reduce], T]) -> list[T]:
     """Run ``work(number, reduce)`` for every part at once; reduce combines over the parts."""
     barrier = threading.Barrier(parts, timeout=60)
     given: list[Tensor] = [torch.empty(0)] * parts

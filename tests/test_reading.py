@@ -11,6 +11,7 @@ import labelkit
 import pytest
 from labelkit.files import (
     NotRegularError,
+    find_similar_path,
     missing_path_remedy,
     open_regular,
     parse_json,
@@ -18,7 +19,6 @@ from labelkit.files import (
     read_bytes,
     read_record,
     sha256_file,
-    similar_name,
 )
 
 PACKAGE = Path(labelkit.__file__).parent
@@ -130,7 +130,7 @@ def test_a_name_that_looks_like_a_missing_one_is_found_beside_it(
 ) -> None:
     (tmp_path / "photos.h5").write_bytes(b"")
     (tmp_path / "photo").mkdir()
-    found = similar_name(tmp_path / name)
+    found = find_similar_path(tmp_path / name)
     assert found == (None if expected is None else tmp_path / expected)
     said = "Check the name." if expected is None else f"Did you mean `{tmp_path / expected}`?"
     assert missing_path_remedy(tmp_path / name) == said

@@ -13,7 +13,7 @@ Sources: G. Cornuejols, M. Fisher and G. Nemhauser, "Location of bank accounts t
 its greedy algorithm); M. Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (bounds that
 save most of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neural Networks: A Core-Set
 Approach" (k-center); G. Hacohen, A. Dekel and D. Weinshall, "Active Learning on a Budget: Opposite Strategies Suit High
-and Low Budgets" (TypiClust). Departures: a choice rules out its near duplicates; with more than ``MOST_SERVED`` rows,
+and Low Budgets" (TypiClust). Departures: a choice rules out its near duplicates; with more than ``MAX_SERVED`` rows,
 facility location sums over a sample of rows, so that time and memory grow linearly with the rows, not quadratically.
 
 Scores that differ by no more than rounding errors count as equal: the first of equal rows is chosen.
@@ -30,16 +30,16 @@ from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.row_blocks import column_sums
 
-MOST_SERVED = 5_000
+MAX_SERVED = 5_000
 """Maximum number of rows that the sum of facility location is computed over."""
-MOST_CLUSTERS = 500
+MAX_CLUSTERS = 500
 """Maximum number of clusters of ``typical``, as published."""
 _NEIGHBORS = 20
 _BLOCK_NUMBERS = 1 << 22  # 32 MB in float64
 # Distances to examples that are computed at a time, few enough to stay in the processor cache.
 _CLAIM_NUMBERS = 1 << 17
 # Minimum number of rows: a product of fewer rows with thousands of examples takes several times as long.
-_LEAST_ROWS = 256
+_MIN_ROWS = 256
 _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
 # Bounds that are recomputed at a time: enough that passes over all rows are rare, few enough to be quick.
 _LOOKED_AT = 64
@@ -96,7 +96,7 @@ class Candidates:
                 self.open[here] &= apart.min(axis=1) > self._limit
 
 
-def _first_of_best(scores: NDArray[np.float64], tie: float) -> int:
+def _argmax_first(scores: NDArray[np.float64], tie: float) -> int:
     """Return the index of the highest score, the first of equals; 0 if no score is finite."""
     return int(np.flatnonzero(scores >= scores.max() - tie)[0]) if np.isfinite(scores).any() else 0
 
@@ -166,7 +166,7 @@ def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
     factors = (-2 * right).T
     reach = float(np.sqrt(squares.max()))
     unit = 2 * float(np.finfo(np.float32).eps) * np.sqrt(points.shape[1]) * reach
-    step = max(1, _CLAIM_NUMBERS // len(held), min(_LEAST_ROWS, _BLOCK_NUMBERS * 16 // len(held)))
+    step = max(1, _CLAIM_NUMBERS // len(held), min(_MIN_ROWS, _BLOCK_NUMBERS * 16 // len(held)))
     for start in range(0, len(points), step):
         block = slice(start, start + step)
         left = points[block] - mean
@@ -222,15 +222,15 @@ def choose_covering(
         count: number of rows to choose; fewer are chosen if candidates run out.
         labeled: rows that are in C from the start.
         candidates: rows that may be chosen; modified.
-        generator: draws the j if there are more than ``MOST_SERVED`` rows.
+        generator: draws the j if there are more than ``MAX_SERVED`` rows.
         weights: (n,) w >= 0; by default all 1.
 
     Returns:
         (c,) rows in the order chosen; (c,) how much each lowered the mean over the rows j.
     """
     served = np.arange(len(rows))
-    if len(rows) > MOST_SERVED:
-        served = np.sort(generator.choice(len(rows), MOST_SERVED, replace=False))
+    if len(rows) > MAX_SERVED:
+        served = np.sort(generator.choice(len(rows), MAX_SERVED, replace=False))
     amounts = np.ones(len(served)) if weights is None else np.asarray(weights, dtype=np.float64)[served]
     points, known = rows[served], rows[labeled]
     farthest = 4 * float(np.einsum("ij,ij->i", rows, rows).max())
@@ -305,7 +305,7 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
         least = float(np.max(np.where(fresh, bounds, -np.inf)))
         stale = np.flatnonzero(~fresh & (bounds >= least - tie) & (bounds > -np.inf))
         if not len(stale):
-            row = _first_of_best(bounds, tie)
+            row = _argmax_first(bounds, tie)
             return row, float(bounds[row])
         if len(stale) > _LOOKED_AT:
             stale = np.sort(stale[np.argpartition(-bounds[stale], _LOOKED_AT - 1)[:_LOOKED_AT]])
@@ -317,7 +317,7 @@ def choose_typical(
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
     """Choose the most typical sample of each cluster that has no label, largest cluster first (TypiClust).
 
-    There are as many clusters as existing and future labels, at most ``MOST_CLUSTERS``. The typicality of a row is one
+    There are as many clusters as existing and future labels, at most ``MAX_CLUSTERS``. The typicality of a row is one
     over the mean distance to its 20 nearest rows of the cluster. When every cluster has a label, those with the fewest
     labels come next.
 
@@ -331,7 +331,7 @@ def choose_typical(
     Returns:
         (c,) rows in the order chosen; (c,) their typicality; (c,) sizes of their clusters.
     """
-    num_clusters = min(len(labeled) + count, MOST_CLUSTERS, len(rows))
+    num_clusters = min(len(labeled) + count, MAX_CLUSTERS, len(rows))
     found = kmeans(rows, num_clusters, generator=generator, num_inits=1, max_iter=50)
     cluster_ids = found.cluster_ids
     sizes = np.bincount(cluster_ids, minlength=num_clusters)
@@ -350,7 +350,7 @@ def choose_typical(
         values = np.full(len(rows), -np.inf)
         values[members] = typicality[cluster]
         values[~candidates.open] = -np.inf
-        row = _first_of_best(values, 0)
+        row = _argmax_first(values, 0)
         chosen.append(row)
         scores.append(float(values[row]))
         labels[cluster] += 1
@@ -391,7 +391,7 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
         scores[~candidates.open] = -np.inf
         if not candidates.open.any():
             break
-        row = _first_of_best(scores, tie)
+        row = _argmax_first(scores, tie)
         chosen.append(row)
         distances.append(np.nan if first else float(np.sqrt(scores[row])))
         candidates.close(np.array([row]))
@@ -411,7 +411,7 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
     chosen: list[int] = []
     while len(chosen) < count and candidates.open.any():
         values[~candidates.open] = -np.inf
-        row = _first_of_best(values, _TIE)
+        row = _argmax_first(values, _TIE)
         chosen.append(row)
         candidates.close(np.array([row]))
     return np.array(chosen, dtype=np.int64)

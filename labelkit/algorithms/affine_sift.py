@@ -46,7 +46,7 @@ class Keypoints:
     size: tuple[int, int]
 
 
-def start_opencv() -> str:
+def configure_opencv() -> str:
     """Limit OpenCV to one thread, for callers that run threads of their own, and return its version.
 
     Raises:

@@ -27,14 +27,14 @@ NEIGHBORS: Final = 5
 edges also run in the other direction."""
 _GROUP: Final = 64
 _POWER: Final = 3
-_LEAST: Final = 1e-12
+_EPSILON: Final = 1e-12
 _PREFIX: Final = "rule_"
 #: Names in stored order; rules of older versions lack the last ones.
 _SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "group_weight", "own_group")
 
 
 @dataclass(frozen=True)
-class LinearShares:
+class LinearSoftmaxClassifier:
     """Linear classifier whose class probabilities are ``softmax(features @ weights.T + biases)``.
 
     Attributes:
@@ -72,9 +72,9 @@ class AnswerRule:
 
     class_of_group: NDArray[np.int64]
     unit_rows: bool
-    classifier: LinearShares | None
+    classifier: LinearSoftmaxClassifier | None
     class_columns: NDArray[np.int64]
-    groups: LinearShares | None
+    groups: LinearSoftmaxClassifier | None
     classifier_share: float
     alpha: float
     shares: NDArray[np.float32]
@@ -110,9 +110,9 @@ class AnswerRule:
         if not own:
             return None
 
-        def linear(name: str) -> LinearShares | None:
+        def linear(name: str) -> LinearSoftmaxClassifier | None:
             there = f"{name}_weights" in own
-            return LinearShares(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
+            return LinearSoftmaxClassifier(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
         settings = dict(zip(_SETTINGS, own["settings"].tolist(), strict=False))
         temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
@@ -157,7 +157,7 @@ class AnswerRule:
 
         Args:
             features: scaled features of images that are not stored rows.
-            near: (m, k) :meth:`mean_shares` of each image; ``None`` to use no neighbors.
+            near: (m, k) :meth:`average_neighbor_probabilities` of each image; ``None`` to use no neighbors.
         """
         shares = self.start(features)
         if near is not None:
@@ -165,7 +165,7 @@ class AnswerRule:
         totals = shares.sum(axis=1, keepdims=True)
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 
-    def mean_shares(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
+    def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
         """Average the group probabilities (m, k) of the nearest stored images by cosine weight, 0 where none is near.
 
         Args:
@@ -187,17 +187,17 @@ class AnswerRule:
         Returns:
             Names and confidences; confidences are NaN without temperatures.
         """
-        shares = self.predict_shares(embeddings, stored)
+        shares = self.predict_probabilities(embeddings, stored)
         if self.temperatures is not None:
             return confidences(shares, self.class_of_group, self.temperatures)
         unknown = np.full(len(shares), np.nan)
         found = confidences(shares, self.class_of_group, Temperatures(1.0, 1.0))
         return replace(found, confidence=unknown, margin=unknown)
 
-    def predict_shares(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
+    def predict_probabilities(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
         """Predict group probabilities (m, k) of embeddings, with the arguments of :meth:`predict`. Rows sum to 1."""
         rows = square_roots(embeddings) if self.square_roots else embeddings
-        lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _LEAST)
+        lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _EPSILON)
         features = (rows / lengths if self.unit_rows else rows).astype(np.float32)
         return self.blend_neighbors(features, self._near(rows / lengths, stored) if self.alpha > 0 else None)
 
@@ -213,14 +213,14 @@ class AnswerRule:
             part = rows[block]
             lengths = np.linalg.norm(part, axis=1)
             cosines = all_cosines[:, : len(part)]  # memory that is new for each block takes a tenth of the time
-            np.matmul(queries, (part / np.maximum(lengths, _LEAST)[:, None]).T, out=cosines)
+            np.matmul(queries, (part / np.maximum(lengths, _EPSILON)[:, None]).T, out=cosines)
             cosines[:, ~usable[block] | (lengths == 0)] = 0
             nearest = _largest(cosines, k)
             best = np.hstack([best, np.take_along_axis(cosines, nearest, 1)])
             places = np.hstack([places, nearest + block.start])
             nearest = _largest(best, k)
             best, places = np.take_along_axis(best, nearest, 1), np.take_along_axis(places, nearest, 1)
-        return self.mean_shares(best, places)
+        return self.average_neighbor_probabilities(best, places)
 
 
 def _largest(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
@@ -268,7 +268,7 @@ def blend_classifier(
     return blended
 
 
-def group_rule(
+def build_nearest_mean_rule(
     features: NDArray[np.float32],
     group_ids: NDArray[np.int64],
     is_new: NDArray[np.bool_],
@@ -291,7 +291,7 @@ def group_rule(
         unit_rows=scaled,
         classifier=None,
         class_columns=np.zeros(0, dtype=np.int64),
-        groups=nearest_mean_classifier(means, 1.0),
+        groups=build_nearest_mean_classifier(means, 1.0),
         classifier_share=0.0,
         alpha=0.0,
         shares=np.zeros((0, len(is_new)), dtype=np.float32),
@@ -300,7 +300,7 @@ def group_rule(
     )
 
 
-def nearest_mean_classifier(means: Doubles, temperature: float) -> LinearShares:
+def build_nearest_mean_classifier(means: Doubles, temperature: float) -> LinearSoftmaxClassifier:
     """Build a nearest-mean classifier: the softmax of half the negative squared distances at a temperature.
 
     It is the posterior of spherical groups of equal size with this temperature as their variance.
@@ -312,4 +312,4 @@ def nearest_mean_classifier(means: Doubles, temperature: float) -> LinearShares:
     empty: NDArray[np.bool_] = np.isnan(means[:, 0])
     places = np.where(empty[:, None], 0, means)
     biases = np.where(empty, -np.inf, -0.5 * np.square(places).sum(axis=1) / temperature)
-    return LinearShares((places / temperature).astype(np.float32), biases)
+    return LinearSoftmaxClassifier((places / temperature).astype(np.float32), biases)

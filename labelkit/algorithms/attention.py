@@ -76,7 +76,7 @@ def attention_update(
         with torch.no_grad():
             increment = _descent(keys_full, promote(queries), alpha, beta, gamma_reg)
             if w_k is not None and space != "key":
-                increment = _through_projection(increment, promote(w_k.detach()), space)
+                increment = _apply_key_projection(increment, promote(w_k.detach()), space)
         return torch.add(keys_full, increment, alpha=gamma_update).to(keys.dtype)
 
 
@@ -152,7 +152,7 @@ def _descent(keys: Tensor, queries: Tensor, alpha: float, beta: float, gamma_reg
     return torch.addcmul(attended, r + alpha, keys, value=-gamma_reg)
 
 
-def _through_projection(descent: Tensor, w_k: Tensor, space: UpdateSpace) -> Tensor:
+def _apply_key_projection(descent: Tensor, w_k: Tensor, space: UpdateSpace) -> Tensor:
     """Return G W_K^T W_K or G W_K^T, with all heads side by side; ``w_k`` is W_K^T."""
     b, h, t, d = descent.shape
     moved = descent.transpose(1, 2).reshape(b, t, h * d) @ w_k

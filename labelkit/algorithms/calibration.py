@@ -257,11 +257,11 @@ def fit_temperatures(
     for caution in cautions:
         end = float(grid[-1] if caution > 0 else grid[0])
         limit = smallest + caution**2 / 2
-        temperatures.append(math.exp(_last_below(loss, likeliest, end, limit) if caution else likeliest))
+        temperatures.append(math.exp(_bisect_last_below(loss, likeliest, end, limit) if caution else likeliest))
     return temperatures
 
 
-def _last_below(loss: Callable[[float], float], near: float, far: float, limit: float) -> float:
+def _bisect_last_below(loss: Callable[[float], float], near: float, far: float, limit: float) -> float:
     """Return the point farthest from ``near`` up to which the loss stays within a limit, or ``far``; by bisection."""
     if loss(far) <= limit:
         return far

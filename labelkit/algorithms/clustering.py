@@ -29,10 +29,10 @@ from labelkit.algorithms.row_blocks import (
     Floats,
     Rows,
     StoredRows,
-    checked_rows,
     iterate_blocks,
     squared_norms,
     to_unit_length,
+    validate_rows,
 )
 
 Doubles = NDArray[np.float64]
@@ -41,8 +41,8 @@ Ids = NDArray[np.int64]
 
 # Rows per cluster, and their minimum: of the sample that represents rows read in blocks (256 is faiss's default), and
 # of the sample that starts are drawn from.
-_SAMPLED, _LEAST_SAMPLED = 256, 8192
-_STARTS, _LEAST_STARTS = 32, 8192
+_SAMPLED, _MIN_SAMPLED = 256, 8192
+_STARTS, _MIN_STARTS = 32, 8192
 # For fewer products than this, threads spend longer waiting for each other than computing.
 _FEW_PRODUCTS = 1 << 27
 # Squared distances below this share of the largest number squared are rounding errors between equal rows.
@@ -52,7 +52,7 @@ _CANCELED = 1e-6
 # A mean of unit rows shorter than this is a rounding error.
 _NO_DIRECTION = 1e-7
 # Maximum number of rounds in which classes exchange clusters; even two are rare.
-_MOST_EXCHANGES = 10
+_MAX_EXCHANGES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
     Raises:
         ValueError: shapes do not match, NaN or infinity.
     """
-    rows, places = checked_rows(x, "x"), checked_rows(centroids, "centroids")[:]
+    rows, places = validate_rows(x, "x"), validate_rows(centroids, "centroids")[:]
     if not len(places):
         raise ValueError("centroids must have at least one row")
     if rows.shape[1] != places.shape[1]:
@@ -239,7 +239,7 @@ def semi_supervised_kmeans(
         Sec. 3.2 of "Generalized Category Discovery" and its code, which yields NaN for an empty
         cluster and does not say what happens when all distances are 0.
     """
-    free, fixed = checked_rows(unlabeled, "unlabeled"), checked_rows(labeled, "labeled")
+    free, fixed = validate_rows(unlabeled, "unlabeled"), validate_rows(labeled, "labeled")
     values = np.asarray(labels)
     if free.shape[1] != fixed.shape[1]:
         raise ValueError(f"unlabeled rows have {free.shape[1]} columns, labeled rows {fixed.shape[1]}")
@@ -374,7 +374,7 @@ class _Problem:
 
     def exchange_centroids(self, best: _Run) -> _Run:
         """Reassign one centroid to each class by its nearest labeled samples, as long as the inertia falls."""
-        for _ in range(_MOST_EXCHANGES):
+        for _ in range(_MAX_EXCHANGES):
             taken = _matched(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
                 break
@@ -407,7 +407,7 @@ def _cluster(
     spherical: bool,
 ) -> Clustering:
     """Run plain or spherical k-means."""
-    rows = checked_rows(x, "x")
+    rows = validate_rows(x, "x")
     _check_settings(num_clusters, num_inits, max_iter, tol)
     if num_clusters > len(rows):
         raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
@@ -419,7 +419,7 @@ def _cluster(
     if init_centroids is None:
         starts = _starts(points, num_clusters, num_inits, generator)
     else:
-        given = checked_rows(init_centroids, "init_centroids")[:]
+        given = validate_rows(init_centroids, "init_centroids")[:]
         if given.shape != (num_clusters, rows.shape[1]):
             shape = (num_clusters, rows.shape[1])
             raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
@@ -442,7 +442,7 @@ def _starts(points: Singles, num_clusters: int, num_inits: int, generator: np.ra
     """Draw the starting centroids of each restart, (k, d), by k-means++; from a sample if there are many points."""
     from sklearn.cluster import kmeans_plusplus
 
-    most = max(_LEAST_STARTS, _STARTS * num_clusters)
+    most = max(_MIN_STARTS, _STARTS * num_clusters)
     for seed in generator.integers(2**31, size=num_inits).tolist():
         drawn = points
         if len(points) > most:
@@ -508,7 +508,7 @@ class _Framed:
 
     def sample(self, num_clusters: int) -> Singles:
         """Return the scaled rows that centroids are fitted on. All, or 256 per cluster if rows are read in blocks."""
-        rows, most = self.rows, max(_LEAST_SAMPLED, _SAMPLED * num_clusters)
+        rows, most = self.rows, max(_MIN_SAMPLED, _SAMPLED * num_clusters)
         if isinstance(rows, StoredRows) and len(rows) > most:
             return self.scaled(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])
         found = np.empty(rows.shape, dtype=np.float32)

@@ -18,7 +18,7 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _BLOCK_ROWS: Final = 1 << 15
-_LEAST: Final = 1e-12
+_EPSILON: Final = 1e-12
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Confidences:
     new_chance: Doubles
 
 
-def log_shares(shares: Doubles) -> Doubles:
+def compute_log_probabilities(shares: Doubles) -> Doubles:
     """Take the logarithm of group probabilities, with a small lower limit in place of 0."""
-    return np.log(np.maximum(shares, _LEAST))
+    return np.log(np.maximum(shares, _EPSILON))
 
 
 def calibrated_confidences(
@@ -85,7 +85,7 @@ def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperature
     for start in range(0, len(shares), _BLOCK_ROWS):
         block = shares[start : start + _BLOCK_ROWS]
         every = np.arange(len(block))
-        scores, named = log_shares(block), block.argmax(axis=1).astype(np.int64)
+        scores, named = compute_log_probabilities(block), block.argmax(axis=1).astype(np.int64)
         confidence, margin, runner_up = calibrated_confidences(scores, named, new[named], temperatures)
         chances = np.where(new[named][:, None], softmax(scores, temperatures.new), softmax(scores, temperatures.known))
         best, best_confidence = np.full(len(block), -1, dtype=np.int64), np.zeros(len(block))

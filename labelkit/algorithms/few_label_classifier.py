@@ -19,7 +19,12 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.answer_rule import AnswerRule, LinearShares, blend_classifier, nearest_mean_classifier
+from labelkit.algorithms.answer_rule import (
+    AnswerRule,
+    LinearSoftmaxClassifier,
+    blend_classifier,
+    build_nearest_mean_classifier,
+)
 from labelkit.algorithms.calibration import group_means
 from labelkit.algorithms.label_propagation import diffuse_labels, neighbor_graph, spread_labels
 from labelkit.algorithms.one_thread import one_blas_thread
@@ -39,11 +44,11 @@ _GROUP_TEMPERATURE: Final = 0.02
 #: Mean squared length of the rows passed to logistic regression, and its inverse regularization.
 _REGRESSION_SCALE: Final = 100.0
 _REGRESSION_C: Final = 10.0
-_LEAST: Final = 1e-12
+_EPSILON: Final = 1e-12
 _FOLDS: Final = 5
 
 
-class RowClassifier:
+class RefittableClassifier:
     """Classifier of fixed samples that can be refitted with different labels or groups.
 
     Args:
@@ -56,7 +61,7 @@ class RowClassifier:
         self.features, self.label_weights = features, label_weights
         squares = np.square(features, dtype=np.float64).sum(axis=1)
         # a row of zeros has no direction; it is treated like the mean
-        joined = np.where(squares[:, None] > 0, features, features.mean(axis=0) + np.float32(_LEAST))
+        joined = np.where(squares[:, None] > 0, features, features.mean(axis=0) + np.float32(_EPSILON))
         self.graph: Any = neighbor_graph(joined)
         self._scale = float(squares.mean()) or 1.0
         self._center = features.mean(axis=0)
@@ -97,19 +102,19 @@ class RowClassifier:
             model = LogisticRegression(C=_REGRESSION_C, max_iter=200)
             return model.fit(self._moved[rows], columns, self._weights(rows))
 
-    def classifier(self, labels: Ints, classes: Ints) -> LinearShares:
+    def classifier(self, labels: Ints, classes: Ints) -> LinearSoftmaxClassifier:
         """Fit a logistic regression to these labels, which computes ``class_shares`` of other images."""
         rows = np.flatnonzero(labels >= 0)
         columns = np.searchsorted(classes, labels[rows])
         if len(classes) == 1:
-            return LinearShares(np.zeros((1, self.features.shape[1]), dtype=np.float32), np.zeros(1))
+            return LinearSoftmaxClassifier(np.zeros((1, self.features.shape[1]), dtype=np.float32), np.zeros(1))
         fitted, basis = self._regression(rows, columns), self._basis
         scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
         weights, biases = fitted.coef_, fitted.intercept_
         if len(classes) == 2:  # scikit-learn then returns one row, that of the second class
             weights, biases = np.vstack([np.zeros_like(weights), weights]), np.append(0.0, biases)
         weights = np.asarray(weights if basis is None else weights @ basis.T, dtype=np.float64) * scale
-        return LinearShares(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
+        return LinearSoftmaxClassifier(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
 
     def rule(
         self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles, *, group_weight: float = 1.0
@@ -130,7 +135,7 @@ class RowClassifier:
             unit_rows=False,
             classifier=self.classifier(labels, classes) if len(classes) else None,
             class_columns=_columns(classes, class_of_group),
-            groups=nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
+            groups=build_nearest_mean_classifier(means, _GROUP_TEMPERATURE * self._scale),
             classifier_share=1.0,
             own_group=OWN_GROUP,
             alpha=ALPHA,
@@ -187,7 +192,7 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
     return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
-def check_hidden_labels(judge: RowClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
+def check_hidden_labels(judge: RefittableClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Cross-validate the labels and return which are predicted correctly, (m,) bool.
 
     The only label of a class is left out.

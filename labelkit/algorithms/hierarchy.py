@@ -37,12 +37,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.projection import principal_directions
-from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, checked_rows, iterate_blocks
+from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, validate_rows
 
 Floats = NDArray[np.float32]
 
-MOST_DIRECTIONS: Final = 128
-MOST_SAMPLED: Final = 20_000
+MAX_DIRECTIONS: Final = 128
+MAX_SAMPLED: Final = 20_000
 """Maximum number of rows that the directions are computed from; a sample is drawn from more."""
 _NEIGHBORS: Final = 10
 _USUAL: Final = 7
@@ -97,11 +97,11 @@ def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.rand
         labels: (n,), -1 = none.
         generator: draws the rows that directions are computed from, if there are many.
     """
-    drawn = rows[:] if len(rows) <= MOST_SAMPLED else rows[np.sort(generator.permutation(len(rows))[:MOST_SAMPLED])]
-    directions, _ = principal_directions(drawn, min(MOST_DIRECTIONS, drawn.shape[1]))
+    drawn = rows[:] if len(rows) <= MAX_SAMPLED else rows[np.sort(generator.permutation(len(rows))[:MAX_SAMPLED])]
+    directions, _ = principal_directions(drawn, min(MAX_DIRECTIONS, drawn.shape[1]))
     space = ClassSpace(drawn.mean(axis=0, dtype=np.float64), directions, None)
     known = np.flatnonzero(labels >= 0)
-    known = known[generator.permutation(len(known))[:MOST_SAMPLED]] if len(known) > MOST_SAMPLED else known
+    known = known[generator.permutation(len(known))[:MAX_SAMPLED]] if len(known) > MAX_SAMPLED else known
     known = np.sort(known)
     return space.scaled(rows[known], labels[known]) if len(known) else space
 
@@ -166,7 +166,7 @@ def _unit(places: ArrayLike) -> Floats:
 Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-MOST_LEAVES: Final = 3000
+MAX_LEAVES: Final = 3000
 """Maximum number of rows that are each a leaf."""
 _SMALL_GROUPS: Final = 2000
 _DRAWN: Final = 20_000
@@ -219,7 +219,7 @@ class Hierarchy:
         """
         if not self.fewest <= num_groups <= self.most or min_size < 1:
             raise ValueError(f"cannot cut {self.most} leaves into {num_groups} groups of {min_size} rows or more")
-        first = self._undone(num_groups, min_size)
+        first = self._find_union_to_undo(num_groups, min_size)
         roots = self._roots(first)
         groups, of_leaf = np.unique(roots, return_inverse=True)
         of_leaf = of_leaf.astype(np.int64)
@@ -250,7 +250,7 @@ class Hierarchy:
         order[others[np.argsort(-sizes[others], kind="stable")]] = len(own) + np.arange(len(others))
         return order
 
-    def _undone(self, num_groups: int, min_size: int) -> int:
+    def _find_union_to_undo(self, num_groups: int, min_size: int) -> int:
         """Return the first union to undo for enough groups of that size, or for as many as possible."""
         counts = (self._has_label | (self.sizes >= min_size)).astype(np.int64)
         top = np.ones(len(self.sizes), dtype=bool)
@@ -295,12 +295,12 @@ def build_hierarchy(
     Raises:
         ValueError: shapes do not match, NaN or infinity.
     """
-    rows = checked_rows(x, "x")
+    rows = validate_rows(x, "x")
     known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
     if known.shape != (len(rows),) or not len(rows):
         raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together, or are empty")
     space = fit_class_space(rows, known, generator=generator)
-    if len(rows) > MOST_LEAVES:
+    if len(rows) > MAX_LEAVES:
         small, places = _small_groups(rows, space, generator)
     else:
         small, places = np.arange(len(rows), dtype=np.int64), space.place(rows)

@@ -22,7 +22,7 @@ Padding = Literal["zeros", "border", "reflection"]
 Matrices = NDArray[np.float64]
 
 # Smaller depths are behind the camera, or too close to its plane to be useful.
-_LEAST_DEPTH = 1e-6
+_MIN_DEPTH = 1e-6
 # Tolerance for rounding of a point on the very edge.
 _EDGE = 1 + 1e-6
 
@@ -126,7 +126,7 @@ def as_3x3(matrices: Tensor) -> Tensor:
     return torch.cat((matrices, last), dim=-2)
 
 
-def between_views(first: Tensor, second: Tensor) -> Tensor:
+def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
     """Compute the homographies from first to second views of the same originals.
 
     Args:
@@ -158,8 +158,8 @@ def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
         known, maps = promote(points), promote(homographies)
         moved = torch.cat((known, torch.ones_like(known[..., :1])), dim=-1) @ maps.transpose(1, 2)
     depth = moved[..., 2:]
-    arrived = moved[..., :2] / torch.where(depth > _LEAST_DEPTH, depth, 1.0)
-    return arrived, (depth[..., 0] > _LEAST_DEPTH) & (arrived.abs() <= _EDGE).all(dim=-1)
+    arrived = moved[..., :2] / torch.where(depth > _MIN_DEPTH, depth, 1.0)
+    return arrived, (depth[..., 0] > _MIN_DEPTH) & (arrived.abs() <= _EDGE).all(dim=-1)
 
 
 def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
@@ -169,7 +169,7 @@ def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
 
 
-def look_up(
+def sample_second_views(
     maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border"
 ) -> tuple[Tensor, Tensor]:
     """Sample maps of second views at the cell centers of first views, by the homographies between them.

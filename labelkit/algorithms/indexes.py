@@ -70,7 +70,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
             raise ValueError(f"IVF-PQ needs {_PQ_VALUES} rows to be trained on, got {num_rows}")
         index = made.IndexIVFPQ(made.IndexFlat(dim, by), dim, default_num_lists(num_rows), default_pq_bytes(dim), 8, by)
         index.pq.cp.min_points_per_centroid = 1  # otherwise, faiss prints a warning
-        sample = np.random.default_rng(0).choice(num_rows, num_trained(num_rows), replace=False)
+        sample = np.random.default_rng(0).choice(num_rows, default_num_training_embeddings(num_rows), replace=False)
         index.train(as_rows(rows[np.sort(sample)], "gallery", metric))
     with current_progress().task(f"building the {kind} index of {num_rows:,} rows", total=num_rows) as task:
         for start in range(0, num_rows, _ROWS_AT_ONCE):
@@ -80,7 +80,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     return index
 
 
-def num_trained(num_rows: int) -> int:
+def default_num_training_embeddings(num_rows: int) -> int:
     """Return the number of embeddings on which to train an IVF-PQ index."""
     return min(num_rows, max(_PQ_ROWS, _ROWS_PER_LIST * default_num_lists(num_rows)))
 
@@ -95,7 +95,7 @@ def default_pq_bytes(dim: int) -> int:
     return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
 
 
-def approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
+def find_approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Find the approximate k nearest neighbors of each embedding by cosine, itself excluded.
 
     Up to 65,536 rows are compared with all others. If there are more, a row is compared with those in the 16 inverted

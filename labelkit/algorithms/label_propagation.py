@@ -21,7 +21,7 @@ from labelkit.algorithms.neighbors import ExactSearch
 
 _POWER = 3
 #: With more rows, neighbors are found approximately: an exact search is quadratic.
-_MOST_EXACT = 50_000
+_MAX_EXACT = 50_000
 #: Columns propagated at a time: those of 50,000 rows stay in the cache, which takes a third of the time of 80 together.
 _COLUMNS_AT_ONCE = 16
 
@@ -57,7 +57,7 @@ def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
 
 def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the nearest other rows and their cosines; a row that the index did not find has cosine 0."""
-    if len(rows) <= _MOST_EXACT:
+    if len(rows) <= _MAX_EXACT:
         return ExactSearch(rows).search(rows, k, exclude_self=True)
     scores, found = ApproximateSearch(build_index(rows, "hnsw"), rows, width=64).search(rows, k + 1)
     own = (found == np.arange(len(rows))[:, None]) | (found < 0)

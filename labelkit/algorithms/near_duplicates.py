@@ -24,14 +24,14 @@ SIDE = 64
 # resolution of each level of the search, and its number of steps
 _STEPS = ((16, 6), (32, 4), (64, 3))
 # range of scale and shift (in half sides) that is searched: crops of at least 85 % of each side
-_LEAST_SCALE, _MOST_SCALE, _MOST_SHIFT = 0.85, 1.18, 0.18
+_MIN_SCALE, _MAX_SCALE, _MAX_SHIFT = 0.85, 1.18, 0.18
 # minimum correlations of a pair before and after it is aligned on the coarsest level
-_LEAST_BEFORE, _LEAST_GRAY, _LEAST_DETAIL = 0.3, 0.6, 0.25
+_MIN_BEFORE, _MIN_GRAY, _MIN_DETAIL = 0.3, 0.6, 0.25
 # pixels, as a share of a level, that an image needs for comparison at that level: if one image was shrunk more than the
 # other, which loses the finest part of its own pixels; and if both have about the same size (above this share)
 _ENOUGH_PIXELS, _ENOUGH_ALIKE, _ALIKE_SIZE = 1.25, 0.85, 0.8
 # parts along a side; those with less than this share of the mean structure are ignored
-_PARTS, _LEAST_STRUCTURE = 4, 0.2
+_PARTS, _MIN_STRUCTURE = 4, 0.2
 _PAIRS_TOGETHER = 128
 # standard deviation, in gray values, below which an image counts as empty
 _EMPTY = 1e-3
@@ -55,7 +55,7 @@ class Agreement:
     weakest: Floats
 
 
-def coarse_rows(pictures: NDArray[np.uint8]) -> Floats:
+def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:
     """Compute vectors (n, 256) whose inner products are the correlations of images at 16 pixels, 0 if one is empty.
 
     Args:
@@ -69,7 +69,7 @@ def coarse_rows(pictures: NDArray[np.uint8]) -> Floats:
     return rows
 
 
-def compare_pictures(
+def compare_image_pairs(
     pictures: NDArray[np.uint8],
     shorter_sides: NDArray[np.integer],
     pairs: NDArray[np.int64],
@@ -85,12 +85,12 @@ def compare_pictures(
     """
     levels = _levels(shorter_sides[pairs].reshape(len(pairs), 2))
     gray, detail, weakest = (np.zeros(len(pairs), dtype=np.float32) for _ in range(3))
-    rows = coarse_rows(pictures)
+    rows = compute_coarse_vectors(pictures)
     before = np.concatenate(
         [np.einsum("ij,ij->i", *rows[pairs[block].T]) for block in blocks(len(pairs), 2 * rows.shape[1])] or [gray]
     )
-    report(int((before < _LEAST_BEFORE).sum()))
-    alike = np.flatnonzero(before >= _LEAST_BEFORE)
+    report(int((before < _MIN_BEFORE).sum()))
+    alike = np.flatnonzero(before >= _MIN_BEFORE)
     for start in range(0, len(alike), _PAIRS_TOGETHER):
         together = alike[start : start + _PAIRS_TOGETHER]
         places, boxes = _aligned(pictures, pairs, together)
@@ -125,8 +125,8 @@ def _aligned(
         boxes = _refined(first, second, boxes, steps)
         if level != SIDE:
             moved, inside = _moved(second, boxes, _tent)
-            alike = _correlation(first, moved, inside) >= _LEAST_GRAY
-            alike &= _correlation(_detail(first), _detail(moved), inside) >= _LEAST_DETAIL
+            alike = _correlation(first, moved, inside) >= _MIN_GRAY
+            alike &= _correlation(_detail(first), _detail(moved), inside) >= _MIN_DETAIL
             places, boxes = places[alike], boxes[alike]
     return places, boxes
 
@@ -156,8 +156,8 @@ def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats
         scales = boxes[:, ::2] / (1 + step[:, ::2])
         shifts = boxes[:, 1::2] - scales * step[:, 1::2]
         boxes = np.empty_like(boxes)
-        boxes[:, ::2] = np.clip(scales, _LEAST_SCALE, _MOST_SCALE)
-        boxes[:, 1::2] = np.clip(shifts, -_MOST_SHIFT, _MOST_SHIFT)
+        boxes[:, ::2] = np.clip(scales, _MIN_SCALE, _MAX_SCALE)
+        boxes[:, 1::2] = np.clip(shifts, -_MAX_SHIFT, _MAX_SHIFT)
     return boxes
 
 
@@ -177,7 +177,7 @@ def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tupl
 
     structure = np.sqrt(parts(mine * mine) * parts(theirs * theirs))
     each = parts(mine * theirs) / np.maximum(structure, np.float32(1e-6))
-    each[structure < _LEAST_STRUCTURE * structure.mean(axis=1, keepdims=True)] = 1
+    each[structure < _MIN_STRUCTURE * structure.mean(axis=1, keepdims=True)] = 1
     return gray, detail, np.sort(each, axis=1)[:, 1]
 
 

@@ -5,8 +5,8 @@ For all images without a label, the mean of two ranks (``novelty``):
     - nearest: the distance of the nearest image with a label
 The first finds classes with many images, which have a group of their own; the second also those with few.
 
-For images added later (``arrival_novelty``): whether they are nearer to each other than to all earlier images. This is
-much more informative, since earlier images without a label represent the known classes too.
+For images added later (``score_arrival_novelty``): whether they are nearer to each other than to all earlier images.
+This is much more informative, since earlier images without a label represent the known classes too.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
     return np.asarray((mid_ranks(new_shares) + mid_ranks(-cosines)) / 2, dtype=np.float64)
 
 
-def arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
+def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Score how new each later image is compared with all earlier ones, (n,) float64 in ``[0, 1]``.
 
     Above 0.5, it is closer to the other later images. A copy of an earlier image has 0. Otherwise, it is a / (a + b),

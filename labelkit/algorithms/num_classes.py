@@ -29,7 +29,7 @@ from labelkit.algorithms.projection import principal_directions
 # Numbers up to this one are all tried, larger ones in steps of this percentage.
 _EVERY_NUMBER, _STEP_PERCENT = 100, 2
 _DIRECTIONS: Final = 48
-_LEAST_SIZES: Final = (3, 5, 8, 12, 20)
+_MIN_SIZES: Final = (3, 5, 8, 12, 20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
     if not len(numbers):
         raise ValueError("numbers must not be empty")
     # HDBSCAN cannot find one group: 0 and 1 are no more informative than 2
-    logs = np.log(np.maximum(dense_group_counts(x), 2))
+    logs = np.log(np.maximum(count_hdbscan_clusters(x), 2))
     off = np.abs(np.log(numbers) - logs.mean())
     # the range is the spread of the counts, but at least a factor of 1.7
     near = np.asarray(numbers)[off <= max(2 * logs.std(), 0.55, off.min())]
@@ -90,7 +90,7 @@ def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
     )
 
 
-def dense_group_counts(x: ArrayLike) -> tuple[int, ...]:
+def count_hdbscan_clusters(x: ArrayLike) -> tuple[int, ...]:
     """Count the clusters that HDBSCAN finds for each of several minimum sizes.
 
     Args:
@@ -104,7 +104,7 @@ def dense_group_counts(x: ArrayLike) -> tuple[int, ...]:
         rows = (rows - rows.mean(axis=0)) @ directions.astype(np.float32)
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))
     counts = []
-    for size in _LEAST_SIZES:
+    for size in _MIN_SIZES:
         if size <= len(unit):
             made = HDBSCAN(min_cluster_size=size, min_samples=min(3, len(unit)), copy=True).fit_predict(unit)
             counts.append(int(made.max()) + 1)

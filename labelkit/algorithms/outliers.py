@@ -8,19 +8,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 # A smaller collection does not show what is usual.
-FEWEST = 10
+MIN_IMAGES = 10
 # Deviations that make an image unusual: of the distance to its neighbors, and of its sharpness.
 _UNLIKE, _BLURRED = 4.0, 4.5
 # Minimum spreads, so that in a collection of very similar images none is unusual merely by rounding: of distances, as
 # a share of their median and as a number; and of the logarithm of sharpness, where it means a factor of 2 in all.
-_LEAST_SHARE, _LEAST_DISTANCE, _LEAST_LOG = 0.1, 1e-4, 0.15
+_MIN_SHARE, _MIN_DISTANCE, _MIN_LOG = 0.1, 1e-4, 0.15
 # Gray values: minimum contrast of an image with content; mean of an image that is neither dark nor bright.
-_LEAST_CONTRAST, _DARKEST, _BRIGHTEST = 24.0, 30.0, 230.0
+_MIN_CONTRAST, _DARKEST, _BRIGHTEST = 24.0, 30.0, 230.0
 # An image must also be below this part of what is usual in the collection.
 _CONTRAST_PART, _BRIGHTNESS_PART, _SIDE_PART, _PIXELS_PART = 1 / 2, 1 / 3, 1 / 2, 1 / 16
-_LEAST_SIDE = 64
+_MIN_SIDE = 64
 _LONGEST = 2.0
-_MOST = 100.0
+_MAX_TIMES = 100.0
 # Variance of the Laplacian (4, -1, -1, -1, -1) of rounding errors, each of variance 1 / 12.
 _ROUNDING = 20 / 12
 # Added to sharpness before taking its logarithm.
@@ -83,9 +83,9 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
     return (values - median) / max(spread, least_share * abs(median), least, np.finfo(np.float64).tiny)
 
 
-def neighbor_deviations(distances: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_neighbor_z_scores(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute robust z-scores (n,) of distances to a near neighbor, where 4 means an outlier and NaN unknown."""
-    return deviations(distances, _LEAST_SHARE, _LEAST_DISTANCE)
+    return deviations(distances, _MIN_SHARE, _MIN_DISTANCE)
 
 
 def outlier_scores(
@@ -110,24 +110,24 @@ def outlier_scores(
     if count is None:
         raise ValueError("nothing is given that images could be judged by")
     scores = np.zeros((count, len(REASONS)))
-    judged = count >= FEWEST
+    judged = count >= MIN_IMAGES
     if judged and distances is not None:
-        scores[:, 0] = _beyond(neighbor_deviations(distances) / _UNLIKE)
+        scores[:, 0] = _beyond(compute_neighbor_z_scores(distances) / _UNLIKE)
     if tones is not None:
         brightness, contrast, sharpness = tones.T
         usual_brightness, usual_contrast = (_median(values) for values in (brightness, contrast))
-        scores[:, 1] = _below(contrast, min(_LEAST_CONTRAST, _CONTRAST_PART * usual_contrast))
+        scores[:, 1] = _below(contrast, min(_MIN_CONTRAST, _CONTRAST_PART * usual_contrast))
         scores[:, 2] = _below(brightness, min(_DARKEST, _BRIGHTNESS_PART * usual_brightness))
         scores[:, 3] = _below(255 - brightness, min(255 - _BRIGHTEST, _BRIGHTNESS_PART * (255 - usual_brightness)))
         if judged:
             sharp = np.where(scores[:, 1] > 0, np.nan, sharpness)  # nothing on a blank image is sharp
-            scores[:, 4] = _beyond(-deviations(np.log(sharp + _NO_SHARPNESS), least=_LEAST_LOG) / _BLURRED)
+            scores[:, 4] = _beyond(-deviations(np.log(sharp + _NO_SHARPNESS), least=_MIN_LOG) / _BLURRED)
     if sizes is not None and judged:
         sides = sizes.astype(np.float64)
         shorter, pixels = sides.min(axis=1), sides.prod(axis=1)
         elongation = sides.max(axis=1) / shorter
         scores[:, 5] = np.maximum(
-            _below(shorter, min(_LEAST_SIDE, _SIDE_PART * _median(shorter))),
+            _below(shorter, min(_MIN_SIDE, _SIDE_PART * _median(shorter))),
             _below(pixels, _PIXELS_PART * _median(pixels)),
         )
         scores[:, 6] = _beyond(elongation / (_LONGEST * _median(elongation)))
@@ -142,8 +142,8 @@ def _median(values: NDArray[np.float64]) -> float:
 def _below(values: NDArray[np.float64], limit: float) -> NDArray[np.float64]:
     if limit <= 0:
         return np.zeros(len(values))
-    return np.where(values < limit, limit / np.maximum(values, limit / _MOST), 0.0)
+    return np.where(values < limit, limit / np.maximum(values, limit / _MAX_TIMES), 0.0)
 
 
 def _beyond(shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.where(shares >= 1, np.minimum(shares, _MOST), 0.0)
+    return np.where(shares >= 1, np.minimum(shares, _MAX_TIMES), 0.0)

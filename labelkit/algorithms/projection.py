@@ -19,7 +19,7 @@ _STEPS, _EXAGGERATION, _ANGLE = 500, 4.0, 0.8
 _LANCZOS_SIZE = 512
 
 
-def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, float]]:
+def project_to_principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, float]]:
     """Project samples onto their first two principal components.
 
     Args:
@@ -36,7 +36,7 @@ def principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple[float, flo
     return places, (float(shares[0]), float(shares[1]))
 
 
-def principal_colors(x: ArrayLike) -> NDArray[np.float64]:
+def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
     """Color samples by their first three principal components, so that similar samples get similar colors.
 
     Args:
@@ -110,7 +110,7 @@ def _completed(directions: NDArray[np.float64], count: int) -> NDArray[np.float6
     return np.hstack([directions, rest])
 
 
-def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Compute the mean and the leading principal directions of rows, reading them block by block, twice.
 
     Args:
@@ -137,7 +137,7 @@ def principal_map(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[
 
 
 def project_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Project rows onto the directions of :func:`principal_map` after subtracting its mean, (n, count) float32."""
+    """Subtract the mean, and project on the directions of :func:`fit_principal_components`, (n, count) float32."""
     places = np.empty((rows.shape[0], directions.shape[1]), dtype=np.float32)
     for where, part in iterate_blocks(rows):
         places[where] = (part.astype(np.float64) - mean) @ directions
@@ -159,7 +159,7 @@ def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float6
     return values[::-1], vectors[:, ::-1]
 
 
-def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
+def embed_by_tsne(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
     """Embed samples in a plane by t-SNE, which preserves neighbors. Distances between groups mean little.
 
     Source: L. van der Maaten, "Accelerating t-SNE using Tree-Based Algorithms". Departure: fewer and longer steps.
@@ -184,7 +184,7 @@ def tsne_plane(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
         raise ValueError(f"x must have shape (n, d) with n >= 2, got {rows.shape}")
     perplexity = min(_PERPLEXITY, (len(rows) - 1) / 3)
     # start from principal directions: sklearn's own start divides by a spread that may be 0
-    start, _ = principal_plane(rows)
+    start, _ = project_to_principal_plane(rows)
     spread = float(start[:, 0].std())
     start = (start / spread if spread > 0 else start) * 1e-4
     layout = TSNE(

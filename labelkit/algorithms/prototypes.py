@@ -125,7 +125,7 @@ def spread_prototypes(
     form = None if method == "optimize" else closed_form(num_prototypes, dim)
     if form is not None:
         return _single(generator.permutation(_rotated(form, dim, generator), axis=0))
-    levels = spread_levels(t, sharpest_t)
+    levels = build_t_schedule(t, sharpest_t)
     best, best_score = None, math.inf
     for _ in range(num_starts):
         found, score = _optimize(num_prototypes, dim, generator, levels, iterations, chunk, device, report)
@@ -150,7 +150,7 @@ def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
     return None
 
 
-def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
+def is_closed_form_optimal(num_prototypes: int, dim: int) -> bool:
     """Return whether the closed form minimizes the loss of Eq. 5 for every t; see :func:`closed_form`.
 
     This holds for the simplex (c <= d + 1), d opposite pairs (c = 2d) and the regular polygon, which are universally
@@ -159,7 +159,7 @@ def closed_form_is_least(num_prototypes: int, dim: int) -> bool:
     return num_prototypes <= dim + 1 or num_prototypes == 2 * dim or dim == 2
 
 
-def spread_levels(t: float, sharpest_t: float | None) -> list[float]:
+def build_t_schedule(t: float, sharpest_t: float | None) -> list[float]:
     """Return the increasing values of t that :func:`spread_prototypes` optimizes for, one after the other."""
     levels = [t]
     while sharpest_t is not None and levels[-1] < sharpest_t:

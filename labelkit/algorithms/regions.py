@@ -46,7 +46,7 @@ def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
     return torch.cat(((low - first[:, :2]) * scale, (high - first[:, :2]) * scale), dim=1)
 
 
-def covers_tokens(boxes: Tensor, patch_size: int, min_tokens: float) -> Tensor:
+def spans_min_tokens(boxes: Tensor, patch_size: int, min_tokens: float) -> Tensor:
     """Return which boxes (b, 4) in pixels are at least ``min_tokens`` tokens long on both sides, (b,) bool."""
     sides = boxes[:, 2:] - boxes[:, :2]
     # an overlap of exactly one token may be a rounding error short of it

@@ -199,7 +199,7 @@ def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
         yield block, rows[block]
 
 
-def checked_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
+def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
     """Check an array and convert it to contiguous float32, or leave float64, with a copy only if needed.
 
     Rows to be read in blocks are not loaded.

@@ -59,14 +59,14 @@ _EXACT_EXPONENT = 512.0
 # the semi-dual is nearly piecewise linear, and an ascent can stall far from its maximum.
 _STEEP, _SOFTER = 2e3, 8.0
 # Lower limit for shares: a share of zero would send its potential to infinity; this bounds a step.
-_LEAST_SHARE = 1e-30
+_MIN_SHARE = 1e-30
 _PAIRS, _LINE_SEARCH_PASSES, _LONGEST_STEP = 20, 12, 50.0
 # L-BFGS uses scaling steps instead of gradients as long as this many passes reduce the error to this share.
 _SLOW_AFTER, _SLOW = 3, 0.5
 # Values are compared down to this relative difference; below it, slopes decide.
 _VALUE_NOISE = 1e-7
 # The cost matrix of an exact assignment is n x n.
-_EXACT_MOST_ROWS = 8000
+_EXACT_MAX_ROWS = 8000
 _SUM_SILENT, _SUM_WARNED = 1e-6, 1e-3
 
 
@@ -370,7 +370,7 @@ def _climb(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
     root, log_prior = semi_dual.prior.sqrt(), semi_dual.prior.log()
 
     def uphill(point: _Point) -> tuple[Tensor, Tensor]:
-        scaling = log_prior - point.marginals.clamp_min(_LEAST_SHARE).log()
+        scaling = log_prior - point.marginals.clamp_min(_MIN_SHARE).log()
         return scaling * root, point.slope / root
 
     point = semi_dual.evaluate(potentials)
@@ -413,7 +413,7 @@ def _line_search(semi_dual: _SemiDual, point: _Point, direction: Tensor, tol: fl
     if not slope > 0:
         return None
     low, high = 0.0, math.inf
-    step = min(1.0, _LONGEST_STEP / max(float(direction.abs().max()), _LEAST_SHARE))
+    step = min(1.0, _LONGEST_STEP / max(float(direction.abs().max()), _MIN_SHARE))
     noise = _VALUE_NOISE * max(1.0, abs(point.value))
     for _ in range(_LINE_SEARCH_PASSES):
         if semi_dual.passes_left < 1:
@@ -529,8 +529,8 @@ def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> 
 
     values = np.asarray(scores.cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)
     n, k = values.shape
-    if n > _EXACT_MOST_ROWS:
-        raise ValueError(f"scores: {n} rows; an exact balance takes at most {_EXACT_MOST_ROWS}")
+    if n > _EXACT_MAX_ROWS:
+        raise ValueError(f"scores: {n} rows; an exact balance takes at most {_EXACT_MAX_ROWS}")
     if not np.isfinite(values).all():
         raise ValueError("scores: NaN or infinite values")
     sizes = cluster_sizes(make_prior("uniform", k) if prior is None else prior, n).numpy()

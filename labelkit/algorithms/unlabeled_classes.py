@@ -44,8 +44,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.few_label_classifier import RowClassifier
-from labelkit.algorithms.hierarchy import MOST_DIRECTIONS, build_hierarchy
+from labelkit.algorithms.few_label_classifier import RefittableClassifier
+from labelkit.algorithms.hierarchy import MAX_DIRECTIONS, build_hierarchy
 from labelkit.algorithms.projection import principal_directions
 
 _FOLDS: Final = 5
@@ -57,17 +57,17 @@ _PURITY: Final = 0.6
 _SIGNS: Final = ((2.0, -np.inf), (0.0, -0.5), (-1.0, 0.5))
 #: Leads in standard errors with the smallest and the full weight of groups, and the smallest weight.
 _LEADS: Final = (-1.0, 4.0)
-_LEAST_WEIGHT: Final = 0.4
+_MIN_WEIGHT: Final = 0.4
 #: If a larger share of hidden labels is in other groups, M - S is mostly noise.
-_MOST_MISSED: Final = 0.6
-_MOST_NEW: Final = 0.9
-_LEAST_LENGTH: Final = 1e-12
+_MAX_MISSED: Final = 0.6
+_MAX_NEW: Final = 0.9
+_MIN_LENGTH: Final = 1e-12
 
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class UnlabeledGroups:
+class UnlabeledGroupEstimate:
     """Expected accuracy for each number of groups without a label, with standard errors.
 
     Attributes:
@@ -106,7 +106,7 @@ class UnlabeledGroups:
     @property
     def group_weight(self) -> float:
         """Weight of groups without labels relative to labeled classes in predictions, in [.4, 1]."""
-        return float(np.interp(self.lead, _LEADS, (_LEAST_WEIGHT, 1.0)))
+        return float(np.interp(self.lead, _LEADS, (_MIN_WEIGHT, 1.0)))
 
     def plausible_range(self, number: int) -> tuple[int, int]:
         """Return the range of numbers whose expected accuracy is at most two standard errors below the given one's."""
@@ -123,7 +123,7 @@ def estimate_unlabeled_groups(
     *,
     generator: np.random.Generator,
     min_size: int = 1,
-) -> UnlabeledGroups | None:
+) -> UnlabeledGroupEstimate | None:
     """Estimate the accuracy of predictions for different numbers of groups without a label.
 
     Args:
@@ -149,9 +149,9 @@ def estimate_unlabeled_groups(
         return None
     labels_of = np.full(len(rows), -1, dtype=np.int64)
     labels_of[known] = own
-    judge = RowClassifier(rows, labels_of)
+    judge = RefittableClassifier(rows, labels_of)
     # the directions that each tree starts from do not depend on labels
-    directions, _ = principal_directions(rows, min(MOST_DIRECTIONS, rows.shape[1]))
+    directions, _ = principal_directions(rows, min(MAX_DIRECTIONS, rows.shape[1]))
     places = np.asarray((rows - rows.mean(axis=0, dtype=np.float64)) @ directions, dtype=np.float32)
     units = _units(places)
     right, missed = np.zeros(len(known)), np.zeros((len(numbers), len(known)))
@@ -180,7 +180,7 @@ def estimate_unlabeled_groups(
 
 
 def _units(rows: NDArray[np.float32]) -> NDArray[np.float32]:
-    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _LEAST_LENGTH), dtype=np.float32)
+    return np.asarray(rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _MIN_LENGTH), dtype=np.float32)
 
 
 def _folds(own: Ints, generator: np.random.Generator) -> Ints:
@@ -199,7 +199,7 @@ def _weighed(
     found: NDArray[np.float64],
     weights: NDArray[np.float64],
     nearer: float,
-) -> UnlabeledGroups:
+) -> UnlabeledGroupEstimate:
     """Compute the evidence of m hidden labels for each of k candidate numbers; ``missed`` is (k, m)."""
     from scipy.stats import norm
 
@@ -207,13 +207,15 @@ def _weighed(
     share = np.minimum(missed @ weights, 1)
     errors = np.maximum(np.sqrt(np.square(missed - share[:, None]) @ np.square(weights)), 0.5 / count)
     share = np.where(found > 0, (share * count + 1) / (count + 1), 0)
-    few = share < _MOST_MISSED
+    few = share < _MAX_MISSED
     least = np.maximum(np.sqrt(share * (1 - share) / count), errors)
     new_share = float(np.max((found - share - least)[few] / (1 - share[few]), initial=0.0))
-    new_share = min(new_share, _MOST_NEW)
+    new_share = min(new_share, _MAX_NEW)
     accuracy = max(right, _PURITY)
     expected = (1 - new_share) * accuracy * (1 - share) + _PURITY * np.maximum(found - (1 - new_share) * share, 0)
     errors = (1 - new_share) * (accuracy + _PURITY) * errors
     leads = (expected - expected[0])[1:] / errors[1:]
     chance = float(norm.sf(leads.max()) * norm.sf(nearer)) if len(leads) else 1.0
-    return UnlabeledGroups(tuple(numbers), tuple(expected.tolist()), tuple(errors.tolist()), nearer, new_share, chance)
+    return UnlabeledGroupEstimate(
+        tuple(numbers), tuple(expected.tolist()), tuple(errors.tolist()), nearer, new_share, chance
+    )

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.api.functions import log_messages
-from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
+from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
 from labelkit.data.center_crop import center_boxes
 from labelkit.data.decode import BadImage, EncodedImage, read_image_file
 from labelkit.data.views.transforms import resize_box
@@ -140,4 +140,4 @@ def load_network(
     options = {name: value for name, value in given.items() if value is not None}
     config = resolve(ModelConfig, overrides=options, origins={name: name for name in options}).config
     with log_messages():
-        return Network(embedding_network(config, 3)).eval()
+        return Network(build_embedding_network(config, 3)).eval()

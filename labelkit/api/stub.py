@@ -36,7 +36,7 @@ __version__: str
 '''
 
 
-def stub_text() -> str:
+def render_stub() -> str:
     """Return the text of the type stub ``labelkit/__init__.pyi``."""
     parts = [_HEAD]
     for word, entry in COMMANDS.items():
@@ -79,7 +79,7 @@ def _type(annotation: object) -> str:
 
 def main() -> None:
     """Write the type stub ``labelkit/__init__.pyi``."""
-    STUB.write_text(stub_text(), encoding="utf-8")
+    STUB.write_text(render_stub(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -30,7 +30,7 @@ from labelkit.options.base import (
     metavar,
     value_text,
 )
-from labelkit.options.presets import DEFAULT_ORIGIN, Collected, available_presets, collect
+from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, available_presets, collect
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -42,13 +42,13 @@ _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 def run_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a stage, prints its result and raises its fault, if any."""
 
-    def run(collected: Collected[StageConfig]) -> None:
+    def run(collected: MergedConfig[StageConfig]) -> None:
         if current_output().shows_config:
             show_config(collected)
             return
         config = collected.config
         if current_output().verbose:
-            _say_origins(collected)
+            _print_origins(collected)
         result, fault = command.run(config)
         print_result(result)  # shown even if there is a fault
         if fault is not None:
@@ -57,7 +57,7 @@ def run_command(command: StageCommand) -> Command:
     return config_command(command.config_class(), run, command.help)
 
 
-def config_command(config_class: type[C], run: Callable[[Collected[C]], None], text: str) -> Command:
+def config_command(config_class: type[C], run: Callable[[MergedConfig[C]], None], text: str) -> Command:
     """Build a Typer command that merges the sources of a config and passes them to ``run``.
 
     Args:
@@ -128,7 +128,7 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
     return values | said, origins | {name: flag(name) for name in said}
 
 
-def _say_origins(collected: Collected[C]) -> None:
+def _print_origins(collected: MergedConfig[C]) -> None:
     for name, value in collected.values.items():
         if collected.origins[name] != DEFAULT_ORIGIN:
             print_message(f"{name} = {value_text(value)} ({collected.origins[name]})")

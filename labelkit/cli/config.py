@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from labelkit.cli.console import current_output, escape_control, json_text, print_line
 from labelkit.errors import ConfigError
-from labelkit.options.base import StageConfig, in_presets
-from labelkit.options.presets import Collected
+from labelkit.options.base import StageConfig, is_allowed_in_presets
+from labelkit.options.presets import MergedConfig
 
 
 def config() -> None:
@@ -16,7 +16,7 @@ def config() -> None:
     raise ConfigError("labelkit config", "no command is named", "Name one, for example: `labelkit config train sela`.")
 
 
-def show_config(collected: Collected[StageConfig]) -> None:
+def show_config(collected: MergedConfig[StageConfig]) -> None:
     """Print the resolved config as YAML, with the origin of each value as a comment.
 
     The output can be used as a preset or config file. Fields that a file may not set are commented out with ``#``.
@@ -31,7 +31,10 @@ def show_config(collected: Collected[StageConfig]) -> None:
         print_line(json_text(document))
         return
     fields = collected.config_class.model_fields
-    lines = [("" if in_presets(fields[name]) else "# ") + _yaml_line(name, value) for name, value in values.items()]
+    lines = [
+        ("" if is_allowed_in_presets(fields[name]) else "# ") + _yaml_line(name, value)
+        for name, value in values.items()
+    ]
     if not current_output().quiet:
         # One long value must not push all comments out of sight.
         width = min(max(len(line) for line in lines), 48)

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TextIO
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 from labelkit.formatting import Percent
 
@@ -129,7 +129,7 @@ def json_text(value: object) -> str:
     Raises:
         TypeError: a value has a type that JSON lacks.
     """
-    return json.dumps(jsonable(value), allow_nan=False)
+    return json.dumps(to_json_types(value), allow_nan=False)
 
 
 def plain_table(table: Table) -> str:

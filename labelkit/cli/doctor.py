@@ -44,11 +44,11 @@ def version(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbo
             print_line(__version__)
             return
         values = {"labelkit": __version__, "python": platform.python_version()}
-        values |= {name: found for name in PARTS if (found := version_of(name))}
+        values |= {name: found for name in PARTS if (found := find_package_version(name))}
         print_result(SimpleResult(dict(values), shown=(Table("", ("part", "version"), list(values.items())),)))
 
 
-def version_of(package: str) -> str | None:
+def find_package_version(package: str) -> str | None:
     """Return the version of an installed package without importing it, or None."""
     try:
         return installed_version(package)
@@ -109,7 +109,7 @@ def _check_labelkit() -> _Check:
 def _check_parts() -> list[_Check]:
     checks = []
     for name in PARTS:
-        found = version_of(name)
+        found = find_package_version(name)
         remedy = "" if found else f"Run `python -m pip install {name}`."
         checks.append(_Check(name, "ok" if found else "failed", found or "not installed", remedy))
     return checks
@@ -136,9 +136,9 @@ def _check_torch() -> list[_Check]:
 
 def _check_weights() -> _Check:
     try:
-        from labelkit.models.weights.published import best_available, describe_published
+        from labelkit.models.weights.published import describe_published, find_best_available_backbone
 
-        best = best_available(several=True)
+        best = find_best_available_backbone(several=True)
     except (ImportError, OSError) as error:  # a part that the table above already lists as failed
         return _Check("weights", "failed", f"cannot be searched for: {error}", "Install timm again.")
     except CheckpointRefused as error:

@@ -21,7 +21,7 @@ import typer
 
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
-from labelkit.cli.process import signals_interrupt
+from labelkit.cli.process import interrupt_on_signals
 from labelkit.commands.table import COMMANDS as _STAGES
 from labelkit.commands.table import Command, Group
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
@@ -147,7 +147,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
                 group = new_group(found, None if words is None else words[1:])
                 app.add_typer(group, name=name, help=help_text, **shown)
             else:
-                app.command(name, **shown)(built_command(found, is_named=True))
+                app.command(name, **shown)(build_command(found, is_named=True))
     return app
 
 
@@ -163,11 +163,11 @@ def new_group(
     """
     group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
-        group.command(name)(built_command(command, is_named=is_named(name, words)))
+        group.command(name)(build_command(command, is_named=is_named(name, words)))
     return group
 
 
-def built_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
+def build_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
     """Return the function that Typer turns into a command; a command that is not named gets only its help."""
     if not is_named:
         text = command.help if isinstance(command, Command) else inspect.getdoc(command) or ""
@@ -209,7 +209,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: Output | None = None) -> int:
     """Build and run an app, and convert its outcome to an exit code."""
-    with use_output(output or Output()) as output, signals_interrupt() as seen:
+    with use_output(output or Output()) as output, interrupt_on_signals() as seen:
         try:
             try:
                 build()(args=list(arguments), prog_name=PROGRAM)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from labelkit.cli.console import current_output
-from labelkit.cli.progress import progress_for
+from labelkit.cli.progress import create_progress_display
 from labelkit.progress import use_progress
 
 Command = Callable[..., None]
@@ -49,7 +49,7 @@ def output_context(*, json: bool = False, quiet: bool = False, verbose: bool = F
         root.addHandler(handler)
         root.setLevel(logging.INFO)
     try:
-        with use_progress(progress_for(output)):
+        with use_progress(create_progress_display(output)):
             yield
     except EOFError as error:
         # Typer would print "Aborted!" and hide our bug.

@@ -88,7 +88,7 @@ def exit_process(code: int) -> NoReturn:
 
 
 @contextmanager
-def signals_interrupt() -> Iterator[list[int]]:
+def interrupt_on_signals() -> Iterator[list[int]]:
     """Raise :class:`Interrupted` on SIGINT, SIGTERM and SIGHUP inside a ``with`` block.
 
     A process that does not end within ``GRACE_SECONDS`` is ended. A second signal ends it at once. If other code has
@@ -111,7 +111,7 @@ def signals_interrupt() -> Iterator[list[int]]:
             seen.append(signum)
             raise Interrupted(signum)
         elif os.name == "nt":  # elsewhere a thread does this
-            _end_now(signum)
+            _exit_immediately(signum)
 
     # under `nohup`, which ignores SIGHUP, so do we
     wanted = [n for n in ENDING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
@@ -120,7 +120,7 @@ def signals_interrupt() -> Iterator[list[int]]:
         return
     before = {signum: signal.getsignal(signum) for signum in wanted}
     # Windows cannot wait for a pipe: there, Ctrl-C is handled between two Python instructions
-    with nullcontext() if os.name == "nt" else _watched(interrupt, seen):
+    with nullcontext() if os.name == "nt" else _receive_signals_in_thread(interrupt, seen):
         try:
             for signum in wanted:
                 signal.signal(signum, interrupt)
@@ -131,7 +131,7 @@ def signals_interrupt() -> Iterator[list[int]]:
 
 
 @contextmanager
-def _watched(handler: object, seen: list[int]) -> Iterator[None]:
+def _receive_signals_in_thread(handler: object, seen: list[int]) -> Iterator[None]:
     """Let another thread receive signals too, because the main thread may be inside a long library call."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
@@ -148,7 +148,7 @@ def _watched(handler: object, seen: list[int]) -> Iterator[None]:
         watch.join()
 
 
-def _forget() -> None:
+def _reset_signals_after_fork() -> None:
     """Detach a forked process from the pipe, so that its signals do not reach its parent."""
     with contextlib.suppress(ValueError):  # not in the main thread
         writer = signal.set_wakeup_fd(-1)
@@ -157,7 +157,7 @@ def _forget() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_signals_after_fork)
 
 
 def _imports(frame: FrameType | None) -> int:
@@ -175,14 +175,14 @@ def _watch(reader: int, handler: object, seen: list[int]) -> None:
         while True:
             wait = None if deadline == float("inf") else max(0.0, deadline - time.monotonic())
             if not select.select([reader], [], [], wait)[0]:
-                _end_now(last)
+                _exit_immediately(last)
             numbers = os.read(reader, 512)
             if not numbers:
                 return
             for last in (number for number in numbers if number in ENDING):
                 count += 1
                 if seen and count > 1:
-                    _end_now(last)
+                    _exit_immediately(last)
                 if seen or signal.getsignal(last) is handler or count > 1:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
                 else:
@@ -191,7 +191,7 @@ def _watch(reader: int, handler: object, seen: list[int]) -> None:
         os.close(reader)
 
 
-def _end_now(signum: int) -> NoReturn:
+def _exit_immediately(signum: int) -> NoReturn:
     _say(f"stopped by {signal.Signals(signum).name}")
     os._exit(128 + signum)
 

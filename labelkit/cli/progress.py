@@ -17,18 +17,18 @@ _SECONDS_BETWEEN_DRAWINGS = 0.1
 _ERASE = "\r\x1b[K"
 
 
-def progress_for(output: Output) -> Progress:
+def create_progress_display(output: Output) -> Progress:
     """Return the progress display for the terminal and output options."""
     if not is_main_process():
         return SilentProgress()
     if output.quiet:
-        return WarningsOnly()
+        return WarningProgress()
     if sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}:
         return LineProgress(_SECONDS_BETWEEN_DRAWINGS, redraws=True)
     return LineProgress()
 
 
-class WarningsOnly(SilentProgress):
+class WarningProgress(SilentProgress):
     """Progress display that shows only warnings, for ``-q``."""
 
     def warning(self, text: str) -> None:
@@ -132,7 +132,7 @@ class _LineTask(Task):
             parts.append(f"done in {duration(elapsed)}")
         elif self._total and self._skipped < self._done <= self._total:
             parts.append(f"{duration(elapsed / (self._done - self._skipped) * (self._total - self._done))} left")
-        parts += info_texts(self._info)
+        parts += format_info(self._info)
         text = f"{self._description}: {', '.join(parts)}"
         if finished:
             self._progress.message(text)
@@ -140,7 +140,7 @@ class _LineTask(Task):
             self._progress.show(text)
 
 
-def info_texts(info: dict[str, object]) -> list[str]:
+def format_info(info: dict[str, object]) -> list[str]:
     """Format values as ``name value`` texts, with floats in four digits."""
     return [
         escape_control(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")

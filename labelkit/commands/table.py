@@ -411,7 +411,7 @@ COMMANDS: dict[str, Command | Group] = {
         "Match images that show the same object, by keypoints. Affine SIFT finds them; a homography aligns the images.",
         "labelkit match --index init.h5 --num-clusters 100 --out matches.h5",
         "labelkit.commands.match.options:MatchConfig",
-        "labelkit.commands.match.pairs:match_images_of_store",
+        "labelkit.commands.match.pairs:match_store_images",
     ),
     "report": Command(
         "Write an HTML page about a store. It shows groups, a map, neighbors, findings of `find`, scores, curves.\n\n"

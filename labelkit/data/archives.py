@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from labelkit.data.datasets import ImageDataset, listing
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage, image_suffixes
 from labelkit.data.folders import exclusion_reason, ignored_notes, split_from_name, splits_and_classes
-from labelkit.data.remote import PlacedFile, match_files
+from labelkit.data.remote import FileLocation, match_files
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
 from labelkit.errors import DatasetError
@@ -45,7 +45,7 @@ def is_shards(text: str) -> bool:
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
-def expand_shards(text: str) -> list[PlacedFile]:
+def expand_shards(text: str) -> list[FileLocation]:
     """Return the archive files that a path, an address or a pattern stands for, sorted by name.
 
     Raises:
@@ -68,7 +68,7 @@ def _choices(inside: str) -> Sequence[str]:
     return [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
 
 
-def _splits_of_files(paths: Sequence[PlacedFile]) -> list[str | None]:
+def _infer_file_splits(paths: Sequence[FileLocation]) -> list[str | None]:
     """Return the split in each file's name (train-0001.tar); all None if some names have none and the others one."""
     found = [split_from_name(path.stem) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
@@ -90,7 +90,7 @@ class TarSource:
         places: (n, 3) int64 per row: index of its archive, first byte, number of bytes.
     """
 
-    paths: tuple[PlacedFile, ...]
+    paths: tuple[FileLocation, ...]
     places: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
@@ -101,7 +101,7 @@ class TarSource:
         return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 
-def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
+def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
     """List the images in tar archives as a data set.
 
     Args:
@@ -133,7 +133,7 @@ def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] 
     tops = {one.partition("/")[0] for one in samples}
     packed = len(tops) == 1 and all("/" in one for one in samples)
     ids = [one.partition("/")[2] for one in names] if packed else names
-    split_of_file = _splits_of_files(paths)
+    split_of_file = _infer_file_splits(paths)
     splits, classes, said = splits_and_classes(ids)
     if any(split_of_file):
         splits = [split_of_file[samples[one][0]] for one in names]
@@ -145,7 +145,7 @@ def load_tars(paths: Sequence[PlacedFile], name: str, *, exclude: Sequence[str] 
 
 
 def _members(
-    path: PlacedFile, exclude: Sequence[str], ignored: Counter[str]
+    path: FileLocation, exclude: Sequence[str], ignored: Counter[str]
 ) -> Iterator[tuple[str, tarfile.TarInfo, str | None]]:
     """Yield the name and the archive entry of each image or label, and the text of a label (None for an image)."""
     suffixes = image_suffixes()
@@ -220,7 +220,7 @@ class ParquetSource:
         places: (n, 3) int64 per row: index of its file, row group, and position in the group.
     """
 
-    paths: tuple[PlacedFile, ...]
+    paths: tuple[FileLocation, ...]
     column: str
     places: NDArray[np.int64]
     _held: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
@@ -256,7 +256,7 @@ class ParquetSource:
         return ParquetSource, (self.paths, self.column, self.places)
 
 
-def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | None = None) -> ImageDataset:
+def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | None = None) -> ImageDataset:
     """List the images in Parquet files as a data set.
 
     Args:
@@ -282,7 +282,7 @@ def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | Non
     pieces: list[NDArray[np.int64]] = []
     column: str | None = None
     class_names: list[str] = []
-    split_of_file = _splits_of_files(paths)
+    split_of_file = _infer_file_splits(paths)
     for number, path in enumerate(paths):
         column, group_rows, own_labels, names, fault = _read_listing(path, column, label_column)
         if class_names and names and names != class_names:
@@ -307,7 +307,7 @@ def load_parquet(paths: Sequence[PlacedFile], name: str, label_column: str | Non
 
 
 def _read_listing(
-    path: PlacedFile, column: str | None, label_column: str | None
+    path: FileLocation, column: str | None, label_column: str | None
 ) -> tuple[str, list[int], list[object], list[str], str]:
     """Read the labels and row groups of a file, without its images.
 

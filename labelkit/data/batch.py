@@ -1,7 +1,7 @@
 """The input of a method: a batch of views, perhaps blended, and facts about its data set.
 
 Neither contains the true classes of unlabeled images, so that no method can use them. A copy from ordinary memory waits
-for all pending GPU work, dozens of times per step. Therefore `send_all` packs its arrays into one block of pinned
+for all pending GPU work, dozens of times per step. Therefore `move_to_device` packs its arrays into one block of pinned
 memory, which is copied while the GPU continues; torch keeps the block alive until then.
 """
 
@@ -159,10 +159,10 @@ _ALIGNED: Final = 64  # bytes, an alignment that suits any type
 
 def send(values: NDArray[Any], device: torch.device) -> Tensor:
     """Move a numpy array to a device as a tensor, sharing memory on the CPU."""
-    return send_all((values,), device)[0]
+    return move_to_device((values,), device)[0]
 
 
-def send_all(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
+def move_to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
     """Move several arrays to a device in one transfer, sharing memory on the CPU."""
     tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in arrays]
     if device.type == "cpu":
@@ -179,7 +179,7 @@ def send_all(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tenso
     ]
 
 
-def send_tensor(values: Tensor, device: torch.device) -> Tensor:
+def move_tensor_to_device(values: Tensor, device: torch.device) -> Tensor:
     """Move a CPU tensor to a device, or return the same tensor if the device is the CPU."""
     if device.type == "cpu":
         return values
@@ -220,7 +220,7 @@ def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBa
 
 
 @dataclass(frozen=True, slots=True)
-class RowShares:
+class BlendingPlan:
     """Blending partner and weight of each row of a batch, for MixMatch.
 
     Attributes:
@@ -237,7 +237,7 @@ class RowShares:
         return torch.lerp(values[self.partners], values, shares)
 
 
-def row_shares(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> RowShares:
+def draw_blending_plan(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> BlendingPlan:
     """Draw a blending partner and weight for each row, the larger weight for the row itself (MixMatch, Eq. 8 and 9).
 
     Args:
@@ -249,4 +249,4 @@ def row_shares(count: int, alpha: float, generator: np.random.Generator, device:
     drawn = generator.beta(alpha, alpha, count)
     shares = np.maximum(drawn, 1 - drawn).astype(np.float32)
     partners = generator.permutation(count)
-    return RowShares(*send_all((shares, partners), device))
+    return BlendingPlan(*move_to_device((shares, partners), device))

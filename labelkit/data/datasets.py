@@ -33,7 +33,7 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class RowSource(Protocol[T_co]):
+class ItemSource(Protocol[T_co]):
     """Protocol of picklable readers, which return one item of a data set by its index."""
 
     def read(self, index: int) -> T_co:
@@ -46,9 +46,9 @@ class RowSource(Protocol[T_co]):
         ...
 
 
-ImageSource = RowSource[EncodedImage]
+ImageSource = ItemSource[EncodedImage]
 """Reader of images as they are stored."""
-MaskSource = RowSource[NDArray[np.uint8]]
+MaskSource = ItemSource[NDArray[np.uint8]]
 """Reader of (h, w) masks: classes, or objects of a video, 255 = ignore."""
 
 
@@ -61,7 +61,7 @@ class SelectedSource(Generic[T]):
         rows: (n,) int64, index of each item in the other source.
     """
 
-    source: RowSource[T]
+    source: ItemSource[T]
     rows: NDArray[np.int64]
 
     def read(self, index: int) -> T:
@@ -69,7 +69,7 @@ class SelectedSource(Generic[T]):
         return self.source.read(int(self.rows[index]))
 
 
-def select_source(source: RowSource[T], rows: NDArray[np.int64]) -> SelectedSource[T]:
+def select_source(source: ItemSource[T], rows: NDArray[np.int64]) -> SelectedSource[T]:
     """Return a source of the items at the given indices, in that order."""
     if isinstance(source, SelectedSource):
         return SelectedSource(source.source, source.rows[rows])
@@ -250,7 +250,7 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
     return tuple((0, float(part), part) if i % 2 else (1, 0, part) for i, part in enumerate(parts) if part)
 
 
-def splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
+def list_splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
     """Return the splits that occur, in the order train, val, test, unlabeled."""
     there = set(found)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
@@ -282,14 +282,14 @@ def listing(
         notes: what the listing left out.
     """
     class_names = class_names or sorted({label for label in labels if label is not None}, key=natural_key)
-    split_names = split_names or splits_in_order(splits)
-    found = positions_of(labels, class_names)
-    parts = positions_of(splits, split_names)
+    split_names = split_names or list_splits_in_order(splits)
+    found = find_positions(labels, class_names)
+    parts = find_positions(splits, split_names)
     facts: dict[str, Any] = {"class_names": class_names, "split_names": split_names, "notes": tuple(notes)}
-    return numbered_listing(name, root, ids, found, parts, source, **facts)
+    return build_numbered_listing(name, root, ids, found, parts, source, **facts)
 
 
-def numbered_listing(
+def build_numbered_listing(
     name: str,
     root: Path | None,
     ids: Sequence[str],
@@ -332,12 +332,12 @@ def numbered_listing(
     )
 
 
-def sorted_by_bytes(names: Iterable[str]) -> list[str]:
+def sort_by_bytes(names: Iterable[str]) -> list[str]:
     """Sort names by their bytes, the order of images in a data set."""
     return sorted(names, key=os.fsencode)
 
 
-def positions_of(values: Sequence[str | None], names: Sequence[str]) -> NDArray[np.int64]:
+def find_positions(values: Sequence[str | None], names: Sequence[str]) -> NDArray[np.int64]:
     """Return the position of each value in ``names``, -1 if missing."""
     position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
     return np.array([position.get(value, -1) for value in values], dtype=np.int64)
@@ -365,7 +365,7 @@ class Objects:
         """Return the number of objects."""
         return len(self.labels)
 
-    def learnable(self) -> NDArray[np.int64]:
+    def find_trainable_objects(self) -> NDArray[np.int64]:
         """Return the indices of the objects to train on: not ignored, and with a box of nonzero area."""
         wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
         return np.flatnonzero(wide & ~self.ignored)
@@ -416,7 +416,7 @@ def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int |
     return int(outside[0]) if len(outside) else None
 
 
-def no_objects() -> Objects:
+def make_empty_objects() -> Objects:
     """Return the annotations of an image without objects."""
     return Objects(np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0), None)
 
@@ -514,7 +514,7 @@ def _ranges(values: NDArray[np.int64]) -> str:
     return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
 
 
-def read_pair(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Read an image (h, w, c) and its mask (h, w).
 
     Raises:

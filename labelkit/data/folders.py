@@ -16,10 +16,10 @@ from labelkit.data.datasets import (
     ImageDataset,
     ImageSource,
     listing,
-    sorted_by_bytes,
+    sort_by_bytes,
 )
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
-from labelkit.data.remote import PlacedFile, RemoteSource, find_files
+from labelkit.data.remote import FileLocation, RemoteSource, find_files
 from labelkit.errors import DatasetError
 from labelkit.files import TABLE_SUFFIXES
 
@@ -132,7 +132,7 @@ def load_folder(
         DatasetError: there are no images, or a folder cannot be listed.
     """
     ignored: Counter[str] = Counter()
-    ids = sorted_by_bytes(walk_images(root, ignored, exclude=exclude))
+    ids = sort_by_bytes(walk_images(root, ignored, exclude=exclude))
     source = FileSource(root, tuple(ids))
     return _listing(name or root.resolve().name, str(root), root, ids, ignored, source, any_classes=any_classes)
 
@@ -145,7 +145,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
     """
     path, files = find_files(address)
     ignored: Counter[str] = Counter()
-    found: dict[str, PlacedFile] = {}
+    found: dict[str, FileLocation] = {}
     left: set[tuple[str, str]] = set()
     suffixes = image_suffixes()
     for file in files:
@@ -161,7 +161,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
         raise DatasetError(
             address, "contains images/ and masks/, but masks are read only from local folders", "Download the folder."
         )
-    ids = sorted_by_bytes(found)
+    ids = sort_by_bytes(found)
     source = RemoteSource(tuple(found[one] for one in ids))
     name = path.rsplit("/", 1)[-1] or address
     return _listing(name, address, None, ids, ignored, source, any_classes=any_classes)
@@ -188,11 +188,11 @@ def _listing(
         )
     split_of, class_of, said = splits_and_classes(ids)
     notes += said
-    doubt = None if any_classes else _doubt_of_classes(class_of)
+    doubt = None if any_classes else _explain_doubtful_classes(class_of)
     if doubt is not None:
         class_of = [None] * len(ids)
         notes.append(f"{doubt}, so folders are not used as classes (to use them: --label-split given)")
-    class_names = sorted_by_bytes({label for label in class_of if label is not None})
+    class_names = sort_by_bytes({label for label in class_of if label is not None})
     return listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
 
 
@@ -259,12 +259,12 @@ def _split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
     return splits if in_order else {}
 
 
-def _doubt_of_classes(class_of: list[str | None]) -> str | None:
+def _explain_doubtful_classes(class_of: list[str | None]) -> str | None:
     """Return why folders are probably not classes; ``None`` if they may be, or if there are none."""
     sizes = Counter(name for name in class_of if name is not None)
     if len(sizes) == 1:
         return f"there is one folder, {next(iter(sizes))!r}"
-    single = sorted_by_bytes(name for name, size in sizes.items() if size == 1)
+    single = sort_by_bytes(name for name, size in sizes.items() if size == 1)
     return f"{len(single)} of {len(sizes)} folders have only one image, first: {single[0]!r}" if single else None
 
 

@@ -18,8 +18,8 @@ import torch.nn.functional as F
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.algorithms.indexes import approximate_neighbors
-from labelkit.data.batch import ViewGeometry, send, send_tensor
+from labelkit.algorithms.indexes import find_approximate_neighbors
+from labelkit.data.batch import ViewGeometry, move_tensor_to_device, send
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.keyed_random import Draws
@@ -179,7 +179,7 @@ class ImageBank:
             raise ValueError(f"row {int(rows[slots < 0][0])} is not in the bank")
         # compares only the types: to torch, the devices cuda and cuda:0 differ
         if self.images.device.type != self.device.type:  # the images do not fit on the GPU
-            return send_tensor(self.images[torch.from_numpy(slots)], self.device)
+            return move_tensor_to_device(self.images[torch.from_numpy(slots)], self.device)
         return self.images[send(slots, self.device)]
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
@@ -232,7 +232,7 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
     return resize_images(images, *size, "bicubic")
 
 
-def view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
+def number_view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
     """Number the kinds of views by first appearance, and return the kind of each view.
 
     Args:
@@ -324,7 +324,7 @@ class CachedViewBank(ImageBank):
         """Return the cached values (b, ...) in their stored type for each view, and geometry if views follow others."""
         drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
-            send_tensor(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
+            move_tensor_to_device(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
             for place, kind in enumerate(self._kinds)
         )
         if not self._followers:
@@ -332,13 +332,13 @@ class CachedViewBank(ImageBank):
         geometry = []
         for place, kind in enumerate(self._kinds):
             matrices = self._gathered(rows, self._plain + 1 + kind, drawn[:, place])
-            geometry.append(ViewGeometry(send_tensor(torch.from_numpy(matrices), self.device), matrices))
+            geometry.append(ViewGeometry(move_tensor_to_device(torch.from_numpy(matrices), self.device), matrices))
         return made, tuple(geometry)
 
     def unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the cached values of images without augmentation, (b, ...) on the device."""
         values = self._gathered(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
-        return send_tensor(torch.from_numpy(values), self.device)
+        return move_tensor_to_device(torch.from_numpy(values), self.device)
 
     def _gathered(self, rows: NDArray[np.int64], kind: int, views: NDArray[np.int64]) -> NDArray[Any]:
         first = self._parts[0][kind]
@@ -354,8 +354,8 @@ class RowBank(ImageBank):
     Args:
         dataset: their listing; row i of it is row i of ``rows``.
         rows: (n, d) float32 of length 1.
-        num_neighbors: number of near rows that views of a row may mix in, by :func:`approximate_neighbors`; 0: none. If
-            there are fewer other rows, all of them.
+        num_neighbors: number of near rows that views of a row may mix in, by :func:`find_approximate_neighbors`; 0:
+            none. If there are fewer other rows, all of them.
         stored: (m, v, d) v views of each of m images, usually memory-mapped from a file; rows of any nonzero length.
         stored_rows: (n,) int64 index in ``stored`` of the image of each row.
         sha256: (n, 32) uint8, digests of the images that the rows were made from; ``None``: unknown.
@@ -384,7 +384,7 @@ class RowBank(ImageBank):
         self._neighbors: NDArray[np.int64] | None = None
         count = min(num_neighbors, len(dataset) - 1)
         if count > 0:
-            self._neighbors = approximate_neighbors(rows, count)
+            self._neighbors = find_approximate_neighbors(rows, count)
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Accept all views, since embeddings have no size in pixels."""
@@ -419,7 +419,7 @@ class RowBank(ImageBank):
             near = None
             if spec.row.mix and self._neighbors is not None:
                 near = self.gather(self._neighbors[rows].reshape(-1)).reshape(len(rows), -1, plain.shape[1])
-            made.append(change_rows(plain, near, spec.row, draws, number))
+            made.append(augment_embeddings(plain, near, spec.row, draws, number))
         return tuple(made), ()
 
     def _stored_views(self, rows: NDArray[np.int64], draws: Draws, kinds: Sequence[int]) -> Iterator[Tensor]:
@@ -431,10 +431,10 @@ class RowBank(ImageBank):
         drawn = draw_views(draws, kinds, self._stored.shape[1])
         for place in range(len(kinds)):
             values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
-            yield F.normalize(send_tensor(torch.from_numpy(values), self.device), dim=1)
+            yield F.normalize(move_tensor_to_device(torch.from_numpy(values), self.device), dim=1)
 
 
-def change_rows(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Draws, view: int) -> Tensor:
+def augment_embeddings(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Draws, view: int) -> Tensor:
     """Augment unit-length embeddings by mixing with neighbors, noise and dropout, as a view specifies.
 
     A row of length 1 is moved on the sphere in three ways, each with random numbers keyed by seed, epoch, sample and

@@ -23,7 +23,7 @@ def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
     table = io.StringIO()
     try:
         rows = [
-            {key: _only(row, one, where) if key.lower() in label_columns else one for key, one in row.items()}
+            {key: _unwrap_single(row, one, where) if key.lower() in label_columns else one for key, one in row.items()}
             for row in _rows(text)
         ]
         writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)), restval="")
@@ -69,7 +69,7 @@ def _image(row: dict[str, Any]) -> object:
     return row.get("image") or next((one for one in row.values() if isinstance(one, str)), "?")
 
 
-def _only(row: dict[str, Any], label: Any, where: str) -> object:
+def _unwrap_single(row: dict[str, Any], label: Any, where: str) -> object:
     """Return the only label of an image; empty without any."""
     several = label["choices"] if isinstance(label, dict) else label
     found = list(dict.fromkeys(several if isinstance(several, list) else [several]))

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from labelkit.data.batch import Batch, HostBatch, ViewGeometry, send_all, send_tensor
+from labelkit.data.batch import Batch, HostBatch, ViewGeometry, move_tensor_to_device, move_to_device
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.image_bank import ImageBank
@@ -142,17 +142,17 @@ class TrainLoader:
                     pairs = self._pairing.plan(rows[batch], keys[batch], seed=self._seed, epoch=epoch)
                 yield BatchPlan(rows[batch], Draws(self._seed, epoch, keys[batch]), views, pairs=pairs)
 
-        for plan, made, geometry in planned_views(self._bank, plans, self._normalize, self._reader):
+        for plan, made, geometry in iterate_planned_views(self._bank, plans, self._normalize, self._reader):
             host = HostBatch(self._labels[plan.rows], plan.rows.copy())
             links = [] if plan.pairs is None else [plan.pairs.links.copy()]
-            labels, sent_rows, *sent = send_all((host.labels, host.sample_index, *links), self._bank.device)
+            labels, sent_rows, *sent = move_to_device((host.labels, host.sample_index, *links), self._bank.device)
             yield Batch(made, labels, sent_rows, geometry, sent[0] if sent else None, host)
 
 
 PlannedViews = tuple[BatchPlan, tuple[Tensor, ...], tuple[ViewGeometry, ...]]
 
 
-def planned_views(
+def iterate_planned_views(
     bank: ImageBank, plans: Callable[[], Iterator[BatchPlan]], normalize: Normalize, reader: Reader | None
 ) -> Iterator[PlannedViews]:
     """Yield each batch plan with its views and their geometry.
@@ -184,7 +184,7 @@ def _finished(
     """Yield the finished views of a plan one by one from the crops that workers have cut and resized."""
     for view, spec in enumerate(plan.views):
         sizes = crops.partner_sizes if spec.shows_partner else crops.sizes
-        crop = send_tensor(crops.crops[view], device)
+        crop = move_tensor_to_device(crops.crops[view], device)
         yield finish_view(crop, crops.boxes[view], sizes, spec, plan.draws, view, normalize=normalize, pairs=plan.pairs)
 
 

@@ -27,11 +27,11 @@ from pathlib import Path
 from labelkit.errors import DatasetError
 
 SHOWN = 5
-_MOST_COMPARED = 20_000
+_MAX_COMPARED = 20_000
 _UPLOAD = re.compile(r"[0-9a-f]{8}-.")
 
 
-def escaped_path(sample_id: str) -> str:
+def escape_path(sample_id: str) -> str:
     """Return a path as tables store it, with undecodable bytes as backslash escapes."""
     return sample_id.encode("utf-8", "backslashreplace").decode()
 
@@ -79,7 +79,7 @@ def find_paths(
         elif not found:
             unknown.append(path)
         else:
-            shown = ", ".join(escaped_path(sample_ids[place]) for place in found[:SHOWN])
+            shown = ", ".join(escape_path(sample_ids[place]) for place in found[:SHOWN])
             ambiguous.append(f"{path}: {shown}" + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""))
     elsewhere = {path: ids.moved(path) for path in unknown}
     folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
@@ -100,7 +100,7 @@ def similar_path_hint(path: str, known: Sequence[str]) -> str:
     """Return a hint in parentheses on which image an unknown path may mean, or "" if none is similar."""
     base = path.replace("\\", "/").rsplit("/", 1)[-1]
     found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
-    if not found and len(known) <= _MOST_COMPARED:
+    if not found and len(known) <= _MAX_COMPARED:
         found = difflib.get_close_matches(path, known, n=1, cutoff=0.8)
     return f" (is it {' or '.join(found)}?)" if found else ""
 
@@ -114,12 +114,12 @@ class _Ids:
     """Index of image ids by whole path and by the end of the path."""
 
     def __init__(self, sample_ids: Sequence[str], spellings: Mapping[str, int]) -> None:
-        self._exact = {**spellings, **{escaped_path(name): place for place, name in enumerate(sample_ids)}}
+        self._exact = {**spellings, **{escape_path(name): place for place, name in enumerate(sample_ids)}}
         # indexes by the whole path and by its last part: first as written, then without suffix
         self._wholes: list[dict[str, list[int]]] = [defaultdict(list), defaultdict(list)]
         self._bases: list[dict[str, list[tuple[str, int]]]] = [defaultdict(list), defaultdict(list)]
         for place, name in enumerate(sample_ids):
-            key = _key(escaped_path(name))
+            key = _key(escape_path(name))
             for written, wholes, bases in zip(
                 (key, posixpath.splitext(key)[0]), self._wholes, self._bases, strict=True
             ):

@@ -22,8 +22,8 @@ from labelkit.data.datasets import (
     ListedObjects,
     Objects,
     find_outside_box,
-    no_objects,
-    splits_in_order,
+    list_splits_in_order,
+    make_empty_objects,
 )
 from labelkit.data.folders import split_from_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
@@ -183,7 +183,7 @@ def _read(path: Path) -> _File:
 def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
     entries = file.objects.get(image)
     if not entries:
-        return no_objects()
+        return make_empty_objects()
     boxes = np.array([entry.bbox for entry in entries], dtype=np.float64)
     boxes[:, 2:] += boxes[:, :2]
     outlines = tuple(entry.segmentation for entry in entries)
@@ -237,7 +237,9 @@ def _parts(root: Path) -> list[tuple[str, str]]:
         return [("", "")]
     folders = sorted(path.parent for path in root.glob("*/masks") if path.is_dir())
     found = {path.name: split_from_name(path.name) for path in folders if (path / "images").is_dir()}
-    return [(split, f"{name}/") for split in splits_in_order(found.values()) for name in found if found[name] == split]
+    return [
+        (split, f"{name}/") for split in list_splits_in_order(found.values()) for name in found if found[name] == split
+    ]
 
 
 def _mask_of(name: str) -> str:

@@ -14,7 +14,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
 from labelkit.errors import DatasetError
-from labelkit.files import TABLE_SUFFIXES, similar_name
+from labelkit.files import TABLE_SUFFIXES, find_similar_path
 
 
 def check_dataset(name_or_path: str) -> None:
@@ -32,7 +32,7 @@ def check_dataset(name_or_path: str) -> None:
         expand_shards(name_or_path)
         return
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
-    beside = similar_name(Path(name_or_path).expanduser())
+    beside = find_similar_path(Path(name_or_path).expanduser())
     if near:
         remedy = f"Did you mean {' or '.join(near)}? A folder or CSV is also possible."
     elif beside:

@@ -18,7 +18,7 @@ from labelkit.errors import DatasetError
 
 # Number of bytes read ahead while an archive is listed.
 _AHEAD: Final = 1 << 20
-_MOST_SHOWN: Final = 3
+_MAX_SHOWN: Final = 3
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _GO_ON: Final = "Check the file or the connection, and run the same command again; one that saves its work continues."
 
@@ -29,7 +29,7 @@ def is_address(text: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class PlacedFile:
+class FileLocation:
     """File on this machine or at an address.
 
     Attributes:
@@ -79,14 +79,14 @@ class PlacedFile:
 class RemoteSource:
     """Image files at addresses, one for each row."""
 
-    files: tuple[PlacedFile, ...]
+    files: tuple[FileLocation, ...]
 
     def read(self, index: int) -> EncodedImage:
         """Read the image at ``index``, or raise `DatasetError` if it cannot be fetched."""
         return EncodedImage(self.files[index].read())
 
 
-def find_files(address: str) -> tuple[str, list[PlacedFile]]:
+def find_files(address: str) -> tuple[str, list[FileLocation]]:
     """List all files below a remote folder.
 
     Returns:
@@ -98,13 +98,13 @@ def find_files(address: str) -> tuple[str, list[PlacedFile]]:
     with _told(address):
         system, path = _opened(address)
         found = system.find(path, detail=True)
-        files = [PlacedFile(system, name) for name, entry in found.items() if entry.get("type") == "file"]
+        files = [FileLocation(system, name) for name, entry in found.items() if entry.get("type") == "file"]
         if not files:
             raise FileNotFoundError
     return path.rstrip("/"), files
 
 
-def match_files(text: str, names: Iterable[str]) -> list[PlacedFile]:
+def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     """Return the files that names or patterns stand for, sorted by name.
 
     Args:
@@ -114,7 +114,7 @@ def match_files(text: str, names: Iterable[str]) -> list[PlacedFile]:
     Raises:
         DatasetError: there are no files, or a named one is missing; or as for :func:`find_files`.
     """
-    found: dict[str, PlacedFile] = {}
+    found: dict[str, FileLocation] = {}
     missing = []
     named = list(names)
     for name in named:
@@ -124,9 +124,9 @@ def match_files(text: str, names: Iterable[str]) -> list[PlacedFile]:
             there = system.glob(path) if pattern and not system.isfile(path) else [path]
             there = [one for one in there if system.isfile(one)]
         missing += [name] * (not there)
-        found |= {one: PlacedFile(system, one) for one in there}
+        found |= {one: FileLocation(system, one) for one in there}
     if missing:
-        shown = ", ".join(missing[:_MOST_SHOWN]) + (", ..." if len(missing) > _MOST_SHOWN else "")
+        shown = ", ".join(missing[:_MAX_SHOWN]) + (", ..." if len(missing) > _MAX_SHOWN else "")
         problem = f"{len(missing)} of {len(named)} files are missing: {shown}"
         raise DatasetError(text, problem, "Check the folder and the pattern, or list fewer files.")
     return [found[name] for name in sorted(found, key=lambda one: one.encode("utf-8", "surrogateescape"))]

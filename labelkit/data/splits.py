@@ -65,7 +65,7 @@ def _without_labels(
     return (told,)
 
 
-def _pick_old(
+def _draw_old_classes(
     num_classes: int,
     old_classes: Sequence[int] | None,
     num_old_classes: int | None,
@@ -123,7 +123,7 @@ def gcd_split(
         DatasetError: old and new classes together are not those of the data, or no image would be labeled although
             the ratio is positive.
     """
-    old, new = _pick_old(classes.count, old_classes, num_old_classes, new_classes)
+    old, new = _draw_old_classes(classes.count, old_classes, num_old_classes, new_classes)
     pool = np.flatnonzero(classes.given & np.isin(classes.labels, old))
     if draw_order is not None:
         ranks = np.asarray(draw_order, dtype=np.int64)
@@ -199,7 +199,7 @@ def class_halves_split(classes: Classes) -> LabelSplit:
     return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def given_split(classes: Classes) -> LabelSplit:
+def use_dataset_labels(classes: Classes) -> LabelSplit:
     """Use exactly the labels of the data set, with the labeled classes as old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
@@ -291,7 +291,7 @@ class LabelSplit:
         }
 
 
-def holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
+def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
     """Draw the images to hold out, the same share of each class.
 
     The total is ``share * n`` rounded up; it is divided among classes by largest remainder (ties go to the first
@@ -381,7 +381,7 @@ def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[i
     else:
         chosen = set()
         for word in words:
-            found = _classes_called(word, class_names)
+            found = _match_classes(word, class_names)
             if not found:
                 near = difflib.get_close_matches(word, class_names, n=3, cutoff=0.4) or class_names[:3]
                 raise DatasetError(
@@ -393,7 +393,7 @@ def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[i
     return tuple(sorted(chosen))
 
 
-def _classes_called(word: str, class_names: Sequence[str]) -> set[int]:
+def _match_classes(word: str, class_names: Sequence[str]) -> set[int]:
     """Return the classes that a name, pattern, number or range stands for."""
     found = {i for i, name in enumerate(class_names) if name == word}
     if found:
@@ -404,7 +404,7 @@ def _classes_called(word: str, class_names: Sequence[str]) -> set[int]:
     return {i for i, name in enumerate(class_names) if fnmatch.fnmatchcase(name, word)}
 
 
-def first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
+def select_first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
     """Keep the first images of each class in each split, and return their rows.
 
     Args:

@@ -25,10 +25,10 @@ from labelkit.data.datasets import (
     SPLIT_WORDS,
     FileSource,
     ImageDataset,
+    list_splits_in_order,
     listing,
     natural_key,
-    sorted_by_bytes,
-    splits_in_order,
+    sort_by_bytes,
 )
 from labelkit.data.folders import walk_images
 from labelkit.data.json_tables import json_as_csv
@@ -37,7 +37,7 @@ from labelkit.errors import DatasetError
 from labelkit.files import decode_table, open_regular, open_table
 
 MAX_FAULTS_SHOWN: Final = 10
-_MOST_SHOWN: Final = 200
+_MAX_SHOWN: Final = 200
 _COLUMNS_SHOWN: Final = 12
 
 PATH_COLUMNS: Final = (
@@ -105,13 +105,13 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
     rows, notes = table.rows, table.notes
     if table.unused and not table.label_fault:
-        notes.append(f"columns not used: {_few(table.unused, most=_COLUMNS_SHOWN)}")
+        notes.append(f"columns not used: {_join_first_few(table.unused, most=_COLUMNS_SHOWN)}")
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
     files = [_file_of(row.path, folders) for row in rows]
     missing = {row.path for row, file in zip(rows, files, strict=True) if not is_there(file)}
     known: list[str] = []
     if missing:
-        others, known = _found_otherwise(missing, folders, path)
+        others, known = _find_by_path_rule(missing, folders, path)
         files = [others.get(row.path, file) for row, file in zip(rows, files, strict=True)]
         if others:
             written, file = next(iter(others.items()))
@@ -130,8 +130,8 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         elif is_folder(file):
             faults.append(f"line {row.line}: {row.path!r} is a folder")
     _raise_faults(str(path), faults)
-    ids = tuple(sorted_by_bytes(by_id))
-    first_splits = splits_in_order(row.split for row in rows)
+    ids = tuple(sort_by_bytes(by_id))
+    first_splits = list_splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
     return listing(
         path.stem,
@@ -151,7 +151,7 @@ def _file_of(written: str, folders: Sequence[Path]) -> Path:
     return next((file for file in files if is_there(file)), files[0])
 
 
-def _found_otherwise(missing: set[str], folders: Sequence[Path], table: Path) -> tuple[dict[str, Path], list[str]]:
+def _find_by_path_rule(missing: set[str], folders: Sequence[Path], table: Path) -> tuple[dict[str, Path], list[str]]:
     """Return the images that missing paths name by the rule for all tables, and the names of all images."""
     others: dict[str, Path] = {}
     known: list[str] = []
@@ -316,7 +316,7 @@ def _read_csv_rows(
     told: list[str] = []
     classes_of = [[names[at] for at in one if at in marks] for one in marked]
     if len(marks) > 1 and any(classes_of):
-        columns = _few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
+        columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
         several = [row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1]
         if several:
             label_fault = f"line {several[0]} has several 1s in the columns {columns}; one label per image is needed"
@@ -349,7 +349,7 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
     if not set(PATH_COLUMNS).isdisjoint(name.lower() for name in header):
         return reader, header
     listed = ", ".join(header)
-    shown = listed if len(listed) <= _MOST_SHOWN else f"{listed[:_MOST_SHOWN]}... ({len(listed):,} letters)"
+    shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} letters)"
     problem = f"line 1: no column of paths ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"
     raise DatasetError(where, problem, _HEADER_REMEDY)
 
@@ -362,7 +362,7 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
         asked: the column that the user named, if any.
         others: columns known to contain classes; without a usual name, one of them is taken if it is the only one.
     """
-    shown = _few(header, most=_COLUMNS_SHOWN)
+    shown = _join_first_few(header, most=_COLUMNS_SHOWN)
     by_lower = {name.lower(): name for name in reversed(header)}
     if asked is not None:
         name = by_lower.get(asked.strip().lower(), "")
@@ -446,11 +446,13 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
     none = {text: count for text, count in counts.items() if name_of[text] is None and text.strip()}
     told: list[str] = []
     if none:
-        listed = _few(f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items())
+        listed = _join_first_few(f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items())
         told.append(f"labels read as unlabeled: {listed}; rename them if they are classes")
-    joined = [f"{_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1]
+    joined = [
+        f"{_join_first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1
+    ]
     if joined:
-        told.append(f"labels that differ only in spaces, accents or .0 are one class: {_few(joined, '; ')}")
+        told.append(f"labels that differ only in spaces, accents or .0 are one class: {_join_first_few(joined, '; ')}")
     return [None if label is None else name_of[str(label)] for label in labels], told
 
 
@@ -461,6 +463,6 @@ def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dic
     return {place: written.get(name, name) for place, name in labels.items()}
 
 
-def _few(texts: Iterable[str], between: str = ", ", *, most: int = _SHOWN) -> str:
+def _join_first_few(texts: Iterable[str], between: str = ", ", *, most: int = _SHOWN) -> str:
     listed = list(texts)
     return between.join(listed[:most]) + (f"{between}..." if len(listed) > most else "")

@@ -24,9 +24,9 @@ from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.end_with_main import end_with_main
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.boxes import boxes_of_views, replace_paired_boxes
+from labelkit.data.views.boxes import draw_crop_boxes, replace_paired_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
-from labelkit.data.views.transforms import cut_view
+from labelkit.data.views.transforms import crop_and_resize
 from labelkit.errors import LabelkitError, ResourceError
 
 _LONGEST_SECONDS: Final = 3600
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 #: Folder of the shared memory through which worker processes send batches.
 SHARED_MEMORY: Final = Path("/dev/shm")
-_MOST_WORKERS: Final = 8
+_MAX_WORKERS: Final = 8
 _FEW_IMAGES: Final = 500
 
 
@@ -110,11 +110,11 @@ class _CropReader:
                 partner_sizes[i] = partner.shape[:2]
             pairs = None if plan.pairs is None else plan.pairs.take(i)
             sizes_of = ([full[0]], [full[1]]), ([partner.shape[0]], [partner.shape[1]])
-            chosen = boxes_of_views(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
+            chosen = draw_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
             for view, spec in enumerate(plan.views):
                 shown = partner if spec.shows_partner else image
                 boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
-                crops[view][i] = cut_view(shown, boxes[view][i] / shrink, spec)
+                crops[view][i] = crop_and_resize(shown, boxes[view][i] / shrink, spec)
         # Copied by NumPy, because in a separate thread torch would start a second pool of threads.
         tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
         return Crops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
@@ -144,11 +144,11 @@ class Plans:
             yield [plan]
 
 
-def _only(items: list[T]) -> T:
+def _unwrap_single(items: list[T]) -> T:
     return items[0]
 
 
-def read_ahead(items: Iterator[T]) -> Iterator[T]:
+def prefetch(items: Iterator[T]) -> Iterator[T]:
     """Prefetch the next item in a thread while the caller processes the current one."""
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(next, items, None)
@@ -183,7 +183,7 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
     if asked is not None or images < _FEW_IMAGES:
         return asked or 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    wanted = min(_MOST_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
+    wanted = min(_MAX_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
     if not SHARED_MEMORY.is_dir():  # not Linux
         return wanted
     room = shutil.disk_usage(SHARED_MEMORY).free // batch_bytes
@@ -212,7 +212,7 @@ def build_loader(
         _Items(read),
         batch_sampler=plans,
         num_workers=num_workers,
-        collate_fn=_only,
+        collate_fn=_unwrap_single,
         # its own generator: the loader draws a number in every pass, by default from the global generator
         generator=torch.Generator().manual_seed(0),
         **options,
@@ -227,7 +227,7 @@ def receive_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
         ResourceError: a worker ended, could not start, or could not send its result.
     """
     try:
-        for item in loader if loader.num_workers else read_ahead(iter(loader)):
+        for item in loader if loader.num_workers else prefetch(iter(loader)):
             if isinstance(item, LabelkitError):
                 raise item
             yield item
@@ -235,10 +235,10 @@ def receive_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
         own = isinstance(error, RuntimeError) and not str(error).startswith(_TORCH_SAYS)
         if own or not loader.num_workers:
             raise
-        raise _lost(str(error)) from error
+        raise _lost_workers_error(str(error)) from error
 
 
-def _lost(reason: str) -> ResourceError:
+def _lost_workers_error(reason: str) -> ResourceError:
     room = ""
     if SHARED_MEMORY.is_dir():
         free = shutil.disk_usage(SHARED_MEMORY).free / 2**20
@@ -259,7 +259,7 @@ def _begin_worker(worker: int) -> None:
     """
 
     def send_why(queue: Any, error: Exception, item: tuple[int, object]) -> None:
-        queue.put((item[0], _lost(str(error).partition("\n")[0])))
+        queue.put((item[0], _lost_workers_error(str(error).partition("\n")[0])))
 
     Queue._on_queue_feeder_error = send_why  # type: ignore[attr-defined] # not annotated there
     end_with_main(f"worker {worker}")

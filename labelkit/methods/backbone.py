@@ -7,19 +7,19 @@ import torch
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.spec import RowView, ViewSpec
 from labelkit.models.inference import BackboneOptions
-from labelkit.models.row_layers import RowShape
+from labelkit.models.row_layers import EmbeddingMLPShape
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
 from labelkit.options.backbone import FreezeOptions, PixelOptions
 from labelkit.options.embeddings import RowOptions, StrongRowOptions
 from labelkit.options.training import RunConfig
 
 
-def row_shape(config: RunConfig, data: DataInfo) -> RowShape | None:
+def get_embedding_input_shape(config: RunConfig, data: DataInfo) -> EmbeddingMLPShape | None:
     """Return the input shape of a head on stored embeddings, or ``None`` when training on images."""
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
     center = None if data.row_center is None else torch.from_numpy(data.row_center)
-    return RowShape(data.row_dim, config.head_layers, config.head_width, center)
+    return EmbeddingMLPShape(data.row_dim, config.head_layers, config.head_width, center)
 
 
 def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | None:
@@ -52,7 +52,7 @@ def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
         "image_size": config.image_size,
         "pretrained": config.pretrained and config.weights is None,
         "weights": config.weights,
-        "rows": row_shape(config, data),
+        "rows": get_embedding_input_shape(config, data),
     }
     if isinstance(config, PixelOptions):
         found |= {"mean": config.pixel_mean, "std": config.pixel_std}

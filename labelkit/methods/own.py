@@ -23,7 +23,7 @@ TABLE_NAME = "METHODS"
 """Name of the table in such a file: a dictionary of ``MethodSpec`` by the name of the method."""
 
 
-def own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
+def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
     """Import a user's method files or modules and return their methods and sources.
 
     Args:

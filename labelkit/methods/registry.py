@@ -108,9 +108,9 @@ OWN_SOURCES: dict[str, OwnSource] = {}
 
 
 def _take_own_methods(named: str) -> None:
-    from labelkit.methods.own import own_methods  # its imports take time
+    from labelkit.methods.own import import_own_methods  # its imports take time
 
-    found, sources = own_methods(named, METHODS)
+    found, sources = import_own_methods(named, METHODS)
     METHODS.update(found)
     OWN_SOURCES.update(sources)
 
@@ -119,6 +119,6 @@ if os.environ.get(OWN_METHODS_VARIABLE):
     _take_own_methods(os.environ[OWN_METHODS_VARIABLE])
 
 
-def own_digest(method: str) -> str | None:
+def compute_method_digest(method: str) -> str | None:
     """Return the SHA-256 of the file of a user's own method, or ``None`` for one that labelkit ships."""
     return OWN_SOURCES[method].sha256 if method in OWN_SOURCES else None

@@ -31,13 +31,13 @@ from labelkit.algorithms.row_blocks import StoredRows
 
 _RESOLUTION = float(2**29)
 # Similarities computed at a time (8 MB, or this many rows), and processed at a time, so that they stay in the cache.
-_PRODUCT_PAIRS, _LEAST_ROWS, _PART_PAIRS, _EXACT_PART_PAIRS = 1 << 21, 64, 1 << 19, 1 << 17
+_PRODUCT_PAIRS, _MIN_ROWS, _PART_PAIRS, _EXACT_PART_PAIRS = 1 << 21, 64, 1 << 19, 1 << 17
 # Numbers per temporary float64 array: 2 MB.
 _EXACT_NUMBERS = 1 << 18
 # Above this share of a row, a float64 product of the row is faster than computing its pairs one by one.
-_ONE_BY_ONE_SHARE, _LEAST_ONE_BY_ONE = 256, 32
+_ONE_BY_ONE_SHARE, _MIN_ONE_BY_ONE = 256, 32
 # The lower limit of the r nearest is the r-th largest of the maxima of this many groups, or this many per rank r.
-_LEAST_GROUPS, _GROUPS_PER_RANK = 256, 8
+_MIN_GROUPS, _GROUPS_PER_RANK = 256, 8
 # Minimum number of queries that another process ranks; preparing the gallery then takes at most a tenth of the time.
 _PART_QUERIES = 1 << 13
 
@@ -129,7 +129,7 @@ def score_retrieval(
         held = _Side(gallery, gallery_labels, "gallery ")
     ranking = _Ranking(asked, held, own_rows, ks, at_r=at_r)
     n, num_gallery = len(ranking.places), len(held.order)
-    size = max(1, min(max(_LEAST_ROWS, _PRODUCT_PAIRS // num_gallery), max_bytes // num_threads // (8 * num_gallery)))
+    size = max(1, min(max(_MIN_ROWS, _PRODUCT_PAIRS // num_gallery), max_bytes // num_threads // (8 * num_gallery)))
     score = partial(ranking.score_part, size=size, num_threads=num_threads)
     if spread is None:
         found = score(range(n), on_block=on_block)
@@ -161,7 +161,7 @@ class _Side:
     """Original rows and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
 
     def __init__(self, values: ArrayLike | StoredRows, labels: ArrayLike, name: str) -> None:
-        self._given = values, labels, name
+        self._use_known_number = values, labels, name
         rows = values.to_array() if isinstance(values, StoredRows) else np.asarray(values)
         what, classes = f"{name}embeddings", as_ids(labels, f"{name}labels")
         if rows.ndim != 2 or len(rows) != len(classes) or rows.shape[1] == 0:
@@ -184,7 +184,7 @@ class _Side:
             self.unit[part] = self.exact(part)
 
     def __reduce__(self) -> tuple[type[_Side], tuple[Any, ...]]:
-        return _Side, self._given  # another process reads rows of a store itself
+        return _Side, self._use_known_number  # another process reads rows of a store itself
 
     def exact(self, places: Ints | slice) -> Floats:
         """Return the unit vectors at sorted positions in float64."""
@@ -225,7 +225,7 @@ class _Ranking:
         self.asked, self.held, self.at_r = asked, held, at_r
         # maximum float32 difference between two cosines that tie, or whose order is reversed
         self._margin = 2 * (dim + 4) * 2.0**-24 + 2 / _RESOLUTION
-        self._limit = max(_LEAST_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
+        self._limit = max(_MIN_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
 
     def score_part(
         self, part: range, *, size: int, num_threads: int, on_block: Callable[[int], object] | None = None
@@ -314,7 +314,7 @@ class _Ranking:
 def _floors(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
     """Return (b, 1) limits that at least r values of each row reach, hardly more: the r-th largest group maximum."""
     # Neighboring columns belong to one class, so they are put in different groups.
-    groups = min(max(_LEAST_GROUPS, _GROUPS_PER_RANK * int(ranks.max())), values.shape[1])
+    groups = min(max(_MIN_GROUPS, _GROUPS_PER_RANK * int(ranks.max())), values.shape[1])
     largest = values[:, : values.shape[1] // groups * groups].reshape(len(values), -1, groups).max(axis=1)
     places = groups - ranks
     return np.take_along_axis(np.partition(largest, np.unique(places), axis=1), places[:, None], axis=1)

@@ -112,7 +112,7 @@ class StudentChain(nn.Module, Generic[T]):
         self.has_master: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
         # copy of has_master that needs no waiting for a GPU at every step; None: unknown, to be read from the buffer
         self._is_formed: bool | None = False
-        self.register_load_state_dict_post_hook(_read_again)  # type: ignore[no-untyped-call] # untyped in torch
+        self.register_load_state_dict_post_hook(_invalidate_cached_state)  # type: ignore[no-untyped-call] # untyped in torch
 
     @property
     def master(self) -> T | None:
@@ -157,7 +157,7 @@ class StudentChain(nn.Module, Generic[T]):
             ema_update(self.master, self.teacher, master_decay, buffers="counters" if master_runs else "copy")
 
 
-def _read_again(chain: nn.Module, keys: object) -> None:
+def _invalidate_cached_state(chain: nn.Module, keys: object) -> None:
     """Mark the copy of ``has_master`` as unknown after a checkpoint was loaded."""
     del keys
     assert isinstance(chain, StudentChain)

@@ -105,7 +105,7 @@ def find_frozen_part(
     return FrozenPart(((min((*moved, grad_from_block)),), (*moved, grad_from_block)))
 
 
-def features_of_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tensor:
+def pool_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tensor:
     """Compute the pooled features (b, f) from tokens that `FrozenPart.keep` cached without a view."""
     net: Any = vit
     made = tokens.float()

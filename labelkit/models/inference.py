@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.patch_maps import no_feature_map
-from labelkit.models.row_layers import RowShape, build_row_backbone
+from labelkit.models.row_layers import EmbeddingMLPShape, build_embedding_backbone
 from labelkit.models.weights.published import recorded_name
 
 
@@ -103,7 +103,7 @@ class BackboneOptions(TypedDict, total=False):
     weights: Path | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
-    rows: RowShape | None
+    rows: EmbeddingMLPShape | None
     freeze_stages: int
 
 
@@ -142,7 +142,7 @@ class BackboneNetwork(InferenceNetwork):
             if frozen:
                 self.backbone.freeze_stages(frozen)
         else:
-            self.backbone = build_row_backbone(rows, seed)
+            self.backbone = build_embedding_backbone(rows, seed)
         info = self.backbone.info
         self.input_spec = InputSpec(
             info.image_size,

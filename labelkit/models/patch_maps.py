@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.vit import UnsupportedBackboneError, any_image_size, find_patch_embedding
+from labelkit.models.backbones.vit import UnsupportedBackboneError, allow_any_image_size, find_patch_embedding
 
 # Parts of torch's messages about images that are too small for convolutions and pools.
 _TOO_SMALL = ("output size is too small", "greater than actual input size")
@@ -36,7 +36,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
     _checked_grid(net, images, name)
     if not callable(getattr(net, "forward_features", None)):
         raise no_feature_map(name, "outputs one vector per image")
-    with any_image_size(net):
+    with allow_any_image_size(net):
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
         except AssertionError as error:  # raised by timm for a wrong size

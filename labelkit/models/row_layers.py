@@ -18,7 +18,7 @@ from labelkit.models.seeding import seeded_init
 
 
 @dataclass(frozen=True)
-class RowShape:
+class EmbeddingMLPShape:
     """Size of the network that is trained on stored embeddings: input width, layers and center.
 
     Attributes:
@@ -34,11 +34,11 @@ class RowShape:
     center: Tensor | None = None
 
 
-class RowLayers(nn.Module):
+class EmbeddingMLP(nn.Module):
     """Residual MLP on embeddings that are normalized to unit length and centered.
 
     Args:
-        shape: see `RowShape`.
+        shape: see `EmbeddingMLPShape`.
 
     Shape:
         - rows: ``(b, d)`` float of any length; a zero row is not normalized, only centered.
@@ -47,7 +47,7 @@ class RowLayers(nn.Module):
 
     center: Tensor
 
-    def __init__(self, shape: RowShape) -> None:
+    def __init__(self, shape: EmbeddingMLPShape) -> None:
         super().__init__()
         width = shape.dim if shape.width is None else shape.width
         self.register_buffer("center", torch.zeros(shape.dim) if shape.center is None else shape.center.clone())
@@ -78,10 +78,10 @@ class RowLayers(nn.Module):
         return self.forward_features(rows)
 
 
-def build_row_backbone(shape: RowShape, seed: int) -> Backbone:
+def build_embedding_backbone(shape: EmbeddingMLPShape, seed: int) -> Backbone:
     """Build a small network on stored embeddings, which count as images of one pixel with d channels."""
     with seeded_init(seed):
-        layers = RowLayers(shape)
+        layers = EmbeddingMLP(shape)
     name = f"head-{shape.layers}x{shape.width or shape.dim}"
     info = BackboneInfo(
         name=name,

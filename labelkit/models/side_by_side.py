@@ -24,7 +24,7 @@ SIDE_BY_SIDE = "backbones side by side"
 """Layer name that is recorded for concatenated embeddings."""
 
 
-class SideBySide(InferenceNetwork):
+class ConcatenatedNetworks(InferenceNetwork):
     """Several networks with their own input sizes and normalizations, whose unit embeddings are concatenated.
 
     Args:
@@ -73,7 +73,7 @@ class SideBySide(InferenceNetwork):
 _LAYER = re.compile(r"class tokens of (\d{1,4}) blocks?( and mean patch)?")
 
 
-class JoinedTokens(InferenceNetwork):
+class ConcatenatedTokens(InferenceNetwork):
     """A ViT whose embedding concatenates class tokens of its last blocks and optionally the mean of the patches.
 
     Args:
@@ -131,7 +131,7 @@ class JoinedTokens(InferenceNetwork):
         return backbone.net
 
 
-def joined_layer(layer: str) -> tuple[int, bool] | None:
-    """Parse ``last_blocks`` and ``mean_patch`` from a layer name of `JoinedTokens`; ``None`` for other layers."""
+def parse_joined_layer(layer: str) -> tuple[int, bool] | None:
+    """Parse ``last_blocks`` and ``mean_patch`` from a layer name of `ConcatenatedTokens`; ``None`` for other layers."""
     found = _LAYER.fullmatch(layer)
     return None if found is None else (int(found[1]), found[2] is not None)

@@ -34,7 +34,7 @@ class ReuseOptions(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _goes_with_reuse(self) -> ReuseOptions:
+    def _check_reuse_options(self) -> ReuseOptions:
         if self.reuse_frozen is None and self.reuse_dtype != "float16":
             raise ValueError("--reuse-dtype requires --reuse-frozen: remove it, or pass both")
         return self
@@ -52,7 +52,7 @@ class FreezeOptions(ReuseOptions):
     )
 
     @model_validator(mode="after")
-    def _reuses_what_is_frozen(self) -> FreezeOptions:
+    def _check_frozen_reuse(self) -> FreezeOptions:
         if self.reuse_frozen is not None and self.freeze_stages == 0:
             raise ValueError("--reuse-frozen requires --freeze-stages: pass both")
         return self

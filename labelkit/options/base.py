@@ -21,7 +21,7 @@ from pydantic.fields import FieldInfo
 from labelkit.errors import ConfigError
 
 
-def faults_error(faults: Iterable[ConfigError]) -> ConfigError:
+def combine_errors(faults: Iterable[ConfigError]) -> ConfigError:
     """Return one error that lists all faults, one per line and without repetitions."""
     first, *rest = {str(fault): fault for fault in faults}.values()
     if not rest:
@@ -99,7 +99,9 @@ class StageConfig(BaseModel):
         Args:
             operational: False leaves out the fields that presets and config files may not set.
         """
-        left_out = {name for name, field in type(self).model_fields.items() if not (operational or in_presets(field))}
+        left_out = {
+            name for name, field in type(self).model_fields.items() if not (operational or is_allowed_in_presets(field))
+        }
         return self.model_dump(mode="json", exclude=left_out)
 
 
@@ -122,7 +124,7 @@ def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
     return field
 
 
-def with_default(parent: type[StageConfig], name: str, default: object) -> Any:
+def override_default(parent: type[StageConfig], name: str, default: object) -> Any:
     """Return a copy of a parent's field with another default but the same text, bounds and panel.
 
     Raises:
@@ -141,7 +143,7 @@ def field_extra(field: FieldInfo, key: str) -> object:
     return extra.get(key) if isinstance(extra, dict) else None
 
 
-def legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
+def list_legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
     """Return the values that reproduce version 0.1.0 for options added after it."""
     found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
@@ -153,7 +155,7 @@ def aliases(field: FieldInfo) -> tuple[str, ...]:
     return tuple(str(alias) for alias in found) if isinstance(found, list) else ()
 
 
-def in_presets(field: FieldInfo) -> bool:
+def is_allowed_in_presets(field: FieldInfo) -> bool:
     """Return whether presets and config files may set the field."""
     return field_extra(field, "preset") is not False
 

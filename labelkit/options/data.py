@@ -101,7 +101,7 @@ class DataConfig(ListingOptions, DatasetOptions):
         return self
 
     @model_validator(mode="after")
-    def _one_choice_of_old_classes(self) -> DataConfig:
+    def _check_old_class_choice(self) -> DataConfig:
         if self.old_classes is not None and self.num_old_classes is not None:
             raise ValueError("old_classes and num_old_classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
@@ -109,7 +109,7 @@ class DataConfig(ListingOptions, DatasetOptions):
         return self
 
     @property
-    def knows_classes(self) -> bool:
+    def has_label_split(self) -> bool:
         """Return whether the options define a label split, so that all folders are classes, even of a single image."""
         asked = self.old_classes is not None or self.num_old_classes is not None
         return asked or self.label_split != "auto"

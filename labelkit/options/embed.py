@@ -119,7 +119,7 @@ class EmbedConfig(
     dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
 
     @model_validator(mode="after")
-    def _rows_need_a_run(self) -> EmbedConfig:
+    def _check_run_for_rows(self) -> EmbedConfig:
         if self.index is None:
             return self
         if self.checkpoint is None:
@@ -130,13 +130,13 @@ class EmbedConfig(
         return self
 
     @model_validator(mode="after")
-    def _patches_need_dense(self) -> EmbedConfig:
+    def _check_dense_for_patches(self) -> EmbedConfig:
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("--patches-per-image requires --dense")
         return self
 
     @model_validator(mode="after")
-    def _views_are_of_whole_images(self) -> EmbedConfig:
+    def _check_view_options(self) -> EmbedConfig:
         if self.views is None:
             for name in ("view_augmentation", "view_seed"):
                 if getattr(self, name) != type(self).model_fields[name].default:
@@ -146,7 +146,7 @@ class EmbedConfig(
         return self
 
     @model_validator(mode="after")
-    def _patches_are_not_reused(self) -> EmbedConfig:
+    def _check_patch_reuse(self) -> EmbedConfig:
         if self.reuse is not None and self.dense:
             raise ValueError("--reuse has no effect with --dense, which needs the network for every image")
         return self

@@ -75,7 +75,7 @@ class ProcessesConfig(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _runs_here_or_on_a_cluster(self) -> Self:
+    def _check_local_or_cluster(self) -> Self:
         if self.ray_address is not None and self.processes != 1:
             raise ValueError(
                 "--processes (on this machine) cannot be combined with --ray-address (on a cluster): remove one of them"

@@ -37,7 +37,7 @@ class ModelConfig(CheckpointOptions):
     seed: int = _MODEL(0, "Random seed for an untrained network.", ge=0)
 
     @model_validator(mode="after")
-    def _one_model(self) -> ModelConfig:
+    def _check_one_model(self) -> ModelConfig:
         sources = [self.pretrained, self.weights is not None, self.random_weights]
         if self.checkpoint is not None and self.backbone is not None:
             raise ValueError("pass either --checkpoint (a run folder) or --backbone (a name)")

@@ -22,10 +22,10 @@ from labelkit.files import TABLE_SUFFIXES
 from labelkit.options.base import (
     StageConfig,
     choices,
+    combine_errors,
     fault_message,
-    faults_error,
     flag,
-    in_presets,
+    is_allowed_in_presets,
     nearest,
     shell_name,
     value_text,
@@ -41,7 +41,7 @@ DEFAULT_ORIGIN = "default"
 
 
 @dataclass(frozen=True)
-class Collected(Generic[C]):
+class MergedConfig(Generic[C]):
     """Merged values of defaults, preset, config file and options, before validation.
 
     Attributes:
@@ -66,11 +66,11 @@ class Collected(Generic[C]):
             ConfigError: all problems, one per line.
         """
         if self.faults:
-            raise faults_error(self.faults)
+            raise combine_errors(self.faults)
         try:
             return self.config_class.model_validate(self.values)
         except ValidationError as error:
-            raise faults_error(_joint_faults(self, error)) from error
+            raise combine_errors(_joint_faults(self, error)) from error
 
 
 def resolve(
@@ -80,7 +80,7 @@ def resolve(
     config_file: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
-) -> Collected[C]:
+) -> MergedConfig[C]:
     """Merge defaults, preset, config file and options, and validate the config.
 
     Args:
@@ -107,7 +107,7 @@ def collect(
     config_file: Path | None = None,
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
-) -> Collected[C]:
+) -> MergedConfig[C]:
     """Merge the sources of a config like :func:`resolve`, without creating and validating the config."""
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
@@ -152,7 +152,7 @@ def collect(
         if field.is_required() and name not in values:
             shown = shell_name(name, field)
             faults.append(ConfigError(shown, "is missing", f"Pass a value for {shown}."))
-    return Collected(config_class, values, merged_origins, tuple(faults), preset_path)
+    return MergedConfig(config_class, values, merged_origins, tuple(faults), preset_path)
 
 
 def shipped_presets() -> Path | None:
@@ -281,8 +281,10 @@ def _faults_of(
             problem, remedy = f"is no longer an option and is always {value_text(constants[key])}", "Remove this key."
         elif key not in fields:
             problem = "unknown key"
-            remedy = _did_you_mean(nearest(key, filter(lambda name: not in_file or in_presets(fields[name]), fields)))
-        elif in_file and not in_presets(fields[key]):
+            remedy = _format_suggestion(
+                nearest(key, filter(lambda name: not in_file or is_allowed_in_presets(fields[name]), fields))
+            )
+        elif in_file and not is_allowed_in_presets(fields[key]):
             problem, remedy = "is only an option, not part of a preset", f"Pass {flag(key)} instead."
         if problem:
             faults.append(_fault(where[key], key, f"{problem} (value {value_text(value)})", remedy))
@@ -295,7 +297,7 @@ def _fault(where: str, key: str, problem: str, remedy: str) -> ConfigError:
     return ConfigError(where, problem if where.replace("-", "_").endswith(key) else f"{key}: {problem}", remedy)
 
 
-def _did_you_mean(name: str | None) -> str:
+def _format_suggestion(name: str | None) -> str:
     return f"Did you mean `{name}`?" if name else "Keys: see `labelkit config`."
 
 
@@ -331,7 +333,7 @@ def _describe(
     return f"{messages} (value {value_text(value)})", remedy
 
 
-def _joint_faults(collected: Collected[C], error: ValidationError) -> list[ConfigError]:
+def _joint_faults(collected: MergedConfig[C], error: ValidationError) -> list[ConfigError]:
     """Describe problems that occur only when all values are combined."""
     faults = []
     for detail in error.errors(include_url=False):
@@ -344,11 +346,11 @@ def _joint_faults(collected: Collected[C], error: ValidationError) -> list[Confi
         context = detail.get("ctx", {})
         message = str(context["error"]) if "error" in context else str(detail["msg"])
         command = " ".join(("labelkit", *collected.config_class.command))
-        faults.append(ConfigError(command, message, _sources_named(collected, message)))
+        faults.append(ConfigError(command, message, _describe_value_origins(collected, message)))
     return faults
 
 
-def _sources_named(collected: Collected[C], message: str) -> str:
+def _describe_value_origins(collected: MergedConfig[C], message: str) -> str:
     """Return the origins of the values of all fields named in a message, except defaults."""
     words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}
     named = [name for name in collected.config_class.model_fields if name in words and name in collected.values]

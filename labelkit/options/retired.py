@@ -29,7 +29,7 @@ class PreviousOption(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _result_of_a_store(self) -> PreviousOption:
+    def _check_previous_store(self) -> PreviousOption:
         if self.previous_result is not None and self.previous is None:
             raise ValueError("--previous-result requires --previous STORE")
         return self

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from labelkit.errors import OutputExistsError, StoreError
 from labelkit.files import read_object
-from labelkit.methods.registry import own_digest
+from labelkit.methods.registry import compute_method_digest
 from labelkit.store.commit import commit_json
 
 
-def check_same_code(noted: Path, method: str, remedy: str) -> None:
+def check_method_code(noted: Path, method: str, remedy: str) -> None:
     """Check that a user-defined method's code matches its recorded digest; record the digest if there is none.
 
     Args:
@@ -23,7 +23,7 @@ def check_same_code(noted: Path, method: str, remedy: str) -> None:
         StoreError: the file is damaged.
         ResourceError: the disk is full, no permission.
     """
-    digest = own_digest(method)
+    digest = compute_method_digest(method)
     if digest is None:
         return
     if not noted.exists():

@@ -54,18 +54,18 @@ class Matches:
         )
 
 
-def no_matches() -> Matches:
+def make_empty_matches() -> Matches:
     """Return an empty set of matches."""
-    return one_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).take(np.arange(0))
+    return build_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).take(np.arange(0))
 
 
 def join_matches(parts: Sequence[Matches]) -> Matches:
     """Concatenate several sets of matches."""
-    listed = [no_matches(), *parts]
+    listed = [make_empty_matches(), *parts]
     return Matches(**{f.name: np.concatenate([getattr(part, f.name) for part in listed]) for f in fields(Matches)})
 
 
-def one_match(first: int, second: int, homography: NDArray[np.float64], points: NDArray[np.float64]) -> Matches:
+def build_match(first: int, second: int, homography: NDArray[np.float64], points: NDArray[np.float64]) -> Matches:
     """Build the match of a single pair of images from its homography and inliers.
 
     Args:

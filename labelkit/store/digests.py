@@ -20,16 +20,16 @@ RESTORE = "Restore the file from a copy or make it again with --overwrite"
 """Advice for a file whose content has changed since it was written."""
 
 
-def bytes_of(array: Array) -> memoryview:
+def to_contiguous_bytes(array: Array) -> memoryview:
     """Return the bytes of an array in C order, without a copy if it already has that order."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def sha256_of(blocks: Iterable[Array]) -> Any:
+def hash_arrays(blocks: Iterable[Array]) -> Any:
     """Return the SHA-256 object of the concatenated bytes of several arrays."""
     digest = hashlib.sha256()
     for block in blocks:
-        digest.update(bytes_of(block))
+        digest.update(to_contiguous_bytes(block))
     return digest
 
 
@@ -50,7 +50,7 @@ def content_digest(
         for name, value in values.items():
             if (path, name) != ("", "content_digest"):
                 place = b"A /" + name_bytes(path) + b"@" + name_bytes(name)
-                lines.append(place + _values_text(value.dtype, value.shape, sha256_of([value]).hexdigest()))
+                lines.append(place + _values_text(value.dtype, value.shape, hash_arrays([value]).hexdigest()))
     for path, about in datasets.items():
         lines.append(b"D /" + name_bytes(path) + _values_text(*about))
     return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()

@@ -248,7 +248,7 @@ class PatchSet:
         return self._files[number]
 
 
-def check_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStore) -> None:
+def check_patch_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStore) -> None:
     """Refuse patches that belong to other content than the store's; ``listed`` is the content of ``SET.json``.
 
     Raises:
@@ -268,7 +268,7 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
     """
     folder = patches_folder(store.path)
     listed = read_set_json(folder)
-    check_owner(folder, listed, store)
+    check_patch_owner(folder, listed, store)
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():
             raise Damaged(str(folder / entry["name"]), f"is listed in {SET_NAME}, but missing", _REMAKE)

@@ -238,7 +238,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
         out: the store to be created.
         plan: plan of the current listing.
     """
-    stored = stored_plan(embedding_run_folder(Path(out)))
+    stored = read_stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
         return plan
     differing = differing_keys(stored.to_json(), plan.to_json())
@@ -258,7 +258,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     return stored if pairs else plan
 
 
-def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
+def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
     """Return the numerics settings of an unfinished run or a finished store, empty if neither can be read.
 
     A repeated command without these settings then continues with them, even if the defaults have changed.
@@ -267,7 +267,7 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
         out: the store to be created.
         overwrite: whether a finished store will be replaced, so that it is ignored.
     """
-    stored = stored_plan(embedding_run_folder(Path(out)))
+    stored = read_stored_plan(embedding_run_folder(Path(out)))
     if stored is not None:
         return stored.model.numerics
     if overwrite or not Path(out).is_file():
@@ -279,7 +279,7 @@ def recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -
         return {}
 
 
-def stored_plan(folder: Path) -> EmbeddingPlan | None:
+def read_stored_plan(folder: Path) -> EmbeddingPlan | None:
     """Read the plan of an unfinished run, or return ``None`` if none can be read."""
     try:
         loaded = read_object(folder / "plan.json")

@@ -25,7 +25,7 @@ from labelkit import files as reading
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, resource_error
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE, content_digest, sha256_of
+from labelkit.store.digests import RESTORE, content_digest, hash_arrays
 from labelkit.store.schema import name_bytes, name_text
 
 Array = NDArray[Any]
@@ -59,7 +59,7 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
     return CheckedFile(open_regular(path), str(path), file_format)
 
 
-def in_results(path: str) -> bool:
+def is_in_results(path: str) -> bool:
     """Return whether a path belongs to a packed result, which the store's digest excludes."""
     return path == "results" or path.startswith("results/")
 
@@ -283,7 +283,7 @@ class CheckedFile:
             self._refuse(path, "no data space")
         create = dataset.id.get_create_plist()
         filters = [create.get_filter(i)[0] for i in range(create.get_nfilters())]
-        allowed = _FILTERS if self.format == schema.FORMAT_RESULT or in_results(path) else set()
+        allowed = _FILTERS if self.format == schema.FORMAT_RESULT or is_in_results(path) else set()
         if not allowed.issuperset(filters):
             self._refuse(path, f"filters that are not allowed here: {filters}")
         if dataset.chunks is not None and dtype.itemsize * math.prod(dataset.chunks) > schema.CHUNK_BYTES:
@@ -343,11 +343,11 @@ class CheckedFile:
     def _check_digest(self) -> str:
         datasets = {}
         for path, info in list(self.datasets.items()):
-            if not in_results(path):
+            if not is_in_results(path):
                 with self._translated(path):
                     datasets[path] = (info.dtype, info.shape, self._digest_of(path, info))
-        groups = [path for path in self.groups if not in_results(path)]
-        attributes = {path: values for path, values in self.stored_attributes.items() if not in_results(path)}
+        groups = [path for path in self.groups if not is_in_results(path)]
+        attributes = {path: values for path, values in self.stored_attributes.items() if not is_in_results(path)}
         found = content_digest(groups, attributes, datasets)
         if found != self.attributes[""].get("content_digest"):
             raise Damaged(self.place(""), f"content digest {_CHANGED}", RESTORE)
@@ -362,13 +362,13 @@ class CheckedFile:
             if column.sha256:
                 return column.sha256
         if digests is None:
-            return str(sha256_of(self.verified_blocks(path)).hexdigest())
+            return str(hash_arrays(self.verified_blocks(path)).hexdigest())
         rows = self.attributes[f"digests/{path}"].get("block_rows")
         blocks = -(-info.shape[0] // rows) if isinstance(rows, int) and rows > 0 and info.shape else -1
         if digests.shape != (blocks, 32) or digests.dtype != np.uint8:
             self._refuse(f"digests/{path}", f"shape {digests.shape} with block_rows {rows}")
         self.datasets[path] = replace(info, block_rows=int(rows or 0))
-        return str(sha256_of([self._rows(f"digests/{path}")]).hexdigest())
+        return str(hash_arrays([self._rows(f"digests/{path}")]).hexdigest())
 
     def check_axes(
         self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, *, required: Iterable[str] = ()
@@ -550,7 +550,7 @@ class LazyRows:
         return found if np.isfinite(found).all() else np.asarray(self.rows[where])  # raises an error that names the row
 
     def __reduce__(self) -> tuple[Callable[..., LazyRows], tuple[str, str, str]]:
-        return reopened_rows, (str(Path(self._file).absolute()), self._path, self._store_digest)
+        return reopen_column, (str(Path(self._file).absolute()), self._path, self._store_digest)
 
     @cached_property
     def rows(self) -> Array:
@@ -571,7 +571,7 @@ class LazyRows:
 
 
 @lru_cache(maxsize=2)
-def reopened_rows(store: str, path: str, content_digest: str) -> LazyRows:
+def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
     """Return a column of a store that another process has checked.
 
     Raises:
@@ -615,7 +615,7 @@ def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int =
     """
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
-        if sha256_of([block]).digest() != digests[(first + start) // step].tobytes():
+        if hash_arrays([block]).digest() != digests[(first + start) // step].tobytes():
             where = f"{place} rows {first + start}-{first + start + len(block) - 1}"
             raise Damaged(where, f"digest {_CHANGED}", RESTORE)
 

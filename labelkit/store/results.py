@@ -209,10 +209,10 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
 
 def list_results(store: EmbeddingStore) -> list[str]:
     """Return the sorted names of all results of a store, in separate files or packed into it."""
-    return sorted({*store.packed_results, *results_beside(store.path)})
+    return sorted({*store.packed_results, *list_result_files(store.path)})
 
 
-def results_beside(path: Path) -> list[str]:
+def list_result_files(path: Path) -> list[str]:
     """Return the sorted names of the results in files next to a store."""
     folder = results_folder(path)
     if not folder.is_dir():
@@ -221,7 +221,7 @@ def results_beside(path: Path) -> list[str]:
     return sorted(name for name in names if schema.RESULT_NAME.fullmatch(name))
 
 
-def free_name(store: EmbeddingStore, name: str) -> str:
+def find_free_name(store: EmbeddingStore, name: str) -> str:
     """Return the first of ``name``, ``name-2``, ``name-3``, ... that no result of the store has."""
     taken = set(list_results(store))
     if name not in taken:

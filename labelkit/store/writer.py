@@ -25,7 +25,7 @@ from labelkit import __version__
 from labelkit.errors import OutputExistsError, StoreError, output_exists
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
-from labelkit.store.digests import content_digest, sha256_of
+from labelkit.store.digests import content_digest, hash_arrays
 from labelkit.store.reader import SHARD_NAME, VIRTUAL_NAME, Shard, ShardColumn, Shards, open_file, shards_folder
 from labelkit.store.schema import name_bytes, name_text
 
@@ -123,13 +123,13 @@ class Contents:
             row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
             if data.shape and data.shape[0] * row_bytes > block_bytes:
                 block_rows = max(1, block_bytes // row_bytes)
-                of_blocks = b"".join(sha256_of([rows]).digest() for rows in blocks_of(data, block_rows))
+                of_blocks = b"".join(hash_arrays([rows]).digest() for rows in blocks_of(data, block_rows))
                 table = sealed.datasets[f"digests/{path}"] = np.frombuffer(of_blocks, np.uint8).reshape(-1, 32)
                 sealed.set(f"digests/{path}", block_rows=block_rows)
-                digest = sha256_of([table]).hexdigest()
+                digest = hash_arrays([table]).hexdigest()
                 digests[f"digests/{path}"] = (table.dtype, table.shape, digest)
             else:
-                digest = sha256_of(blocks_of(data)).hexdigest()
+                digest = hash_arrays(blocks_of(data)).hexdigest()
             digests[path] = (data.dtype, data.shape, digest)
         attributes = {
             path: {name: _attribute_array(value) for name, value in values.items()}
@@ -322,7 +322,7 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Sh
         name: ShardColumn(
             datasets[name].dtype.str,
             datasets[name].shape[1],
-            "" if f"digests/{name}" in datasets else sha256_of(blocks_of(datasets[name])).hexdigest(),
+            "" if f"digests/{name}" in datasets else hash_arrays(blocks_of(datasets[name])).hexdigest(),
         )
         for name in names
     }

@@ -183,9 +183,9 @@ class EmbeddingRun(RunFolder[_Part]):
                 return True
         except StoreError as error:
             raise output_exists(self.out, state=f"and cannot be used ({error.problem})") from error
-        raise self._made_otherwise(store)
+        raise self._different_plan_error(store)
 
-    def _made_otherwise(self, store: EmbeddingStore) -> OutputExistsError:
+    def _different_plan_error(self, store: EmbeddingStore) -> OutputExistsError:
         """Return the error about a store of another plan: what differs, and how to compute only the missing rows."""
         keys = store.model.differences(self.plan.model)
         if keys:
@@ -255,7 +255,7 @@ class EmbeddingRun(RunFolder[_Part]):
             pieces = [load(k).arrays[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
-        contents = planned_contents(plan, self.digest, skipped)
+        contents = build_planned_contents(plan, self.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
         for name, (dtype, shape) in self._part_shapes(ends[-1]).items():
             if name not in small:
@@ -290,7 +290,7 @@ class EmbeddingRun(RunFolder[_Part]):
             raise
 
 
-def planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
+def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
     """Build the contents of a store that are known before any embedding is computed.
 
     Args:
@@ -402,7 +402,7 @@ def write_imported(
         OutputExistsError: the file exists and is not to be replaced.
         ResourceError: the disk is full, ...
     """
-    contents = planned_contents(plan, plan_digest(recipe), {})
+    contents = build_planned_contents(plan, plan_digest(recipe), {})
     contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
     kind = np.dtype(plan.dtype).newbyteorder("<")
     contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))

@@ -151,11 +151,11 @@ class CheckpointWriter:
                     data = read_bytes(path)
                     files[path.name] = {"sha256": _sha256(data), "size": len(data)}
                 header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
-                commit_bytes(temporary / STATE, _seal(_to_json({**state, **header})))
+                commit_bytes(temporary / STATE, _serialize_with_digest(_to_json({**state, **header})))
                 if final.exists():
                     # The same step is saved again, for example right after a resume. The old checkpoint stays in the
                     # trash until last.json is written: if this process dies before, load_checkpoint finds it there.
-                    final.replace(_trash(final))
+                    final.replace(_make_trash_path(final))
                 commit_folder(temporary, final)
         except BaseException:
             if self.rank == 0 and temporary.exists():
@@ -166,7 +166,7 @@ class CheckpointWriter:
         """Delete old checkpoints and incomplete ones that a killed run left."""
         last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
         keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
-        meant = {_announced(self.folder, pointer) for pointer in (last, best) if pointer}
+        meant = {_find_checkpoint_folder(self.folder, pointer) for pointer in (last, best) if pointer}
         steps = sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit())
         # newer ones belong to a continuation that was abandoned by resuming from an older one
         keep.update([name for name in steps if last is None or name <= last["checkpoint"]][-2:])
@@ -277,18 +277,18 @@ def load_checkpoint(
     if which == "best":
         if pointer is None:
             raise CheckpointError(str(folder / "best.json"), "no best checkpoint is recorded", "Use --which last.")
-        best = _announced(folder, pointer)
+        best = _find_checkpoint_folder(folder, pointer)
         loaded = LoadedCheckpoint(best, verify_checkpoint(best))
-        if not _is_meant(best, pointer):
+        if not _matches_pointer(best, pointer):
             problem = f"names {best.name}, but was written for another checkpoint"
             raise CheckpointDamaged(str(folder / "best.json"), problem, "Restore it, or use --which last.")
         return loaded
     warnings: list[str] = []
-    announced = None if pointer is None else _announced(folder, pointer)
+    announced = None if pointer is None else _find_checkpoint_folder(folder, pointer)
     if pointer is None or announced is None:
         if (folder / "last.json").exists():
             warnings.append(f"{folder / 'last.json'}: names no checkpoint in this folder")
-    elif _is_whole(announced) and not _is_meant(announced, pointer):
+    elif _is_whole(announced) and not _matches_pointer(announced, pointer):
         warnings.append(f"{folder / 'last.json'}: names {announced.name}, but was written for another checkpoint")
     else:
         # folders newer than last.json were committed but never recorded there; they are the last resort
@@ -312,15 +312,15 @@ def load_checkpoint(
     )
 
 
-def _announced(folder: Path, pointer: Mapping[str, str]) -> Path:
+def _find_checkpoint_folder(folder: Path, pointer: Mapping[str, str]) -> Path:
     named = folder / pointer["checkpoint"]
     # the process may have died while saving the same step again
     places = [named, *sorted(folder.glob(f".trash-{named.name}-*"))]
-    meant = [place for place in places if _is_meant(place, pointer)]
+    meant = [place for place in places if _matches_pointer(place, pointer)]
     return next(iter([*meant, *(place for place in places if place.is_dir())]), named)
 
 
-def _is_meant(checkpoint: Path, pointer: Mapping[str, str]) -> bool:
+def _matches_pointer(checkpoint: Path, pointer: Mapping[str, str]) -> bool:
     """Return whether a pointer was written for the checkpoint in this folder."""
     try:
         return _sha256(read_bytes(checkpoint / STATE)) == pointer["state_sha256"]
@@ -343,17 +343,17 @@ def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     return data
 
 
-def _seal(state: dict[str, Any]) -> bytes:
+def _serialize_with_digest(state: dict[str, Any]) -> bytes:
     """Return canonical JSON with the digest of the rest of it, since no other file verifies this one."""
     return canonical_json({**state, "sha256": _sha256(canonical_json(state).encode())}).encode()
 
 
-def _trash(folder: Path) -> Path:
+def _make_trash_path(folder: Path) -> Path:
     return folder.with_name(f".trash-{folder.name}-{secrets.token_hex(4)}")
 
 
 def _remove(folder: Path) -> None:
-    trash = _trash(folder)
+    trash = _make_trash_path(folder)
     try:
         folder.replace(trash)
         fsync_folder(folder.parent)

@@ -34,7 +34,7 @@ def compute_device(device: str) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def images_at_once(device: torch.device) -> int:
+def default_batch_size(device: torch.device) -> int:
     """Return the default number of images per forward pass for a device.
 
     A CPU is as fast with 16 as with 64, and uses less memory; a GPU needs large batches.

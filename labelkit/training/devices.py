@@ -27,7 +27,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ResourceError
 from labelkit.models.backbones.registry import Backbone
 from labelkit.training.compute_device import compute_device
-from labelkit.training.distributed import LONGEST_WAIT, process_count
+from labelkit.training.distributed import LONGEST_WAIT, count_processes
 
 T = TypeVar("T", bound=nn.Module)
 Precision = Literal["float32", "bf16", "fp16"]
@@ -56,10 +56,10 @@ class Runtime:
     ) -> None:
         chosen = compute_device(device)
         use_cpu = chosen.type == "cpu"
-        if chosen.index is not None and process_count() > 1:
+        if chosen.index is not None and count_processes() > 1:
             raise ResourceError(
                 f"--device {device}",
-                f"names one GPU, but {process_count()} processes need one each",
+                f"names one GPU, but {count_processes()} processes need one each",
                 "Use --device cuda.",
             )
         if precision == "fp16" and use_cpu:
@@ -71,7 +71,7 @@ class Runtime:
         if threads is not None:
             torch.set_num_threads(threads)
         mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
-        if process_count() == 1:
+        if count_processes() == 1:
             # accelerate fixes device and precision for the life of the process; a notebook may need others
             AcceleratorState._reset_state(reset_partial_state=True)
         waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
@@ -111,11 +111,11 @@ class Runtime:
         return shared[0]
 
     @property
-    def is_slow_to_ask(self) -> bool:
+    def has_slow_communication(self) -> bool:
         """Return whether communication between processes makes them wait for their GPUs."""
         return self.world_size > 1 and self.device.type == "cuda"
 
-    def any_process(self, flags: Sequence[bool]) -> list[bool]:
+    def reduce_flags(self, flags: Sequence[bool]) -> list[bool]:
         """Return for each flag whether it is set on any process, in one exchange."""
         if self.world_size == 1:
             return list(flags)
@@ -296,13 +296,13 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 def explain_nondeterminism() -> Iterator[None]:
     """Raise an error with a remedy if an operation inside a ``with`` block is not deterministic.
 
-    In deterministic mode, `FixedOrder` gives bicubic resizing a deterministic form.
+    In deterministic mode, `DeterministicResize` gives bicubic resizing a deterministic form.
 
     Raises:
         ResourceError: torch refused an operation.
     """
     try:
-        with FixedOrder() if torch.are_deterministic_algorithms_enabled() else nullcontext():
+        with DeterministicResize() if torch.are_deterministic_algorithms_enabled() else nullcontext():
             yield
     except RuntimeError as error:
         operation = re.match(r"(\w+) does not have a deterministic implementation", str(error))
@@ -358,7 +358,7 @@ def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
     random.setstate((version, tuple(internal), None if gauss != gauss else gauss))
 
 
-class FixedOrder(TorchFunctionMode):
+class DeterministicResize(TorchFunctionMode):
     """Context that replaces bicubic resizing with a gradient by deterministic matrix products.
 
     Results differ from torch's own by rounding, even under autocast, which is off inside.

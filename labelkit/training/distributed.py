@@ -14,12 +14,12 @@ from torch import Tensor
 LONGEST_WAIT: Final = timedelta(hours=24)
 
 
-def process_count() -> int:
+def count_processes() -> int:
     """Return the number of processes that the launcher started, without starting a process group."""
     return int(os.environ.get("WORLD_SIZE") or "1")
 
 
-def this_process() -> tuple[int, int]:
+def get_rank_and_world_size() -> tuple[int, int]:
     """Return the rank of this process and the number of processes in its group; (0, 1) without a group."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
@@ -55,7 +55,7 @@ def gather_batch(part: Tensor) -> Tensor:
     Returns:
         (b * processes, ...); gradients flow.
     """
-    if this_process()[1] == 1:
+    if get_rank_and_world_size()[1] == 1:
         return part
     gathered: Tensor = _Gather.apply(part)
     return gathered

@@ -58,7 +58,7 @@ class Guard:
     _warned: set[str] = field(default_factory=set)
     _looked_at: int = 0
 
-    def at_loss(self, loss: float, step: int) -> None:
+    def check_loss_explosion(self, loss: float, step: int) -> None:
         """Check that the loss has not exploded compared with the first step.
 
         Raises:
@@ -74,11 +74,11 @@ class Guard:
         exploded = abs(loss) > LOSS_RATIO * max(1.0, abs(self._first_loss))
         self._judge("loss", problem if exploded else None, step, TIMES, lasting=0)
 
-    def look_is_due(self, step: int, batch_size: int) -> bool:
+    def is_feature_check_due(self, step: int, batch_size: int) -> bool:
         """Return whether training used enough images since the last check of the features."""
         return self.mode != "none" and (step - self._looked_at) * batch_size >= LOOK_EVERY
 
-    def at_features(self, spread: float, step: int) -> None:
+    def check_feature_spread(self, spread: float, step: int) -> None:
         """Check the ``feature_spread`` of a few images after an epoch.
 
         Raises:
@@ -93,7 +93,7 @@ class Guard:
         if not self._seen:
             self.good_step = step
 
-    def at_clusters(self, used: float, step: int) -> None:
+    def check_cluster_use(self, used: float, step: int) -> None:
         """Check the number of clusters in use among images that a monitor assigned to clusters.
 
         Raises:

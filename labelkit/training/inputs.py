@@ -14,7 +14,7 @@ from labelkit.data.image_bank import ImageBank
 
 
 @dataclass(frozen=True)
-class HeldOut:
+class HeldOutImages:
     """Held-out images and their labels for evaluation.
 
     Attributes:
@@ -69,5 +69,5 @@ class MonitorInputs:
     rows: NDArray[np.int64]
     truth: NDArray[np.int64]
     sample_ids: tuple[str, ...]
-    held_out: HeldOut | None = None
+    held_out: HeldOutImages | None = None
     write_text: Callable[[str, str], None] = lambda name, text: None

@@ -365,11 +365,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     @property
-    def takes_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` loads all weights of a run with the same network, without ``take_parts``."""
+    def loads_whole_runs(self) -> bool:
+        """Return whether ``--init-from`` loads all weights of a run, without ``load_matching_tensors``."""
         return True
 
-    def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
+    def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the tensors that fit from a run with a similar network; return their description, or ``None``.
 
         Args:
@@ -378,7 +378,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """
         return None
 
-    def on_backbone_taken(self) -> None:
+    def on_backbone_loaded(self) -> None:
         """Run after ``--init-from`` loaded weights into the backbone of ``network`` alone."""
 
     def groupings(self) -> Mapping[str, Tensor]:

@@ -42,8 +42,8 @@ _OWN = re.compile(
     r"|\.tmp-[^/]+|tensorboard(/events\.out\.tfevents\.[^/]+)?|checkpoints(/(last|best)\.json|/\.tmp-[^/]+)?"
     r"|checkpoints/(step-\d+|\.(tmp|trash)-[^/]+)(/((model|training|rank-\d+)\.safetensors|state\.json|\.tmp-[^/]+))?"
 )
-_MOST_CONFIG_BYTES = 1 << 20
-_MOST_SAMPLES = 1 << 32
+_MAX_CONFIG_BYTES = 1 << 20
+_MAX_SAMPLES = 1 << 32
 
 
 class RunDir:
@@ -241,7 +241,7 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
             str(run), f"is not a run folder: it has no {CONFIG}", "Pass the --out of a `labelkit train` run."
         )
     try:
-        text = read_bytes(path, _MOST_CONFIG_BYTES).decode()
+        text = read_bytes(path, _MAX_CONFIG_BYTES).decode()
         # the first line is the command: "# labelkit train METHOD --config config.yaml"
         method = text.partition("\n")[0].split()[3]
         return method, dict(yaml.safe_load(text))
@@ -265,7 +265,7 @@ def read_split(run: Path) -> dict[str, Any]:
         found = read_object(path, _SPLIT_KEYS)
         check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
         check_keys(found["info"], _INFO_KEYS)
-        if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MOST_SAMPLES:
+        if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MAX_SAMPLES:
             raise ValueError("the numbers of images differ")
         if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
             raise ValueError("old_classes contains unknown classes")

@@ -88,7 +88,7 @@ def sigmoid_ramp(step: float, length: float) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class GrowingWeight:
+class RampedWeight:
     """Loss weight that ramps up at the start of training.
 
     Args:
@@ -108,7 +108,7 @@ class GrowingWeight:
         return self.full * (min(step / self.steps, 1.0) if self.steps else 1.0)
 
 
-def horizon_decay(steps: int, largest: float = 0.999) -> float:
+def compute_max_decay(steps: int, largest: float = 0.999) -> float:
     """Return the maximum useful EMA decay for a phase: ``min(largest, max(0, 1 - 10 / steps))``.
 
     A mean over longer than a tenth of the phase would still mostly reflect its start. Source: snowball,

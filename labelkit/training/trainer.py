@@ -217,7 +217,7 @@ class Trainer:
                 history.append(self.progress.metrics)
         return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
 
-    def score_start(self) -> dict[str, float]:
+    def score_before_training(self) -> dict[str, float]:
         """Return the monitor's scores of the features before training, or nothing without a monitor."""
         if self.monitor is None or not self.monitor.compares_with_start:
             return {}
@@ -294,22 +294,22 @@ class Trainer:
             "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
         )
 
-    def _check_sound(self) -> None:
+    def _check_finite_state(self) -> None:
         """Raise an error if loss or weights are not finite, so that the last checkpoint stays a good one."""
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
         """Check the features of the network in evaluation mode if it is due, and return metrics for the log."""
-        if not self.guard.look_is_due(self.clock.step, self.config.batch_size):
+        if not self.guard.is_feature_check_due(self.clock.step, self.config.batch_size):
             return {}
         rows = sample_rows(self.bank.rows, self.config.seed)
         spread = feature_spread(state.embed(self.method.network.embed, rows, FullPass(by_network=True)))
-        self.guard.at_features(spread, self.clock.step)
+        self.guard.check_feature_spread(spread, self.clock.step)
         return {"guard/feature_spread": spread}
 
     def _finish_epoch(self, seconds: float) -> None:
-        self._check_sound()
+        self._check_finite_state()
         clock = self.clock
         metrics = self.progress.means.take(self.runtime.mean)
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
@@ -326,7 +326,7 @@ class Trainer:
         if self.monitor is not None and (finished % every == 0 or phase_over):
             metrics |= {name: float(value) for name, value in self.monitor(self.method, state).items()}
             if "used_clusters" in metrics:
-                self.guard.at_clusters(metrics["used_clusters"], self.clock.step)
+                self.guard.check_cluster_use(metrics["used_clusters"], self.clock.step)
         self._record(metrics)
         self._announce(metrics)
         self.progress.metrics = metrics
@@ -356,24 +356,24 @@ class Trainer:
         means = {name: float(self.runtime.mean(value)) for name, value in values.items()}
         if write:
             self._record({"kind": "step", "lr": self.optimizer.param_groups[0]["lr"], **means})
-        self.guard.at_loss(means["loss"], self.clock.step)
+        self.guard.check_loss_explosion(means["loss"], self.clock.step)
 
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
         """Write a checkpoint if one is due, and return True if the run must stop here without an error."""
         due = time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
-        if self.runtime.is_slow_to_ask and self.clock.step % ASK_EVERY and not end_of_epoch:
+        if self.runtime.has_slow_communication and self.clock.step % ASK_EVERY and not end_of_epoch:
             asked = due = False  # all processes count the same steps, so none communicates alone
         else:
             # processes see signals and clocks at slightly different steps: they decide together
-            asked, due = self.runtime.any_process([bool(self._received), due])
+            asked, due = self.runtime.reduce_flags([bool(self._received), due])
         if asked or self._stop_reached():
-            self._check_sound()
+            self._check_finite_state()
             self.save(best=False)
             if asked:
                 raise Interrupted(self._received[-1] if self._received else signal.SIGTERM)
             return True
         if due and not end_of_epoch:  # otherwise the epoch's own checkpoint follows at once
-            self._check_sound()
+            self._check_finite_state()
             self.save(best=False)
         return False
 

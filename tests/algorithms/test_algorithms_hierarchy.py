@@ -159,7 +159,7 @@ def test_a_class_with_labels_is_never_dissolved(rng: np.random.Generator) -> Non
 
 
 def test_of_many_rows_small_groups_take_the_place(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_LEAVES", 50)
+    monkeypatch.setattr(module, "MAX_LEAVES", 50)
     monkeypatch.setattr(module, "_SMALL_GROUPS", 40)
     x, truth = blobs([100, 300, 50], rng)
     labels = np.full(450, -1)
@@ -178,7 +178,7 @@ def test_leaves_of_small_groups_are_the_means_of_their_rows(
 ) -> None:
     x, truth = blobs([30, 20, 10], rng)
     labels = np.where((np.array(truth) == 0) & (np.arange(60) < 6), 7, -1)
-    monkeypatch.setattr(module, "MOST_LEAVES", 20)
+    monkeypatch.setattr(module, "MAX_LEAVES", 20)
     monkeypatch.setattr(module, "_SMALL_GROUPS", 8)
     monkeypatch.setattr(module, "move_to_neighbors", lambda places: places)
     placed: list[NDArray[np.float32]] = []

@@ -9,13 +9,13 @@ import pytest
 import torch
 from labelkit.algorithms.attention import keypoint_masks
 from labelkit.algorithms.homographies import (
-    between_views,
+    compute_view_homographies,
     crop_homographies,
-    look_up,
     move_points,
     perspective_homographies,
     rotation_homographies,
     sample_by_gather,
+    sample_second_views,
     zoom_homographies,
 )
 
@@ -61,7 +61,7 @@ def test_what_is_behind_the_camera_is_not_inside() -> None:
 
 def test_a_quarter_turn_of_an_image_is_rot90() -> None:
     image = torch.rand(1, 2, 6, 6, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    turned, _ = look_up(image, torch.linalg.inv(torch.from_numpy(QUARTER)), (6, 6))
+    turned, _ = sample_second_views(image, torch.linalg.inv(torch.from_numpy(QUARTER)), (6, 6))
     torch.testing.assert_close(turned, torch.rot90(image, 1, (2, 3)))
 
 
@@ -69,21 +69,21 @@ def test_between_two_views_goes_over_the_original() -> None:
     # the first view shows the right half, the second the mirror image of the whole
     first = torch.tensor([[[0.5, 0, 0.5], [0, 1, 0]]])
     second = torch.tensor([[[-1.0, 0, 0], [0, 1, 0]]])
-    arrived, _ = move_points(torch.tensor([[[-1.0, 0.3]]]), between_views(first, second))
+    arrived, _ = move_points(torch.tensor([[[-1.0, 0.3]]]), compute_view_homographies(first, second))
     torch.testing.assert_close(arrived, torch.tensor([[[0.0, 0.3]]]))
 
 
 @pytest.mark.parametrize(("side", "count"), [(0.5, 9), (0.6, 25), (0.75, 25), (0.9, 49)])
 def test_cells_that_a_center_crop_leaves(side: float, count: int) -> None:
     crop = torch.from_numpy(crop_homographies([[-side, -side, side, side]]))
-    _, visible = look_up(torch.zeros(1, 1, 7, 7), crop, (7, 7))
+    _, visible = sample_second_views(torch.zeros(1, 1, 7, 7), crop, (7, 7))
     assert int(visible.sum()) == count
 
 
 @pytest.mark.parametrize(("degrees", "count"), [(15, 45), (30, 41), (45, 37), (90, 49)])
 def test_cells_that_a_rotation_leaves(degrees: float, count: int) -> None:
     turn = torch.from_numpy(rotation_homographies([math.radians(degrees)]))
-    _, visible = look_up(torch.zeros(1, 1, 7, 7), turn, (7, 7))
+    _, visible = sample_second_views(torch.zeros(1, 1, 7, 7), turn, (7, 7))
     assert int(visible.sum()) == count
 
 

@@ -70,7 +70,7 @@ def test_neighbors_that_are_found_nearly_give_about_the_same_graph(
 ) -> None:
     rows = rng.normal(size=(400, 8))
     exact = neighbor_graph(rows, 5)
-    monkeypatch.setattr(label_propagation, "_MOST_EXACT", 100)
+    monkeypatch.setattr(label_propagation, "_MAX_EXACT", 100)
 
     near = neighbor_graph(rows, 5)
 

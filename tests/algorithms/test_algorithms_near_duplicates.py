@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.near_duplicates import SIDE, coarse_rows, compare_pictures
+from labelkit.algorithms.near_duplicates import SIDE, compare_image_pairs, compute_coarse_vectors
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -27,7 +27,7 @@ def square(image: Image.Image) -> NDArray[np.uint8]:
 
 
 def compared(left: Image.Image, right: Image.Image, side: int = 256) -> tuple[float, float, float]:
-    agreement = compare_pictures(np.stack([square(left), square(right)]), np.array([side, side]), PAIR)
+    agreement = compare_image_pairs(np.stack([square(left), square(right)]), np.array([side, side]), PAIR)
     return float(agreement.gray[0]), float(agreement.detail[0]), float(agreement.weakest[0])
 
 
@@ -66,21 +66,21 @@ def test_something_that_moved_shows_in_the_weakest_part() -> None:
 )
 def test_pairs_are_compared_at_the_pixels_that_the_smaller_one_has(sides: tuple[int, int], level: int) -> None:
     pictures = np.stack([square(texture(8)), square(texture(8))])
-    assert compare_pictures(pictures, np.array(sides), PAIR).levels.tolist() == [level]
+    assert compare_image_pairs(pictures, np.array(sides), PAIR).levels.tolist() == [level]
 
 
 def test_pairs_come_back_in_their_order_whatever_is_between_them() -> None:
     pictures = np.stack([square(texture(9)), square(texture(10)), square(texture(9))])
     pairs = np.array([[0, 1], [0, 2]] * 300)
     done: list[int] = []
-    agreement = compare_pictures(pictures, np.full(3, 256), pairs, done.append)
+    agreement = compare_image_pairs(pictures, np.full(3, 256), pairs, done.append)
     assert np.array_equal(agreement.detail > 0.9, np.arange(600) % 2 == 1)
     assert sum(done) == 600
 
 
 def test_coarse_rows_have_correlations_as_products() -> None:
     left, right = square(texture(11)), square(texture(12))
-    rows = coarse_rows(np.stack([left, right, np.full((SIDE, SIDE), 7, np.uint8)]))
+    rows = compute_coarse_vectors(np.stack([left, right, np.full((SIDE, SIDE), 7, np.uint8)]))
     means = [one.reshape(16, 4, 16, 4).mean(axis=(1, 3)).ravel() for one in (left.astype(float), right.astype(float))]
     assert rows[0] @ rows[1] == pytest.approx(np.corrcoef(means)[0, 1], abs=1e-5)
     assert rows[0] @ rows[0] == pytest.approx(1, abs=1e-5)

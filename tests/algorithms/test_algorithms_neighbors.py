@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from labelkit.algorithms.indexes import (
     ApproximateSearch,
     Kind,
-    approximate_neighbors,
     build_index,
+    find_approximate_neighbors,
 )
 from labelkit.algorithms.neighbors import ExactSearch, knn
 from labelkit.algorithms.row_blocks import StoredRows
@@ -193,7 +193,7 @@ def test_rows_near_each_of_many_are_mostly_the_nearest(
 ) -> None:
     monkeypatch.setattr("labelkit.algorithms.indexes._COMPARED_ROWS", 1000)
     rows = _unit(rng.standard_normal((40, 8))[rng.integers(40, size=4000)] + 0.2 * rng.standard_normal((4000, 8)))
-    found, exact = approximate_neighbors(rows, 5), knn(rows, rows, 5, exclude_self=True)[1]
+    found, exact = find_approximate_neighbors(rows, 5), knn(rows, rows, 5, exclude_self=True)[1]
     assert found.shape == (4000, 5)
     assert found.min() >= 0
     assert (found != np.arange(4000)[:, None]).all()

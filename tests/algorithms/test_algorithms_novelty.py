@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.novelty import arrival_novelty, mid_ranks, novelty
+from labelkit.algorithms.novelty import mid_ranks, novelty, score_arrival_novelty
 from scipy.stats import rankdata
 
 
@@ -35,9 +35,9 @@ def test_shares_and_cosines_of_other_images_are_refused() -> None:
 
 def test_a_later_image_is_new_if_other_later_ones_are_nearer() -> None:
     # distances to earlier ones .4 and .1, to later ones .1 and .4
-    found = arrival_novelty(np.array([[0.7, 0.5], [0.9, 0.9]]), np.array([[0.9], [0.6]]))
+    found = score_arrival_novelty(np.array([[0.7, 0.5], [0.9, 0.9]]), np.array([[0.9], [0.6]]))
     np.testing.assert_allclose(found, [0.8, 0.2])
 
 
 def test_a_copy_of_an_earlier_image_is_not_new() -> None:
-    assert arrival_novelty(np.array([[1.0, 0.2, 0.1]]), np.ones((1, 5))).tolist() == [0.0]
+    assert score_arrival_novelty(np.array([[1.0, 0.2, 0.1]]), np.ones((1, 5))).tolist() == [0.0]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import projection
-from labelkit.algorithms.projection import principal_directions, principal_plane, tsne_plane
+from labelkit.algorithms.projection import embed_by_tsne, principal_directions, project_to_principal_plane
 from sklearn.datasets import load_digits
 from sklearn.decomposition import PCA
 from sklearn.manifold import TSNE, trustworthiness
@@ -11,7 +11,7 @@ from sklearn.manifold import TSNE, trustworthiness
 
 def test_plane_is_that_of_scikit_learn_up_to_sign(rng: np.random.Generator) -> None:
     rows = rng.standard_normal((60, 5)) * [5, 3, 1, 1, 0.5] + 7
-    points, shares = principal_plane(rows)
+    points, shares = project_to_principal_plane(rows)
     expected = PCA(2).fit(rows)
 
     np.testing.assert_allclose(np.abs(points), np.abs(expected.transform(rows)), atol=1e-9)
@@ -19,7 +19,7 @@ def test_plane_is_that_of_scikit_learn_up_to_sign(rng: np.random.Generator) -> N
 
 
 def test_mirrored_rows_give_mirrored_points() -> None:
-    points, shares = principal_plane([[0.0, 3], [0, -3], [1, 0], [-1, 0]])
+    points, shares = project_to_principal_plane([[0.0, 3], [0, -3], [1, 0], [-1, 0]])
     np.testing.assert_allclose(points, [[3, 0], [-3, 0], [0, 1], [0, -1]], atol=1e-12)
     np.testing.assert_allclose(shares, [0.9, 0.1], atol=1e-12)
 
@@ -44,7 +44,7 @@ def test_fewer_rows_than_directions_are_completed_at_right_angles(rng: np.random
 
 def test_neighbors_stay_neighbors_in_a_t_sne_plane(rng: np.random.Generator) -> None:
     rows = np.repeat(np.eye(3) * 20, 15, axis=0) + rng.normal(0, 0.1, (45, 3))
-    points = tsne_plane(rows, seed=0)
+    points = embed_by_tsne(rows, seed=0)
     distances = np.linalg.norm(points[:, None] - points, axis=2) + np.diag(np.full(45, np.inf))
 
     assert (distances.argmin(axis=1) // 15).tolist() == (np.arange(45) // 15).tolist()
@@ -58,13 +58,13 @@ def test_rows_on_components_are_those_of_scikit_learn_up_to_signs(monkeypatch: p
         projection, "iterate_blocks", lambda x: ((slice(i, i + 8), x[i : i + 8]) for i in range(0, len(x), 8))
     )
 
-    mean, directions = projection.principal_map(rows[:40], 3)
+    mean, directions = projection.fit_principal_components(rows[:40], 3)
     places = projection.project_rows(rows, mean, directions)
 
     np.testing.assert_allclose(mean, fitted.mean_, rtol=1e-6)
     np.testing.assert_allclose(np.abs(places), np.abs(fitted.transform(rows)), atol=1e-3)
     with pytest.raises(ValueError, match=r"8 directions of an array of shape \(50, 7\)"):
-        projection.principal_map(rows, 8)
+        projection.fit_principal_components(rows, 8)
 
 
 @pytest.mark.slow
@@ -72,7 +72,7 @@ def test_half_of_the_steps_lead_to_a_map_as_trustworthy_as_scikit_learn_s_own(rn
     rows = load_digits().data[rng.permutation(1797)[:200]].astype(np.float32)
     trusted = [
         trustworthiness(rows, points, n_neighbors=5)
-        for points in (tsne_plane(rows, seed=0), TSNE(init="pca", random_state=0).fit_transform(rows))
+        for points in (embed_by_tsne(rows, seed=0), TSNE(init="pca", random_state=0).fit_transform(rows))
     ]
 
     # two principal directions have 0.83

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes
+from labelkit.algorithms.regions import align_regions, overlap_boxes, source_boxes, spans_min_tokens
 
 FIRST = torch.tensor([[10.0, 20, 150, 180]])
 SECOND = torch.tensor([[60.0, 50, 220, 170]])
@@ -41,9 +41,9 @@ def test_a_mirrored_crop_is_a_crop_of_the_mirrored_image() -> None:
 
 def test_boxes_below_a_token_and_crops_without_overlap_are_told_apart() -> None:
     boxes = torch.tensor([[0.0, 0, 16, 16], [0, 0, 15, 40], [8, 8, 4, 30], [0, 0, 90, 90]])
-    assert covers_tokens(boxes, 16, 1.0).tolist() == [True, False, False, True]
+    assert spans_min_tokens(boxes, 16, 1.0).tolist() == [True, False, False, True]
     apart = overlap_boxes(torch.tensor([[0.0, 0, 1, 1]]), torch.tensor([[2.0, 0, 3, 1]]), 32)
-    assert covers_tokens(apart, 8, 1.0).tolist() == [False]
+    assert spans_min_tokens(apart, 8, 1.0).tolist() == [False]
 
 
 def test_gradients_reach_the_map() -> None:

@@ -22,7 +22,7 @@ from labelkit.algorithms.sinkhorn import (
 )
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from tests.reducing_threads import in_threads
+from tests.reducing_threads import run_in_threads
 from torch import Tensor
 
 SIX = torch.tensor(
@@ -362,7 +362,7 @@ def test_shards_of_any_size_agree_with_the_whole(borders: tuple[int, ...], memor
         )
 
     whole = one(0, None)
-    parts = in_threads(len(borders) - 1, one)
+    parts = run_in_threads(len(borders) - 1, one)
 
     assert len(parts) == len(borders) - 1
     for part in parts:
@@ -383,4 +383,4 @@ def test_scores_that_are_not_finite_stop_every_process() -> None:
             solve(scores[10 * number : 10 * number + 10], 1.0, reduce=reduce)
         return torch.ones(1)
 
-    assert len(in_threads(2, one)) == 2
+    assert len(run_in_threads(2, one)) == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes
-from labelkit.algorithms.unlabeled_classes import UnlabeledGroups, _weighed, estimate_unlabeled_groups
+from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, _weighed, estimate_unlabeled_groups
 from numpy.typing import NDArray
 
 
@@ -18,7 +18,7 @@ def blobs(seed: int, classes: int = 6, size: int = 40) -> tuple[NDArray[np.float
     return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32), truth
 
 
-def looked(labeled_classes: int, each: int, seed: int) -> UnlabeledGroups:
+def looked(labeled_classes: int, each: int, seed: int) -> UnlabeledGroupEstimate:
     """Label some rows of the first classes, and look for others."""
     rows, truth = blobs(seed)
     random, labels = np.random.default_rng(seed), np.full(len(truth), -1)
@@ -72,7 +72,7 @@ def test_expected_share_is_that_of_the_words() -> None:
     ],
 )
 def test_others_are_found_by_a_sure_lead_or_by_some_lead_and_near_labels(lead: float, nearer: float, best: int) -> None:
-    found = UnlabeledGroups((0, 3), (0.5, 0.5 + lead), (0.1, 0.1), nearer, 0.0, 1.0)
+    found = UnlabeledGroupEstimate((0, 3), (0.5, 0.5 + lead), (0.1, 0.1), nearer, 0.0, 1.0)
 
     assert found.best() == best
     assert found.best(some=True) == 3
@@ -80,13 +80,13 @@ def test_others_are_found_by_a_sure_lead_or_by_some_lead_and_near_labels(lead: f
 
 @pytest.mark.parametrize(("lead", "weight"), [(-3.0, 0.4), (-1.0, 0.4), (1.5, 0.7), (4.0, 1.0), (9.0, 1.0)])
 def test_groups_count_as_far_as_they_are_ahead(lead: float, weight: float) -> None:
-    found = UnlabeledGroups((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), 0.0, 0.1, 0.5)
+    found = UnlabeledGroupEstimate((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), 0.0, 0.1, 0.5)
 
     assert found.group_weight == pytest.approx(weight)
 
 
 def test_numbers_are_near_within_two_standard_errors() -> None:
-    found = UnlabeledGroups((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0, 0.0, 0.0)
+    found = UnlabeledGroupEstimate((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0, 0.0, 0.0)
 
     assert found.plausible_range(2) == (1, 3)
 

@@ -13,7 +13,7 @@ import labelkit
 import numpy as np
 import pytest
 from labelkit.api import python_name
-from labelkit.api.stub import STUB, stub_text
+from labelkit.api.stub import STUB, render_stub
 from labelkit.cli.main import main
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.table import all_commands
@@ -77,7 +77,7 @@ def test_no_name_of_the_door_hides_a_package() -> None:
 
 
 def test_the_stub_is_what_is_generated() -> None:
-    assert STUB.read_text(encoding="utf-8") == stub_text(), "run python -m labelkit.api.stub"
+    assert STUB.read_text(encoding="utf-8") == render_stub(), "run python -m labelkit.api.stub"
 
 
 def test_a_result_holds_what_json_prints(store: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -55,12 +55,12 @@ def test_a_reader_that_goes_away_ends_all_commands_alike(words: str) -> None:
 
 BUSY = """
 import hashlib, signal, sys
-from labelkit.cli.process import signals_interrupt
+from labelkit.cli.process import interrupt_on_signals
 from labelkit.errors import Interrupted
 # under nohup the tests' own process ignores it
 signal.signal(signal.SIGHUP, signal.SIG_IGN if "ignored" in sys.argv else signal.SIG_DFL)
 try:
-    with signals_interrupt():
+    with interrupt_on_signals():
         if "deferred" in sys.argv:
             for number in (signal.SIGINT, signal.SIGTERM):
                 signal.signal(number, lambda *args: None)
@@ -132,11 +132,11 @@ print("imported", flush=True)
 """
 IMPORTING = """
 import signal, sys, time
-from labelkit.cli.process import signals_interrupt
+from labelkit.cli.process import interrupt_on_signals
 from labelkit.errors import Interrupted
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the tests' own process ignores it
 try:
-    with signals_interrupt():
+    with interrupt_on_signals():
         import held
         time.sleep(60)
 except Interrupted:

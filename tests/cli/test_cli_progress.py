@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from labelkit.cli.console import Output
-from labelkit.cli.progress import LineProgress, WarningsOnly, duration, progress_for
+from labelkit.cli.progress import LineProgress, WarningProgress, create_progress_display, duration
 from labelkit.progress import SilentProgress, current_progress, use_progress
 
 
@@ -77,7 +77,7 @@ def test_messages_and_warnings_go_to_stderr(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_quiet_leaves_only_warnings(capsys: pytest.CaptureFixture[str]) -> None:
-    progress = WarningsOnly()
+    progress = WarningProgress()
     with progress.task("embed", total=1) as task:
         task.advance()
     progress.message("hello")
@@ -101,15 +101,15 @@ def test_on_a_terminal_one_line_changes_and_messages_stand_above_it(
 
 
 def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert isinstance(progress_for(Output()), LineProgress)
-    assert isinstance(progress_for(Output(quiet=True)), WarningsOnly)
+    assert isinstance(create_progress_display(Output()), LineProgress)
+    assert isinstance(create_progress_display(Output(quiet=True)), WarningProgress)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("TERM", "xterm")
-    assert vars(progress_for(Output()))["_redraws"]
+    assert vars(create_progress_display(Output()))["_redraws"]
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(progress_for(Output()), LineProgress)
+    assert isinstance(create_progress_display(Output()), LineProgress)
     monkeypatch.setenv("RANK", "1")
-    assert type(progress_for(Output())) is SilentProgress
+    assert type(create_progress_display(Output())) is SilentProgress
 
 
 def test_library_users_hear_nothing(capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from labelkit.commands.common.networks import run_network
+from labelkit.commands.common.networks import load_run_network
 from labelkit.store.commit import write_all
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_results
@@ -354,7 +354,7 @@ def test_a_full_disk_stops_embed_and_its_parts_serve_the_next_attempt(
 def test_a_full_disk_stops_training_and_the_last_checkpoint_serves_resume(labelkit: Any, place: Place) -> None:
     command = words(TRAIN + " --dataset {photos} --label-split gcd --epochs 2", place)
     assert labelkit(*command, "--stop-after-steps", 3, "-q").code == 0
-    first = {name: tensor.clone() for name, tensor in run_network(place.out).network.state_dict().items()}
+    first = {name: tensor.clone() for name, tensor in load_run_network(place.out).network.state_dict().items()}
     checkpoints = snapshot(place.out / "checkpoints")
     with largest_file(100_000):
         answer = labelkit(*command, "--resume")
@@ -363,13 +363,13 @@ def test_a_full_disk_stops_training_and_the_last_checkpoint_serves_resume(labelk
     assert "Traceback" not in answer.err
     assert "Free some disk space, then run the same command with --resume; earlier checkpoints are kept." in answer.err
     assert snapshot(place.out / "checkpoints") == checkpoints
-    for name, tensor in run_network(place.out).network.state_dict().items():
+    for name, tensor in load_run_network(place.out).network.state_dict().items():
         assert torch.equal(tensor, first[name]), name
 
     assert labelkit(*command, "--resume", "-q").code == 0
     assert labelkit(*[str(place.out / "whole") if word == str(place.out) else word for word in command], "-q").code == 0
-    whole = run_network(place.out / "whole").network.state_dict()
-    for name, tensor in run_network(place.out).network.state_dict().items():
+    whole = load_run_network(place.out / "whole").network.state_dict()
+    for name, tensor in load_run_network(place.out).network.state_dict().items():
         assert torch.equal(tensor, whole[name]), name
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.commands.common.locations import find_images, remember_images
+from labelkit.commands.common.locations import find_image_location, record_image_location
 from labelkit.store.embeddings import open_store
 from tests.tiers import quick_every
 
@@ -79,5 +79,5 @@ def test_a_damaged_record_of_images_is_a_warning(
     assert f"{digest}.json" in answer.err
     assert "warning" in answer.err
     (tmp_path / "cache" / "images" / f"{digest}.json").unlink()
-    remember_images(digest, str(photos), photos)
-    assert find_images(digest) is not None
+    record_image_location(digest, str(photos), photos)
+    assert find_image_location(digest) is not None

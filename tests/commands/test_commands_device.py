@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.commands.retrieve.retrieve import products_device
+from labelkit.commands.retrieve.retrieve import choose_similarity_device
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ def test_a_gpu_is_taken_where_it_is_asked_for(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
 
-    assert products_device(asked) == expected
+    assert choose_similarity_device(asked) == expected

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from labelkit.cli.main import main
 from labelkit.methods.registry import METHODS
-from labelkit.options.base import in_presets, legacy_defaults
+from labelkit.options.base import is_allowed_in_presets, list_legacy_defaults
 from labelkit.training.checkpoint import load_checkpoint
 from safetensors.numpy import load_file
 from tests.running import Labelkit
@@ -71,8 +71,8 @@ def test_an_option_that_old_runs_lack_says_what_they_did() -> None:
         for name, field in METHODS[method].config.model_fields.items()
         if name not in {*OLD_OPTIONS["all"], *OLD_OPTIONS[method]}
         and field.default is not None
-        and in_presets(field)  # others are no part of a run
-        and name not in legacy_defaults(METHODS[method].config)
+        and is_allowed_in_presets(field)  # others are no part of a run
+        and name not in list_legacy_defaults(METHODS[method].config)
     ]
 
     assert not unsaid  # json_schema_extra={..., "before": VALUE}, or old runs cannot be resumed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import block_bytes, bounded_rows, has_room
+from labelkit.commands.common.embeddings import block_bytes, fits_in_memory, load_within_memory_limit
 from tests.running import MakeStore
 
 
@@ -15,15 +15,15 @@ def bounded(size: str | None) -> SinkhornConfig:
 
 def test_half_is_for_rows_and_a_quarter_for_a_block() -> None:
     config = bounded("100MiB")
-    assert has_room(config, 50 << 20)
-    assert not has_room(config, (50 << 20) + 1)
+    assert fits_in_memory(config, 50 << 20)
+    assert not fits_in_memory(config, (50 << 20) + 1)
     assert block_bytes(config, 1 << 30) == 25 << 20
     assert block_bytes(config, 1 << 20) == 1 << 20
     assert block_bytes(bounded("1B"), 1 << 20) == 1
 
 
 def test_without_a_bound_rows_are_held_and_blocks_are_as_large_as_they_may_be() -> None:
-    assert has_room(bounded(None), 1 << 60)
+    assert fits_in_memory(bounded(None), 1 << 60)
     assert block_bytes(bounded(None), 1 << 30) == 1 << 30
 
 
@@ -31,7 +31,7 @@ def test_without_a_bound_rows_are_held_and_blocks_are_as_large_as_they_may_be() 
 def test_rows_that_do_not_fit_are_read_in_blocks(make_store: MakeStore, size: str | None, in_blocks: bool) -> None:
     store = make_store([[3, 4], [0, 5], [5, 12], [8, 6], [6, 8], [1, 0]])
 
-    rows = bounded_rows(bounded(size), store, np.arange(6), unit=True)
+    rows = load_within_memory_limit(bounded(size), store, np.arange(6), unit=True)
 
     assert rows.in_blocks == in_blocks
     np.testing.assert_allclose(np.linalg.norm(rows.to_array(), axis=1), 1, rtol=1e-6)

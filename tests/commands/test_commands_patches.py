@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from labelkit.commands.common.patch_embeddings import view_regions
+from labelkit.commands.common.patch_embeddings import compute_view_regions
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.inference import BackboneNetwork
 from labelkit.store.embeddings import open_store
@@ -100,7 +100,7 @@ def test_drawn_patches_are_some_of_all_and_the_same_each_time(
 def test_regions_are_what_a_center_crop_keeps() -> None:
     view = ViewSpec(224, resize_ratio=256 / 224)
     sizes = np.array([[512, 1024], [256, 256]], dtype=np.uint32)
-    np.testing.assert_allclose(view_regions(sizes, view), [[288, 32, 736, 480], [16, 16, 240, 240]])
+    np.testing.assert_allclose(compute_view_regions(sizes, view), [[288, 32, 736, 480], [16, 16, 240, 240]])
 
 
 @pytest.mark.parametrize(

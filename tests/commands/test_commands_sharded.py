@@ -117,10 +117,10 @@ def test_parts_say_the_same_in_processes_of_which_two_are_killed(
         else lambda call, *rest, **where: real(partial(die_twice, marks, call), *rest, **where)
     )
     monkeypatch.setattr(apply, "apply", dying)
-    monkeypatch.setattr(grouping, "MOST_TOGETHER", 20)
+    monkeypatch.setattr(grouping, "MAX_TOGETHER", 20)
     monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
     monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
-    for constant in ("_PRODUCT_PAIRS", "_LEAST_ROWS", "_PART_QUERIES"):
+    for constant in ("_PRODUCT_PAIRS", "_MIN_ROWS", "_PART_QUERIES"):
         monkeypatch.setattr(retrieval, constant, 7)
     found = []
     for number, path in enumerate(pair.values()):

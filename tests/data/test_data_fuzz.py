@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from labelkit.commands.common.images.read import one_image
+from labelkit.commands.common.images.read import open_single_image
 from labelkit.data.datasets import natural_key
 from labelkit.data.tables import load_csv, read_label_csv
 from labelkit.errors import DatasetError
@@ -73,4 +73,4 @@ def test_a_name_too_long_for_a_file_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match="no file"):
         load_csv(tmp_path / "labels.csv")
     with pytest.raises(DatasetError, match="does not exist"):
-        one_image(tmp_path / ("x" * 300))
+        open_single_image(tmp_path / ("x" * 300))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data.image_bank import CachedViewBank, draw_views, view_kinds
+from labelkit.data.image_bank import CachedViewBank, draw_views, number_view_kinds
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize, ViewSpec
 
@@ -18,9 +18,9 @@ PLAIN = Normalize((0.0,), (1.0,))
 
 def test_views_that_are_drawn_and_kept_alike_are_of_one_kind() -> None:
     weak, strong = ViewSpec(8, hflip=0.5), ViewSpec(8, gray_prob=0.5)
-    assert view_kinds((weak, weak), ((3,), (3,))) == (0, 0)
-    assert view_kinds((weak, strong), ((3,), (3,))) == (0, 1)
-    assert view_kinds((weak, weak), ((1,), (1, 3))) == (0, 1)
+    assert number_view_kinds((weak, weak), ((3,), (3,))) == (0, 0)
+    assert number_view_kinds((weak, strong), ((3,), (3,))) == (0, 1)
+    assert number_view_kinds((weak, weak), ((1,), (1, 3))) == (0, 1)
 
 
 def test_two_views_of_one_kind_differ_and_each_draw_comes_alike_often() -> None:

@@ -460,6 +460,6 @@ def test_images_that_a_gpu_has_no_room_for_stay_on_the_cpu(monkeypatch: pytest.M
     expected = bank.gather(np.array([3, 1]))
     bank.device = cuda
     sent = []
-    monkeypatch.setattr(image_bank, "send_tensor", lambda values, device: sent.append(device) or values)
+    monkeypatch.setattr(image_bank, "move_tensor_to_device", lambda values, device: sent.append(device) or values)
     assert torch.equal(bank.gather(np.array([3, 1])), expected)
     assert sent == [cuda]

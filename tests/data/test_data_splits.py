@@ -10,13 +10,13 @@ from labelkit.data.splits import (
     Classes,
     LabelSplit,
     class_halves_split,
+    draw_holdout_rows,
     few_labels_split,
-    first_per_class,
     gcd_split,
-    given_split,
-    holdout_rows,
     long_tail_counts,
     long_tail_split,
+    select_first_per_class,
+    use_dataset_labels,
 )
 from labelkit.errors import DatasetError
 
@@ -162,7 +162,7 @@ def test_more_labels_than_images_names_the_class() -> None:
 def test_given_labels_are_used_as_they_are() -> None:
     labels = np.array([2, -1, 0, 2, 1])
     given = np.array([True, False, True, False, False])
-    split = given_split(Classes(labels, given, 3))
+    split = use_dataset_labels(Classes(labels, given, 3))
     assert (split.old_classes, split.new_classes) == ((0, 2), (1,))
     assert split.training_labels(labels).tolist() == [1, -1, 0, -1, -1]
 
@@ -170,8 +170,8 @@ def test_given_labels_are_used_as_they_are() -> None:
 def test_the_first_rows_of_each_class_in_each_split_are_kept() -> None:
     labels = [0, 1, 0, 0, -1, 1, -1, -1, 0]
     splits = [0, 0, 0, 0, 0, 1, 0, 0, 1]
-    assert first_per_class(labels, splits, 2).tolist() == [0, 1, 2, 4, 5, 6, 8]
-    assert first_per_class(labels, splits, 9).tolist() == list(range(9))
+    assert select_first_per_class(labels, splits, 2).tolist() == [0, 1, 2, 4, 5, 6, 8]
+    assert select_first_per_class(labels, splits, 9).tolist() == list(range(9))
 
 
 def test_long_tailed_cifar_has_the_published_class_sizes() -> None:
@@ -207,11 +207,11 @@ def test_long_tailed_cifar10_has_the_published_total(factor: float, total: int) 
 @pytest.mark.parametrize("share", [0.01, 0.2, 0.5, 0.97])
 def test_a_holdout_takes_the_same_share_of_each_class(share: float, rng: np.random.Generator) -> None:
     labels = rng.integers(-1, 5, 203)
-    rows = holdout_rows(labels, share)
+    rows = draw_holdout_rows(labels, share)
     assert (np.diff(rows) > 0).all()
     for label in range(-1, 5):
         size, taken = (labels == label).sum(), (labels[rows] == label).sum()
         assert abs(taken - share * size) <= 1
         assert taken < size
-    assert np.array_equal(rows, holdout_rows(labels, share))
-    assert not np.array_equal(rows, holdout_rows(labels, share, seed=1)) or len(rows) == 203 - 6
+    assert np.array_equal(rows, draw_holdout_rows(labels, share))
+    assert not np.array_equal(rows, draw_holdout_rows(labels, share, seed=1)) or len(rows) == 203 - 6

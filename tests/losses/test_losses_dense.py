@@ -16,7 +16,7 @@ from labelkit.methods.dense.losses import (
     patch_similarity,
 )
 from labelkit.methods.dense.ranking_loss import cotap_loss
-from tests.reducing_threads import in_threads
+from tests.reducing_threads import run_in_threads
 from torch import Tensor
 
 P = torch.tensor([[0.9, 0.7, 0.7, 0.4, 0.6, 0.2]], dtype=torch.float64)
@@ -157,7 +157,7 @@ def test_batches_of_several_processes_may_differ_in_size() -> None:
         part = scores[:3] if number == 0 else scores[3:]
         return batch_assignments(part, reduce=reduce)
 
-    parts = in_threads(2, one)
+    parts = run_in_threads(2, one)
 
     np.testing.assert_allclose(torch.cat(parts).numpy(), batch_assignments(scores).numpy(), atol=1e-12)
 

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.data.batch import RowShares, row_shares
+from labelkit.data.batch import BlendingPlan, draw_blending_plan
 from labelkit.methods.few_labels.freematch import AdaptiveThreshold, FairnessLoss, PseudoLabelLoss
 from labelkit.methods.few_labels.losses import MixMatchLoss, sharpen
 from labelkit.methods.few_labels.mixmatch import interleave
@@ -38,7 +38,7 @@ def test_sharpening_keeps_the_order_of_probabilities_too_small_to_square() -> No
 def test_a_row_keeps_the_larger_share_of_itself(
     drawn: float, image: tuple[float, ...], label: tuple[float, ...]
 ) -> None:
-    shares = RowShares(torch.tensor([max(drawn, 1 - drawn), 1.0]), torch.tensor([1, 0]))
+    shares = BlendingPlan(torch.tensor([max(drawn, 1 - drawn), 1.0]), torch.tensor([1, 0]))
     mixed = shares.blend(torch.tensor([[2.0, 4.0], [6.0, 0.0]]))
     targets = shares.blend(torch.cat([torch.tensor([[1.0, 0.0, 0.0]]), sharpen(GUESS, 0.5)]))
     torch.testing.assert_close(mixed, torch.tensor([image, (6.0, 0.0)]))
@@ -46,7 +46,7 @@ def test_a_row_keeps_the_larger_share_of_itself(
 
 
 def test_every_row_has_a_share_and_a_partner_of_its_own(rng: np.random.Generator) -> None:
-    shares = row_shares(600, 0.75, rng, torch.device("cpu"))
+    shares = draw_blending_plan(600, 0.75, rng, torch.device("cpu"))
     assert sorted(shares.partners.tolist()) == list(range(600))
     assert len(shares.shares.unique()) > 500
     assert 0.5 <= float(shares.shares.min())

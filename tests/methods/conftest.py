@@ -23,7 +23,7 @@ from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve
 from labelkit.options.training import RunConfig, StepRunConfig, StepTrainConfig
 from labelkit.training.devices import Runtime
-from labelkit.training.inputs import HeldOut, MonitorInputs
+from labelkit.training.inputs import HeldOutImages, MonitorInputs
 from labelkit.training.method import Method
 from labelkit.training.run_dir import RunDir
 from labelkit.training.trainer import Trainer
@@ -149,7 +149,7 @@ def make(
             if not resume:
                 run.begin(name, config.to_yaml_dict(operational=False))
         truth = data.dataset.labels
-        known = MonitorInputs(own_bank.rows, truth, data.dataset.sample_ids, HeldOut(own_bank, truth))
+        known = MonitorInputs(own_bank.rows, truth, data.dataset.sample_ids, HeldOutImages(own_bank, truth))
         monitor = method.monitor(known)
         trainer = Trainer(method, own_bank, data.labels, config, Runtime(device="cpu"), run=run, monitor=monitor)
         return Setup(config, data, own_bank, method, trainer)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from labelkit.errors import ConfigError, OutputExistsError, StoreError
-from labelkit.methods.own import own_methods
-from labelkit.methods.registry import METHODS, own_digest
+from labelkit.methods.own import import_own_methods
+from labelkit.methods.registry import METHODS, compute_method_digest
 from labelkit.methods.spec import MethodSpec
 from labelkit.options.presets import available_presets
 from labelkit.pipelines import own_code
@@ -131,11 +131,11 @@ def test_a_module_that_no_step_calls_is_named(tmp_path: Path) -> None:
 
 
 def test_it_has_the_presets_of_the_method_that_it_extends() -> None:
-    found, sources = own_methods(str(EXAMPLE), METHODS)
+    found, sources = import_own_methods(str(EXAMPLE), METHODS)
 
     assert available_presets(found["smooth"].config) == available_presets(METHODS["softmax"].config)
     assert (sources["smooth"].name, sources["smooth"].path) == ("own_method.py", EXAMPLE)
-    assert own_digest("softmax") is None
+    assert compute_method_digest("softmax") is None
 
 
 def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
     monkeypatch.syspath_prepend(tmp_path)
     named = [str(tmp_path / "a" / "one.py"), str(tmp_path / "one.py"), "own_two", "", "own_two"]
 
-    found, sources = own_methods(os.pathsep.join(named), METHODS)
+    found, sources = import_own_methods(os.pathsep.join(named), METHODS)
 
     assert list(found) == ["one", "other-one", "two"]
     assert found["two"].config.command == ("train", "two")
@@ -183,7 +183,7 @@ def test_a_file_that_cannot_be_used_is_named_with_what_is_wrong(tmp_path: Path, 
         path.write_text(text)
 
     with pytest.raises(ConfigError, match=r"LABELKIT_METHODS: .*mine\.py: ") as raised:
-        own_methods(str(path), METHODS)
+        import_own_methods(str(path), METHODS)
 
     assert told in str(raised.value)
 
@@ -199,18 +199,18 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
         return (1, "") if len(asked) == 1 else (0, '{"epochs": 1}')
 
     monkeypatch.setattr(running, "run_command", trained)
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
+    monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "as it was")
     with pytest.raises(StoreError, match="exit code 1"):
         running._run(command, command, tmp_path, 0)
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
+    monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="contains a run of a different version of smooth's code"):
         running._run(command, command, tmp_path, 0)
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "as it was")
+    monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "as it was")
     assert running._run(command, command, tmp_path, 0) == {"epochs": 1}
     assert running._run(command, command, tmp_path, 0) == {"epochs": 1}
     assert len(asked) == 2
 
-    monkeypatch.setattr(own_code, "own_digest", lambda name: "another")
+    monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
     with pytest.raises(OutputExistsError, match="contains a run of a different version of smooth's code"):
         running._run(command, command, tmp_path, 0)
 

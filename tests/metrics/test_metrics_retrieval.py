@@ -164,7 +164,7 @@ def test_parts_in_other_processes_have_the_scores_of_the_whole(
     rows = StoredRows(rng.standard_normal((201, 8)), in_blocks=True)
     gallery: dict[str, Any] = {"gallery": rows, "gallery_labels": labels, "own_rows": np.arange(20, 170)}
     cases: list[Any] = [(rows, labels, {}), (rows.subset(slice(20, 170)), labels[20:170], gallery)]
-    for constant in ("_PRODUCT_PAIRS", "_LEAST_ROWS", "_PART_QUERIES"):
+    for constant in ("_PRODUCT_PAIRS", "_MIN_ROWS", "_PART_QUERIES"):
         monkeypatch.setattr(retrieval, constant, 64)
     parts: list[range] = []
 
@@ -307,10 +307,10 @@ def test_float32_and_float64_products_lead_to_the_same_scores(
 ) -> None:
     rows, labels = rng.standard_normal((300, 12)), rng.integers(0, 30, 300)
     rows[:60] = rows[rng.integers(60, 300, 60)] + apart * rng.standard_normal((60, 12))
-    monkeypatch.setattr(retrieval, "_LEAST_ONE_BY_ONE", limit)
+    monkeypatch.setattr(retrieval, "_MIN_ONE_BY_ONE", limit)
     precision, average = by_full_sort(rows, labels)
     found = score_retrieval(rows, labels, ks=(1, 2, 50))
     np.testing.assert_allclose(found.r_precision, precision, rtol=1e-12)
     np.testing.assert_allclose(found.average_precision, average, rtol=1e-12)
-    monkeypatch.setattr(retrieval, "_LEAST_ONE_BY_ONE", 10_000 - limit)
+    monkeypatch.setattr(retrieval, "_MIN_ONE_BY_ONE", 10_000 - limit)
     np.testing.assert_allclose(score_retrieval(rows, labels, ks=(1, 2, 50)).recall, found.recall, rtol=1e-12)

@@ -122,7 +122,7 @@ def test_converted_weights_give_what_their_graph_gives_of_caffe_s_images(
     converted: dict[str, Tensor], prefix: str
 ) -> None:
     backbone = build_backbone("bn_inception", image_size=64).eval()
-    report = backbone.fit_weights({f"{prefix}{name}": value for name, value in converted.items()}, "file")
+    report = backbone.replace_weights({f"{prefix}{name}": value for name, value in converted.items()}, "file")
     photos = torch.randint(0, 256, (2, 3, 64, 64), generator=torch.Generator().manual_seed(1)).float()
     caffe = photos[:, [2, 1, 0]] - torch.tensor([104.0, 117.0, 128.0])[:, None, None]
     mean, std = (torch.tensor(values)[:, None, None] for values in (backbone.info.mean, backbone.info.std))

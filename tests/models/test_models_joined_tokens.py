@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from labelkit.models.inference import BackboneNetwork
-from labelkit.models.side_by_side import JoinedTokens, joined_layer
+from labelkit.models.side_by_side import ConcatenatedTokens, parse_joined_layer
 
 NAME = "vit_nano_p8_32"
 
@@ -27,7 +27,7 @@ def test_tokens_are_those_of_each_block_behind_the_last_norm(blocks: int, mean_p
         hook.remove()
     assert len(seen) == 4
 
-    joined = JoinedTokens(network, blocks, mean_patch=mean_patch)
+    joined = ConcatenatedTokens(network, blocks, mean_patch=mean_patch)
     found = joined.embed(images)
 
     wanted = [net.norm(tokens)[:, 0] for tokens in seen[-blocks:]]
@@ -37,5 +37,5 @@ def test_tokens_are_those_of_each_block_behind_the_last_norm(blocks: int, mean_p
     assert found.shape[1] == joined.embed_dim == 48 * len(wanted)
     # the class token of the last block is what the network itself embeds by
     torch.testing.assert_close(found[:, 48 * (blocks - 1) : 48 * blocks], whole)
-    assert joined_layer(joined.identity["layer"]) == (blocks, mean_patch)
+    assert parse_joined_layer(joined.identity["layer"]) == (blocks, mean_patch)
     assert joined.input_spec == network.input_spec

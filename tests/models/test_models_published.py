@@ -14,9 +14,9 @@ from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights import published
 from labelkit.models.weights.published import (
     PACKAGES,
-    best_available,
     embedding_size,
-    recorded_weights,
+    find_best_available_backbone,
+    find_recorded_weights,
 )
 from safetensors.torch import save_file
 
@@ -53,7 +53,7 @@ def test_package_of_lite0_fits_timms_network_tensor_by_tensor_in_order() -> None
     assert all(torch.equal(a, b) for a, b in zip(in_file[:-2], loaded, strict=True))
     assert backbone.source == LITE0.source
     assert backbone.weights_sha256 == LITE0.sha256
-    assert recorded_weights(backbone.source) == path
+    assert find_recorded_weights(backbone.source) == path
 
 
 def test_module_of_a_package_is_never_imported() -> None:
@@ -78,9 +78,9 @@ def test_best_is_what_comes_first_in_the_list(no_packages: Path, monkeypatch: py
     monkeypatch.setattr(published, "BEST_FIRST", ("resnet10t.c3_in1k", "mobilenetv3_small_050.lamb_in1k"))
     cache(no_packages, "mobilenetv3_small_050.lamb_in1k")
 
-    assert best_available() == "mobilenetv3_small_050.lamb_in1k"
+    assert find_best_available_backbone() == "mobilenetv3_small_050.lamb_in1k"
     cache(no_packages, "resnet10t.c3_in1k")
-    assert best_available() == "resnet10t.c3_in1k"
+    assert find_best_available_backbone() == "resnet10t.c3_in1k"
 
 
 def test_every_candidate_is_a_network_with_published_weights() -> None:

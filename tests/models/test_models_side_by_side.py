@@ -10,7 +10,7 @@ import torch
 from huggingface_hub import constants
 from labelkit.cli.main import main
 from labelkit.models.inference import BackboneNetwork
-from labelkit.models.side_by_side import SideBySide
+from labelkit.models.side_by_side import ConcatenatedNetworks
 from labelkit.store.embeddings import open_store
 from PIL import Image
 from tests.models.test_models_published import cache
@@ -30,7 +30,7 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_network_gets_its_own_size_mean_and_deviation() -> None:
     small = BackboneNetwork("vit_nano_p8_32", seed=0).eval()
     large = BackboneNetwork("resnet20_cifar", image_size=48, seed=1, mean=(0.4, 0.5, 0.6), std=(0.2,)).eval()
-    both = SideBySide([small, large]).eval()
+    both = ConcatenatedNetworks([small, large]).eval()
     images = torch.rand(2, 3, 48, 48, generator=torch.Generator().manual_seed(0))
 
     with torch.no_grad():

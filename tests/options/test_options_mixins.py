@@ -9,7 +9,7 @@ from pkgutil import walk_packages
 
 import labelkit.options
 import pytest
-from labelkit.options.base import StageConfig, field_extra, with_default
+from labelkit.options.base import StageConfig, field_extra, override_default
 from pydantic import Field
 from pydantic.fields import FieldInfo
 
@@ -54,7 +54,7 @@ def _is_inherited(config_class: type[StageConfig], name: str, field: FieldInfo) 
 
 def test_another_default_keeps_text_bounds_and_panel() -> None:
     class Method(_Parent):
-        lr: float = with_default(_Parent, "lr", 0.5)
+        lr: float = override_default(_Parent, "lr", 0.5)
 
     field = Method.model_fields["lr"]
 
@@ -70,4 +70,4 @@ def test_another_default_of_a_field_with_a_pattern_is_refused() -> None:
         name: str = Field("a", pattern="^[a-z]$")
 
     with pytest.raises(ValueError, match="name of Named"):
-        with_default(Named, "name", "b")
+        override_default(Named, "name", "b")

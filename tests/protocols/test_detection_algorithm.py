@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.evaluate.detection import true_objects
+from labelkit.commands.evaluate.detection import collect_true_objects
 from labelkit.data.object_images import coco_scores
 from labelkit.data.region_folders import load_coco_folder
 from tests.miniature_sets import GRAY, put
@@ -77,7 +77,7 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
         for image, own, box, sure, runs in results
     ]
 
-    truth, sizes = true_objects(dataset, rows, masks=True), {"num_images": len(rows), "num_classes": 3}
+    truth, sizes = collect_true_objects(dataset, rows, masks=True), {"num_images": len(rows), "num_classes": 3}
 
     boxes = [
         {
@@ -97,4 +97,4 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
         assert 0 < scores["ap50"] <= 1
         # the mean of the classes that have objects is the score of all
         assert np.nanmean(per_class) == pytest.approx(scores["ap"])
-    assert coco_scores(true_objects(dataset, rows, masks=False), [], **sizes, masks=False)[0]["ap"] == 0
+    assert coco_scores(collect_true_objects(dataset, rows, masks=False), [], **sizes, masks=False)[0]["ap"] == 0

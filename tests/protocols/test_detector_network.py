@@ -15,7 +15,7 @@ from labelkit.protocols.detection.detector import (
     SimplePyramid,
     anchor_sizes,
     build_detector,
-    keep_statistics,
+    freeze_batch_statistics,
     stage_loss,
 )
 from torch import Tensor
@@ -148,7 +148,7 @@ def test_the_second_stage_learns_from_the_boxes_of_the_first_and_asks_for_an_iou
 def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
     network = BackboneNetwork("resnet18", seed=0)
     detector = build_detector(network, "faster-rcnn", 2, **SIZE, seed=0).train()
-    keep_statistics(detector.backbone.backbone)
+    freeze_batch_statistics(detector.backbone.backbone)
     before = {name: value.clone() for name, value in detector.named_buffers() if "running" in name}
     detector([torch.rand(3, 48, 64)], _targets())
     after = dict(detector.named_buffers())

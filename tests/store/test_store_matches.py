@@ -10,8 +10,8 @@ from labelkit.errors import Damaged, NotAStore, OutputExistsError
 from labelkit.store.array_files import (
     Matches,
     MatchFile,
-    no_matches,
-    one_match,
+    build_match,
+    make_empty_matches,
     read_matches,
     write_matches,
 )
@@ -22,7 +22,7 @@ POINTS = np.random.default_rng(0).uniform(-1, 1, (60, 2, 2))
 
 def some_file(matches: Matches | None = None) -> MatchFile:
     return MatchFile(
-        matches if matches is not None else one_match(0, 2, TILT, POINTS),
+        matches if matches is not None else build_match(0, 2, TILT, POINTS),
         ("a.png", "b.png", "ü/c.png"),
         np.arange(96, dtype=np.uint8).reshape(3, 32),
         np.array([[10, 20], [30, 40], [50, 60]], dtype=np.uint32),
@@ -51,7 +51,7 @@ def test_matches_are_read_as_they_were_written(tmp_path: Path) -> None:
 
 
 def test_a_match_keeps_its_best_keypoints_and_the_box_of_all() -> None:
-    match = one_match(0, 2, TILT, POINTS)
+    match = build_match(0, 2, TILT, POINTS)
     assert match.inliers.tolist() == [60]
     assert match.keypoint_counts.tolist() == [50]
     np.testing.assert_allclose(match.keypoints[0], POINTS[:50], atol=1e-6)
@@ -59,19 +59,19 @@ def test_a_match_keeps_its_best_keypoints_and_the_box_of_all() -> None:
 
 
 def test_a_match_turned_round_leads_back() -> None:
-    back = one_match(0, 2, TILT, POINTS).reversed()
+    back = build_match(0, 2, TILT, POINTS).reversed()
     assert back.pairs.tolist() == [[2, 0]]
     np.testing.assert_allclose(back.homographies[0] @ TILT / (back.homographies[0] @ TILT)[2, 2], np.eye(3), atol=1e-12)
     np.testing.assert_allclose(back.keypoints[0], POINTS[:50, ::-1], atol=1e-6)
-    assert len(no_matches().reversed()) == 0
+    assert len(make_empty_matches().reversed()) == 0
 
 
 def test_the_same_written_twice_is_no_error_and_another_is(tmp_path: Path) -> None:
     write_matches(tmp_path / "m.h5", some_file())
     write_matches(tmp_path / "m.h5", some_file())
     with pytest.raises(OutputExistsError, match="other content"):
-        write_matches(tmp_path / "m.h5", some_file(no_matches()))
-    write_matches(tmp_path / "m.h5", some_file(no_matches()), overwrite=True)
+        write_matches(tmp_path / "m.h5", some_file(make_empty_matches()))
+    write_matches(tmp_path / "m.h5", some_file(make_empty_matches()), overwrite=True)
 
 
 def test_wrong_bytes_are_found(tmp_path: Path) -> None:

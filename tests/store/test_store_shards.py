@@ -14,7 +14,7 @@ from labelkit.commands.store_files.packing import pack_store
 from labelkit.errors import ResourceError, StoreError
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
-from labelkit.store.reader import reopened_rows, shards_folder
+from labelkit.store.reader import reopen_column, shards_folder
 from labelkit.store.writer import Contents, shard_borders
 from labelkit.store.writing import EmbeddingRun
 from shard_samples import BAD, flip, make_sharded, shard_paths
@@ -86,7 +86,7 @@ def test_rows_in_shards_are_read_by_slices_and_places(tmp_path, monkeypatch):
 
 def test_rows_of_a_store_that_was_replaced_are_not_read_elsewhere(tmp_path):
     sent = pickle.dumps(make_sharded(tmp_path / "s.h5").lazy_embeddings)
-    reopened_rows.cache_clear()
+    reopen_column.cache_clear()
     make_sharded(tmp_path / "s.h5", make_plan(dtype="float16"), overwrite=True)
     with pytest.raises(StoreError, match="replaced by another store"):
         pickle.loads(sent)

@@ -28,7 +28,7 @@ runtime = Runtime(device="cpu")
 rank, size = runtime.rank, runtime.world_size
 assert size == 2
 assert runtime.broadcast_text(f"rank {rank}") == "rank 0"
-assert runtime.any_process([False, rank == 1, True]) == [False, True, True]
+assert runtime.reduce_flags([False, rank == 1, True]) == [False, True, True]
 assert runtime.mean(torch.tensor(float(rank))).item() == 0.5
 table = torch.arange(30.0).reshape(10, 3)
 for positions in ([[0, 1, 2, 3, 9, 8, 7], [6, 5, 4]], [list(range(10)), []], [[], list(range(10))]):

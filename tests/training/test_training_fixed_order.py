@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from labelkit.training.devices import FixedOrder, explain_nondeterminism, resize_bicubic
+from labelkit.training.devices import DeterministicResize, explain_nondeterminism, resize_bicubic
 from torch import Tensor
 
 
@@ -29,7 +29,7 @@ def test_positions_are_resized_as_torch_does(size: tuple[int, int]) -> None:
 def test_half_precision_of_the_network_is_not_that_of_positions() -> None:
     torch.manual_seed(0)
     images = torch.rand(1, 4, 7, 7, requires_grad=True)
-    with torch.autocast("cpu", torch.bfloat16), FixedOrder():
+    with torch.autocast("cpu", torch.bfloat16), DeterministicResize():
         small = _resize(images, 3, 3)
     assert small.dtype == torch.float32
     torch.testing.assert_close(small, _resize(images, 3, 3), atol=1e-5, rtol=1e-5)
@@ -37,7 +37,7 @@ def test_half_precision_of_the_network_is_not_that_of_positions() -> None:
 
 def test_a_look_at_features_before_training_leaves_nothing_that_training_cannot_use() -> None:
     images = torch.rand(1, 2, 11, 11, requires_grad=True)
-    with FixedOrder():
+    with DeterministicResize():
         with torch.inference_mode():
             looked = _resize(images, 4, 4)
         _resize(images, 4, 4).sum().backward()
@@ -51,7 +51,7 @@ def test_only_what_has_no_fixed_order_is_replaced(monkeypatch: pytest.MonkeyPatc
     asked: list[str] = []
     monkeypatch.setattr(fixed_order, "resize_bicubic", lambda images, *size: asked.append(f"resized {size}"))
     trained, plain = torch.rand(1, 2, 4, 4, requires_grad=True), torch.rand(1, 2, 4, 4)
-    with FixedOrder():
+    with DeterministicResize():
         _resize(trained, 3, 3)
         F.interpolate(trained, 5, mode="bicubic", antialias=True)
         assert asked == ["resized (3, 3)", "resized (5, 5)"]

@@ -49,64 +49,64 @@ def test_spread_is_the_share_of_the_length_that_differs(rows: list[list[float]],
 def test_a_loss_that_stays_large_ends_the_run_and_one_odd_step_does_not() -> None:
     guard, said = _guard()
     for step, loss in enumerate((2.0, 900.0, 3.0, 900.0, 900.0, 3.0), start=1):
-        guard.at_loss(loss, step)
+        guard.check_loss_explosion(loss, step)
     assert said == [
         "warning: step 5: the loss rose from 2 at the first step to 900, so training diverges. Lower --lr, "
         "set --clip-grad-norm, or train with a warm-up."
     ]
-    guard.at_loss(201.0, 7)
-    guard.at_loss(-201.0, 8)
+    guard.check_loss_explosion(201.0, 7)
+    guard.check_loss_explosion(-201.0, 8)
     with pytest.raises(
         DivergenceError, match=r"step 9: the loss rose from 2 at the first step to 201, so training diverges"
     ) as caught:
-        guard.at_loss(201.0, 9)
+        guard.check_loss_explosion(201.0, 9)
     assert caught.value.exit_code == 4
 
 
 def test_a_collapse_is_warned_of_the_second_time_and_ends_the_run_when_it_lasts() -> None:
     guard, said = _guard()
-    guard.at_features(SOUND, 100)
-    guard.at_features(ALIKE, 200)
+    guard.check_feature_spread(SOUND, 100)
+    guard.check_feature_spread(ALIKE, 200)
     assert said == []
     for step in (250, 300, 399):
-        guard.at_features(ALIKE, step)
+        guard.check_feature_spread(ALIKE, step)
     assert len(said) == 1
     with pytest.raises(DivergenceError, match=r"nearly equal.*collapsed; the checkpoint of step 100 predates this"):
-        guard.at_features(ALIKE, 400)
+        guard.check_feature_spread(ALIKE, 400)
 
 
 def test_a_single_cluster_ends_the_run_the_fifth_time_and_a_second_one_starts_the_count_again() -> None:
     guard, said = _guard()
     for step in (100, 200, 300, 400):
-        guard.at_clusters(1, step)
+        guard.check_cluster_use(1, step)
     assert len(said) == 1
-    guard.at_clusters(2, 500)
+    guard.check_cluster_use(2, 500)
     for step in (600, 700, 800, 900):
-        guard.at_clusters(1, step)
+        guard.check_cluster_use(1, step)
     with pytest.raises(DivergenceError, match="only one cluster is in use: training collapsed"):
-        guard.at_clusters(1, 1000)
+        guard.check_cluster_use(1, 1000)
 
 
 def test_the_count_goes_on_after_a_resume() -> None:
     before, _ = _guard()
-    before.at_loss(2.0, 1)
-    before.at_features(SOUND, 50)
-    before.at_features(ALIKE, 100)
-    before.at_features(ALIKE, 200)
+    before.check_loss_explosion(2.0, 1)
+    before.check_feature_spread(SOUND, 50)
+    before.check_feature_spread(ALIKE, 100)
+    before.check_feature_spread(ALIKE, 200)
     after, _ = _guard()
     # an earlier version counted more signs
     after.load_extra_state(before.extra_state() | {"weights": "a", "changed_at": 0, "shrinking": False})
     assert after.good_step == 50
     with pytest.raises(DivergenceError, match="step 50 predates this"):
-        after.at_features(ALIKE, 300)
+        after.check_feature_spread(ALIKE, 300)
 
 
 @pytest.mark.parametrize(("mode", "lines"), [("warn", 2), ("none", 0)])
 def test_the_guard_only_warns_or_is_silent_if_asked_to(mode: str, lines: int) -> None:
     guard, said = _guard(mode)
     for step in range(1, 8):
-        guard.at_loss(1.0 if step == 1 else 1e9, step)
-        guard.at_features(ALIKE, 1000 * step)
+        guard.check_loss_explosion(1.0 if step == 1 else 1e9, step)
+        guard.check_feature_spread(ALIKE, 1000 * step)
     assert len(said) == lines  # loss, features
 
 

@@ -8,7 +8,7 @@ from labelkit.training.schedules import (
     EMADecay,
     LearningRate,
     PhaseLearningRate,
-    horizon_decay,
+    compute_max_decay,
     sigmoid_ramp,
 )
 
@@ -90,6 +90,6 @@ def test_the_decay_steps_up() -> None:
 
 
 def test_decays_fit_short_phases() -> None:
-    assert [horizon_decay(steps) for steps in (5, 10, 400, 10_000, 150_000)] == pytest.approx(
+    assert [compute_max_decay(steps) for steps in (5, 10, 400, 10_000, 150_000)] == pytest.approx(
         [0, 0, 0.975, 0.999, 0.999]
     )

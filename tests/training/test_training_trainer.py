@@ -394,8 +394,8 @@ def test_a_stop_signal_finishes_the_step_writes_a_checkpoint_and_leaves(
 def test_processes_with_gpus_ask_each_other_seldom(trainers: MakeTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     trainer = trainers(batch_size=4, epochs=2)  # 16 steps an epoch
-    any_of = trainer.runtime.any_process
-    monkeypatch.setattr(Runtime, "is_slow_to_ask", True)
-    trainer.runtime.any_process = lambda flags: asked.append(trainer.clock.step) or any_of(flags)
+    any_of = trainer.runtime.reduce_flags
+    monkeypatch.setattr(Runtime, "has_slow_communication", True)
+    trainer.runtime.reduce_flags = lambda flags: asked.append(trainer.clock.step) or any_of(flags)
     trainer.fit()
     assert asked == [8, 16, 24, 32]

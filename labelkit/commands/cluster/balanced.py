@@ -27,7 +27,7 @@ from labelkit.algorithms.sinkhorn import (
 )
 from labelkit.commands.cluster.grouping import Grouping
 from labelkit.commands.cluster.options import SinkhornConfig
-from labelkit.commands.common.embeddings import block_bytes, bounded_rows, check_directions
+from labelkit.commands.common.embeddings import block_bytes, check_nonzero_embeddings, load_within_memory_limit
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import is_file
 from labelkit.errors import ConfigError, InputError
@@ -37,7 +37,7 @@ from labelkit.store.embeddings import EmbeddingStore
 
 # Tolerance of intermediate rounds: only the last assignment must match the sizes to the requested tolerance.
 _ROUND_TOLERANCE = 1e-4
-_EXACT_MOST_ROWS = 8000
+_EXACT_MAX_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
 
 
@@ -49,20 +49,20 @@ def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray
         ConfigError: the prior is neither a known word nor a file, or there are too many rows for an exact balance.
         InputError: the file of the prior cannot be used.
     """
-    if config.exact_balance and len(rows) > _EXACT_MOST_ROWS:
+    if config.exact_balance and len(rows) > _EXACT_MAX_ROWS:
         raise ConfigError(
             "--exact-balance",
-            f"{config.index} has {len(rows)} images, but an exact assignment handles at most {_EXACT_MOST_ROWS}",
+            f"{config.index} has {len(rows)} images, but an exact assignment handles at most {_EXACT_MAX_ROWS}",
             "Remove this option, or choose a --split with fewer images.",
         )
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
-    features = bounded_rows(config, store, rows, unit=True)
-    check_directions(store, rows, features)
+    features = load_within_memory_limit(config, store, rows, unit=True)
+    check_nonzero_embeddings(store, rows, features)
     generator = keyed_generator(config.seed, "cluster")
     clustering = spherical_kmeans(features, config.num_clusters, generator=generator, num_inits=config.num_inits)
     prototypes = torch.from_numpy(clustering.centroids.astype(np.float32))
     points = features if features.in_blocks else torch.from_numpy(features.to_array())
-    found = _alternate(config, points, prior, prototypes)
+    found = _optimize_alternately(config, points, prior, prototypes)
     error = found.facts["marginal_error"]
     if not found.facts["converged"]:
         current_progress().warning(
@@ -72,7 +72,7 @@ def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray
     return found
 
 
-def _alternate(
+def _optimize_alternately(
     config: SinkhornConfig,
     points: Tensor | StoredRows,
     prior: Tensor,

@@ -20,10 +20,15 @@ from labelkit.commands.cluster.options import (
 )
 from labelkit.commands.cluster.patches import cluster_patches
 from labelkit.commands.common.apply import apply_to_rows, check_cluster
-from labelkit.commands.common.embeddings import bounded_rows, check_directions, split_rows
-from labelkit.commands.common.labels import UsableLabels, label_agreement_warning, labeled_array, labels_to_use
+from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_within_memory_limit, split_rows
+from labelkit.commands.common.labels import (
+    UsableLabels,
+    choose_usable_labels,
+    label_agreement_warning,
+    make_labeled_array,
+)
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_earlier
+from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_previous_groups
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.memory import ProcessesConfig
@@ -66,10 +71,10 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     )
     given = None
     if isinstance(config, SSKMeansConfig):
-        given = labels_to_use(
+        given = choose_usable_labels(
             config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
         )
-    earlier = read_earlier(config, name)
+    earlier = read_previous_groups(config, name)
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
         if isinstance(config, SinkhornConfig):
@@ -111,7 +116,7 @@ def _write(
     if found.classes is not None and given is not None:
         arrays["names"] = lasting.names(found.classes, given.class_names)
         arrays["new_classes"] = lasting.new_classes(found.classes).astype(np.uint8)
-        arrays |= labeled_array(store, rows, given)
+        arrays |= make_labeled_array(store, rows, given)
         params |= {"labels": given.source} if given.source else {}
     algorithm = config.command[1]
     name = config.result or algorithm
@@ -140,14 +145,14 @@ def _write(
     }
     used = sizes[~lasting.retired]
     if not isinstance(config, SinkhornConfig):
-        _tell_of_sizes(config, used, len(rows))
+        _report_group_sizes(config, used, len(rows))
     columns = ["result", "clusters", "rows", "smallest", "largest", *found.shown, "seconds", "path"]
     row: list[Cell] = [name, config.num_clusters, len(rows), int(used.min()), int(used.max())]
     row += [*found.shown.values(), round(seconds, 2), path]
     return SimpleResult(values, (path,), (Table("", columns, [row]),))
 
 
-def _tell_of_sizes(config: ClusterConfig, sizes: NDArray[np.int64], count: int) -> None:
+def _report_group_sizes(config: ClusterConfig, sizes: NDArray[np.int64], count: int) -> None:
     """Warn about groups that are empty or have a single image."""
     if empty := int((sizes == 0).sum()):
         current_progress().warning(
@@ -163,7 +168,7 @@ def _tell_of_sizes(config: ClusterConfig, sizes: NDArray[np.int64], count: int) 
 
 def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None) -> Grouping:
     """Group the rows by k-means, according to the config."""
-    features = bounded_rows(config, store, rows, unit=bool(getattr(config, "normalize", False)))
+    features = load_within_memory_limit(config, store, rows, unit=bool(getattr(config, "normalize", False)))
     options: dict[str, Any] = {
         "generator": keyed_generator(config.seed, "cluster"),
         "num_inits": config.num_inits,
@@ -194,7 +199,7 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
     else:
         algorithm = kmeans
         if isinstance(config, SphericalKMeansConfig):
-            check_directions(store, rows, features)
+            check_nonzero_embeddings(store, rows, features)
             algorithm = spherical_kmeans
         found = algorithm(features, config.num_clusters, **options)
         ids, centroids, inertia, iterations = found.cluster_ids, found.centroids, found.inertia, found.num_iterations

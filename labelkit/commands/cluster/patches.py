@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.clustering import Clustering, kmeans, nearest_centroids, spherical_kmeans
 from labelkit.commands.cluster.options import PatchClusterConfig, SphericalKMeansConfig
-from labelkit.commands.common.embeddings import block_bytes, split_rows, unit_rows, zero_rows
+from labelkit.commands.common.embeddings import block_bytes, find_zero_embeddings, split_rows, unit_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import NO_PARAMETERS
 from labelkit.data.keyed_random import keyed_generator
@@ -119,7 +119,7 @@ def _sample(
         low, high = np.searchsorted(numbers, (block.start, block.start + len(block.features)))
         taken.append(block.features[numbers[low:high] - block.start].astype(np.float32))
     sample = np.concatenate(taken)
-    return sample[~zero_rows(sample)] if without_zeros else sample
+    return sample[~find_zero_embeddings(sample)] if without_zeros else sample
 
 
 def _assigned(
@@ -138,7 +138,7 @@ def _assigned(
         wanted = chosen[block.image_rows]
         features = np.asarray(block.features, dtype=np.float32)
         if is_spherical:
-            wanted &= ~zero_rows(features)
+            wanted &= ~find_zero_embeddings(features)
         rows = unit_rows(features[wanted]) if scaled else features[wanted]
         if len(rows):
             ids[wanted] = nearest_centroids(rows, centroids)

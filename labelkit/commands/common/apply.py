@@ -34,7 +34,7 @@ Result = TypeVar("Result")
 #: Blocks of rows that are one call, so that a call takes seconds.
 _BLOCKS_PER_CALL = 32
 #: Times in a row that processes may die without a single item done.
-_MOST_DEATHS = 3
+_MAX_DEATHS = 3
 _RETRIES = 5
 _SECONDS_TO_CONNECT = 10
 
@@ -109,7 +109,7 @@ def apply_to_parts(
     elsewhere = config.ray_address is not None or min(config.processes, len(parts)) > 1
     results = ((part, function(part)) for part in tuple(parts))
     if elsewhere:
-        call = partial(_with_its_share, function)
+        call = partial(_call_with_core_share, function)
         results = apply(call, tuple(parts), processes=config.processes, ray_address=config.ray_address)  # type: ignore[assignment]
     with current_progress().task(name, total=total) as task:
         for part, result in results:
@@ -119,7 +119,7 @@ def apply_to_parts(
                 yield found.pop(parts.pop(0))
 
 
-def _with_its_share(function: Callable[[Item], Result], item: Item) -> Result:
+def _call_with_core_share(function: Callable[[Item], Result], item: Item) -> Result:
     """Call a function with the share of the cores that a process has."""
     with threadpool_limits(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"]))):
         return function(item)
@@ -145,7 +145,7 @@ def _in_processes(
                 yield futures[future], result
         except BrokenProcessPool as error:
             deaths += 1
-            if deaths == _MOST_DEATHS:
+            if deaths == _MAX_DEATHS:
                 remedy = "Lower --processes if memory is short, or remove --processes to see the reason."
                 raise ResourceError("--processes", f"worker processes died {deaths} times in a row", remedy) from error
         finally:

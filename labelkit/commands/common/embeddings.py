@@ -93,12 +93,12 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
         )
 
 
-def never_negative(store: EmbeddingStore) -> bool:
+def is_nonnegative(store: EmbeddingStore) -> bool:
     """Return whether all embeddings are >= 0, like those of a network that ends in a ReLU."""
     return all((part >= 0).all() for _, part in iterate_blocks(StoredRows(store.lazy_embeddings, in_blocks=True)))
 
 
-def zero_rows(features: Rows) -> NDArray[np.bool_]:
+def find_zero_embeddings(features: Rows) -> NDArray[np.bool_]:
     """Return a mask (n,) of all-zero embeddings, such as the pixels of a black image, which have no direction."""
     zero = np.zeros(len(features), dtype=np.bool_)
     for where, part in iterate_blocks(features):
@@ -106,7 +106,7 @@ def zero_rows(features: Rows) -> NDArray[np.bool_]:
     return zero
 
 
-def check_directions(
+def check_nonzero_embeddings(
     store: EmbeddingStore,
     rows: NDArray[np.int64],
     features: Rows,
@@ -123,7 +123,7 @@ def check_directions(
     Raises:
         StoreError: some embeddings are all zero.
     """
-    zero = zero_rows(features)
+    zero = find_zero_embeddings(features)
     if zero.any():
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(
@@ -142,7 +142,7 @@ def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
     return scaled
 
 
-def has_room(config: MemoryConfig, num_bytes: int) -> bool:
+def fits_in_memory(config: MemoryConfig, num_bytes: int) -> bool:
     """Return whether embeddings or an index of ``num_bytes`` fit in half of ``--max-memory``."""
     return config.max_memory_bytes is None or num_bytes <= config.max_memory_bytes // 2
 
@@ -152,7 +152,7 @@ def block_bytes(config: MemoryConfig, most: int) -> int:
     return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
 
 
-def bounded_rows(
+def load_within_memory_limit(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
     """Return rows of a store, held in memory if ``--max-memory`` allows, otherwise read in blocks.
@@ -166,7 +166,7 @@ def bounded_rows(
     Raises:
         StoreError: the rows are not as they were written.
     """
-    return stored_rows(store, rows, unit=unit, in_blocks=not has_room(config, 4 * len(rows) * store.dim))
+    return stored_rows(store, rows, unit=unit, in_blocks=not fits_in_memory(config, 4 * len(rows) * store.dim))
 
 
 def stored_rows(

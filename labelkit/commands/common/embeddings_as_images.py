@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import blocks
-from labelkit.commands.common.embeddings import check_directions, check_features, unit_rows
+from labelkit.commands.common.embeddings import check_features, check_nonzero_embeddings, unit_rows
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.image_bank import RowBank
@@ -20,7 +20,7 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 
 
 @dataclass(frozen=True, slots=True)
-class NoImages:
+class PlaceholderImageSource:
     """Placeholder for the image files of a data set that consists of embeddings."""
 
     def read(self, index: int) -> EncodedImage:
@@ -29,7 +29,7 @@ class NoImages:
 
 
 @dataclass(frozen=True, eq=False)
-class RowData:
+class EmbeddingDataset:
     """Embeddings of a store, used as a training data set.
 
     Attributes:
@@ -43,7 +43,7 @@ class RowData:
     views: NDArray[Any] | None = None
 
     @classmethod
-    def from_store(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> RowData:
+    def from_store(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> EmbeddingDataset:
         """Load the embeddings of a store as a training data set.
 
         Args:
@@ -57,14 +57,14 @@ class RowData:
         store = open_store(path)
         every = np.arange(store.n, dtype=np.int64)
         features = check_features(store, every)
-        check_directions(store, every, features)
+        check_nonzero_embeddings(store, every, features)
         if store.n < 2:
             raise DatasetError(str(path), "has a single embedding, so there is nothing to learn", "Embed more images.")
         return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
 
     def listing(self) -> ImageDataset:
         """Return names, labels and splits of the embeddings; training may use the labels that the store allows."""
-        return store_listing(self.store)
+        return list_store_embeddings(self.store)
 
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
         """Return a training bank that serves the embeddings of the listed samples, in their order."""
@@ -113,7 +113,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
     return views
 
 
-def store_listing(store: EmbeddingStore) -> ImageDataset:
+def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
     """Return the rows of a store as a data set without images; the store's content is part of its identity."""
     n = store.n
     labels = np.full(n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
@@ -130,12 +130,12 @@ def store_listing(store: EmbeddingStore) -> ImageDataset:
         in_channels=1,
         chiral=True,
         photographic=False,
-        source=NoImages(),
+        source=PlaceholderImageSource(),
         content=store.content_digest,
     )
 
 
-def recorded_rows(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
+def read_embedding_model(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
     """Return the model that made the embeddings a run was trained on; ``None`` if it was trained on images.
 
     Args:

@@ -16,7 +16,7 @@ _NAMED_BY = ("result", "split", "classes")
 _EVERYTHING = "all"
 
 
-def named_scores(values: Mapping[str, object]) -> dict[str, float | None]:
+def collect_scores_by_name(values: Mapping[str, object]) -> dict[str, float | None]:
     """Return all scores in a command's JSON output by their full name; ``None`` for undefined scores.
 
     Several seeds are represented by their mean. Values of single classes, bins and the like are not scores.
@@ -45,7 +45,7 @@ def _number(value: object) -> float | None:
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
-def matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str]:
+def find_matching_scores(wanted: str, scores: Mapping[str, float | None]) -> list[str]:
     """Return the full score names that match a partial name such as ``test/all_accuracy``.
 
     A full name matches if it ends with the last part and has the other parts anywhere before it.
@@ -66,11 +66,11 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
     if not (config.fail_under or config.fail_over):
         return result, None
     values, where = result.to_json(), " ".join(config.command)
-    scores = named_scores(values)
+    scores = collect_scores_by_name(values)
     checks = []
     for rule, texts, sign in (("fail-under", config.fail_under, 1), ("fail-over", config.fail_over, -1)):
         for wanted, limit in parse_limits(texts).items():
-            names = matching_scores(wanted, scores)
+            names = find_matching_scores(wanted, scores)
             if not names:
                 guess = nearest(wanted, scores)
                 known = f"Choose from: {', '.join(scores)}."

@@ -36,7 +36,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         raise CheckpointError(str(source), "this method has no backbone to load weights into", "Leave out --init-from.")
     if not source.is_dir():
         backbone.load_weights(source)
-        method.on_backbone_taken()
+        method.on_backbone_loaded()
         describe_weights(method.network)
         return
     checkpoint = load_checkpoint(source, say=current_progress().warning)
@@ -44,17 +44,17 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
-    taken = _take_whole(method, tensors, where) if method.takes_whole_runs else None
-    taken = taken or method.take_parts(tensors, where)
+    taken = _load_whole_network(method, tensors, where) if method.loads_whole_runs else None
+    taken = taken or method.load_matching_tensors(tensors, where)
     if taken is None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
         load_model_state(backbone, kept, where)
-        method.on_backbone_taken()
+        method.on_backbone_loaded()
         taken = "the backbone; the heads start from scratch"
     current_progress().message(f"started from {checkpoint.folder}: {taken}")
 
 
-def _take_whole(method: Method[Any], tensors: Mapping[str, Tensor], where: str) -> str | None:
+def _load_whole_network(method: Method[Any], tensors: Mapping[str, Tensor], where: str) -> str | None:
     """Load all tensors if they match the method, and return what was loaded, otherwise ``None``."""
     try:
         load_model_state(method, tensors, where)

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import image_folder
-from labelkit.data.path_rule import SHOWN, escaped_path, find_paths, similar_path_hint
+from labelkit.commands.common.images.read import find_image_folder
+from labelkit.data.path_rule import SHOWN, escape_path, find_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv, read_paths
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
@@ -42,10 +42,10 @@ class LabeledImages:
     @classmethod
     def of_store(cls, store: EmbeddingStore) -> LabeledImages:
         """Return the images of a store, to match labels to them."""
-        return cls(str(store.path), store.sample_ids, image_folder(store))
+        return cls(str(store.path), store.sample_ids, find_image_folder(store))
 
 
-def own_result(option: Path, store: EmbeddingStore) -> str | None:
+def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
     """Return the result name if ``--labels`` names a result of this store; ``None`` if it names something else.
 
     Raises:
@@ -114,7 +114,7 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
     """Match the labels of a CSV file to images by path; see :func:`read_csv_labels`."""
     places, unknown = find_images_by_path(path, texts, images)
     if unknown:
-        known = [escaped_path(name) for name in images.sample_ids]
+        known = [escape_path(name) for name in images.sample_ids]
         shown = ", ".join(f"{name}{similar_path_hint(name, known)}" for name in unknown[:SHOWN])
         raise DatasetError(
             str(path),

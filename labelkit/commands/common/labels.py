@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, own_result, read_csv_labels, read_labels
+from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels, read_labels
 from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import match_known_spelling
@@ -51,7 +51,7 @@ class UsableLabels:
         return self.labels >= 0
 
 
-def labels_to_use(
+def choose_usable_labels(
     option: Path | None,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
@@ -90,7 +90,7 @@ def labels_to_use(
         if label_column is not None:
             raise ConfigError("--label-column", "requires --labels FILE", "Pass --labels FILE.")
         return UsableLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
-    name = own_result(option, store)
+    name = find_labels_result(option, store)
     if name is not None:
         if label_column is not None:
             raise ConfigError("--label-column", f"{option} is a result and has no columns", "Remove --label-column.")
@@ -99,7 +99,7 @@ def labels_to_use(
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
     texts, where = read_csv_labels(option, LabeledImages.of_store(store), label_column), str(option)
-    every, class_names, truth = _apart(*number_labels(texts, names, store.n), truth, store)
+    every, class_names, truth = _apart(*encode_labels(texts, names, store.n), truth, store)
     labels = every[rows]
     outside = len(texts) - int((labels >= 0).sum())
     if outside:
@@ -131,26 +131,28 @@ def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, 
     return np.where(labels >= 0, labels, own)
 
 
-def with_labels(store: EmbeddingStore, option: Path | None, label_column: str | None = None) -> EmbeddingStore:
+def override_store_labels(
+    store: EmbeddingStore, option: Path | None, label_column: str | None = None
+) -> EmbeddingStore:
     """Return the store with its labels replaced wherever ``--labels`` gives one.
 
     For commands that display labels or evaluate with them. Other known labels of the store stay, unless they share no
-    class with the given ones; see ``labels_to_use``.
+    class with the given ones; see ``choose_usable_labels``.
 
     Raises:
-        As ``labels_to_use``.
+        As ``choose_usable_labels``.
     """
     if option is None and label_column is None:
         return store
     rows = np.arange(store.n, dtype=np.int64)
-    given = labels_to_use(option, store, rows, label_column=label_column, own_labels=False)
+    given = choose_usable_labels(option, store, rows, label_column=label_column, own_labels=False)
     own = given.truth
     labels = merge_labels(given.labels, own, given.where, str(store.path))
     labeled = given.labeled if store.labeled is None else given.labeled | np.asarray(store.labeled, dtype=bool)
     return store.relabeled(labels, labeled, given.class_names)
 
 
-def listing_with_labels(
+def override_listing_labels(
     dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
 ) -> ImageDataset:
     """Return a data set with the labels of ``--labels``, which override its own.
@@ -165,7 +167,7 @@ def listing_with_labels(
         As ``read_csv_labels``.
     """
     texts = read_csv_labels(option, LabeledImages(dataset.name, dataset.sample_ids, dataset.root), label_column)
-    labels, class_names = number_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
+    labels, class_names = encode_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
     if own != "drop":
         labels = merge_labels(labels, dataset.labels, str(option), dataset.name)
@@ -174,7 +176,7 @@ def listing_with_labels(
     return replace(dataset, labels=labels, given=given, class_names=class_names)
 
 
-def labeled_array(
+def make_labeled_array(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
     """Return the mask ``labeled`` (n,) uint8 of the labels used, for a result, if they are not the store's own."""
@@ -185,7 +187,7 @@ def labeled_array(
     return {"labeled": labeled}
 
 
-def class_names_of(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
+def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
     """Return the class names of a store, then those that only a result made with other labels has."""
     names = tuple(store.class_names)
     if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
@@ -237,7 +239,7 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
     return next((other for other, text in others.items() if close and text == close[0]), None)
 
 
-def number_labels(
+def encode_labels(
     texts: dict[int, str], class_names: tuple[str, ...], length: int
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Convert class names to class numbers, appending new classes in natural order."""
@@ -260,9 +262,9 @@ def _of_store(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.in
     return np.where(usable, to_mine[np.maximum(labels, 0)], -1), names
 
 
-_MOST_LABELS = 3000
+_MAX_LABELS = 3000
 #: With fewer labels, agreement cannot be distinguished from chance.
-_FEWEST_LABELS = 10
+_MIN_LABELS = 10
 
 
 def label_agreement_warning(
@@ -276,14 +278,14 @@ def label_agreement_warning(
         seed: seed of that draw.
     """
     places = np.flatnonzero(labels >= 0)
-    if len(places) > _MOST_LABELS:
-        places = np.sort(keyed_generator(seed, "label agreement").permutation(places)[:_MOST_LABELS])
+    if len(places) > _MAX_LABELS:
+        places = np.sort(keyed_generator(seed, "label agreement").permutation(places)[:_MAX_LABELS])
     known = labels[places]
     _, own, counts = np.unique(known, return_inverse=True, return_counts=True)
     others = counts[own] - 1  # other rows with the same label
     asked = others > 0
     count = int(asked.sum())
-    if count < _FEWEST_LABELS or len(counts) < 2:
+    if count < _MIN_LABELS or len(counts) < 2:
         return None
     rows = rows_at(places)
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.float32(1e-12))

@@ -18,7 +18,7 @@ from labelkit.store.commit import commit_json
 _KEYS: dict[str, dict[str, type]] = {"models": {"path": str}, "images": {"dataset": str, "data_root": str}}
 
 
-def remember_model(fingerprint: str, path: Path) -> None:
+def record_model_location(fingerprint: str, path: Path) -> None:
     """Record where the weights with this fingerprint are on this machine."""
     _write("models", fingerprint, {"path": str(path.resolve())})
 
@@ -29,14 +29,14 @@ def find_model(fingerprint: str) -> Path | None:
     return Path(record["path"]) if record else None
 
 
-def remember_images(store_digest: str, dataset: str, data_root: Path) -> None:
+def record_image_location(store_digest: str, dataset: str, data_root: Path) -> None:
     """Record the data set that a store was made from."""
     named = Path(dataset)
     text = str(named.resolve()) if named.exists() else dataset
     _write("images", store_digest, {"dataset": text, "data_root": str(data_root.resolve())})
 
 
-def find_images(store_digest: str) -> tuple[str, Path] | None:
+def find_image_location(store_digest: str) -> tuple[str, Path] | None:
     """Return the data set and data root that a store was made from; ``None`` if unknown."""
     record = _read("images", store_digest)
     return (record["dataset"], Path(record["data_root"])) if record else None

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings_as_images import recorded_rows
+from labelkit.commands.common.embeddings_as_images import read_embedding_model
 from labelkit.commands.common.locations import find_model
 from labelkit.commands.common.onnx_session import DECODER
-from labelkit.commands.common.patch_embeddings import view_regions
+from labelkit.commands.common.patch_embeddings import compute_view_regions
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.loaders import EvalLoader
@@ -25,14 +25,20 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
 from labelkit.models.headed import HeadedNetwork
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, PixelNetwork
-from labelkit.models.side_by_side import SEPARATOR, SIDE_BY_SIDE, JoinedTokens, SideBySide, joined_layer
+from labelkit.models.side_by_side import (
+    SEPARATOR,
+    SIDE_BY_SIDE,
+    ConcatenatedNetworks,
+    ConcatenatedTokens,
+    parse_joined_layer,
+)
 from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.published import (
     TO_FETCH,
-    best_available,
     buildable_name,
     embedding_size,
-    recorded_weights,
+    find_best_available_backbone,
+    find_recorded_weights,
 )
 from labelkit.options.base import value_text
 from labelkit.options.model import ModelConfig
@@ -41,7 +47,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import ModelIdentity, label_keys
 from labelkit.store.patches import ImagePatches
 from labelkit.training.checkpoint import MODEL, STATE, LoadedCheckpoint, load_checkpoint, load_model_state
-from labelkit.training.compute_device import compute_device, images_at_once
+from labelkit.training.compute_device import compute_device, default_batch_size
 from labelkit.training.run_dir import CONFIG, SPLIT, read_run_config, read_split
 
 if TYPE_CHECKING:
@@ -143,7 +149,7 @@ def trained_labels(saved: Mapping[str, Any]) -> str:
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
-def trained_labels_of(weights: Path) -> str:
+def read_trained_labels(weights: Path) -> str:
     """Return which images' labels the run containing a weights file was trained with; empty outside of a run."""
     for folder in (weights, *weights.resolve().parents[:3]):
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
@@ -151,7 +157,7 @@ def trained_labels_of(weights: Path) -> str:
     return ""
 
 
-def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
+def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int) -> dict[str, Any]:
     """Return the settings that affect the last bits of embeddings, such as precision and device."""
     return {
         "compute": precision,
@@ -162,7 +168,7 @@ def numerics_record(runtime: Runtime, precision: str, batch_size: int) -> dict[s
     }
 
 
-def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
+def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
     """Build the network that the options of a command name.
 
     Args:
@@ -175,9 +181,9 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
         ConfigError: there is no such backbone.
     """
     if config.checkpoint is not None:
-        return run_network(config.checkpoint, config.which)
+        return load_run_network(config.checkpoint, config.which)
     if config.backbone == "pixels":
-        return pixel_network(config.image_size or 32, in_channels)
+        return build_pixel_network(config.image_size or 32, in_channels)
     name = _best_backbone(fetch=config.pretrained, several=whole) if config.uses_best_backbone else str(config.backbone)
     seed, pretrained = config.seed, config.pretrained or config.uses_best_backbone
     if SEPARATOR in name:
@@ -205,7 +211,7 @@ def embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = Fa
     return _named_backbone(network, f"{_RANDOM}{seed}" if config.random_weights else None, config.weights)
 
 
-def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
+def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
     """Make a network embed with the class tokens of its last blocks; return it unchanged for the last block alone.
 
     Raises:
@@ -213,7 +219,7 @@ def with_joined_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch:
     """
     if last_blocks == 1 and not mean_patch:
         return model
-    joined = JoinedTokens(model.network, last_blocks, mean_patch=mean_patch).eval()
+    joined = ConcatenatedTokens(model.network, last_blocks, mean_patch=mean_patch).eval()
     return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
 
 
@@ -227,7 +233,7 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     Raises:
         ConfigError: there are no weights, and none may be fetched.
     """
-    name = best_available(several=several)
+    name = find_best_available_backbone(several=several)
     if name is not None and SEPARATOR in name:
         first = name.partition(SEPARATOR)[0]
         current_progress().message(
@@ -250,7 +256,7 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     )
 
 
-def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
+def load_run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     """Load the network of a training run for embedding.
 
     Args:
@@ -262,10 +268,10 @@ def run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
     """
     run = load_run(checkpoint, which)
     network, view = run.method.main_network(), run.method.eval_view()
-    rows, weights = recorded_rows(run.saved, str(run.folder / SPLIT)), ""
+    rows, weights = read_embedding_model(run.saved, str(run.folder / SPLIT)), ""
     if rows is not None:
         try:
-            base = recorded_network(rows, None)
+            base = load_recorded_network(rows, None)
         except CheckpointError as error:
             problem = f"was trained on embeddings, so images need the network that made these: {error.problem}"
             raise CheckpointError(
@@ -359,12 +365,12 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
     return TrainedRun(run, config, method, loaded, saved)
 
 
-def pixel_network(size: int, channels: int) -> EmbeddingNetwork:
+def build_pixel_network(size: int, channels: int) -> EmbeddingNetwork:
     """Build a network whose embedding is the image itself."""
     return EmbeddingNetwork(PixelNetwork(size, channels).eval(), ViewSpec(size), source="pixels")
 
 
-def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
+def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
     """Load the network that a store was embedded with.
 
     Args:
@@ -376,9 +382,9 @@ def recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embedding
         Mismatch: the network found there differs.
     """
     found = _find_recorded(model, checkpoint)
-    joined = joined_layer(model.layer)
+    joined = parse_joined_layer(model.layer)
     if joined is not None:
-        found = with_joined_tokens(found, joined[0], mean_patch=joined[1])
+        found = join_class_tokens(found, joined[0], mean_patch=joined[1])
     actual = found.identity({})
     differing = actual.differences(model)
     if differing:
@@ -408,11 +414,11 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
         return _named_backbone(network, source, location, model.preprocess.get("resize_ratio"))
 
     if checkpoint is not None and checkpoint.is_dir():
-        return run_network(checkpoint)
+        return load_run_network(checkpoint)
     if checkpoint is not None:
         return built(checkpoint, None, checkpoint)
     if model.source == "pixels":
-        return pixel_network(size, channels)
+        return build_pixel_network(size, channels)
     if model.source.startswith(_RANDOM):
         return built(None, model.source, None, int(model.source.removeprefix(_RANDOM)))
     tried: list[str] = []
@@ -426,14 +432,14 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
             tried.append(str(candidate))
             continue
         try:
-            found = run_network(candidate) if candidate.is_dir() else _find_recorded(model, candidate)
+            found = load_run_network(candidate) if candidate.is_dir() else _find_recorded(model, candidate)
         except LabelkitError as error:
             tried.append(str(error))
             continue
         if found.identity({}).weights_fingerprint == model.weights_fingerprint:
             return found
         tried.append(f"{candidate} (other weights)")
-    published = recorded_weights(model.source)
+    published = find_recorded_weights(model.source)
     if published is not None:
         return built(published, model.source, None)
     raise CheckpointError(
@@ -444,7 +450,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
 
 
 def _side_by_side(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:
-    network = SideBySide(networks)
+    network = ConcatenatedNetworks(networks)
     spec = network.input_spec
     return EmbeddingNetwork(
         network.eval().to(memory_format=torch.channels_last),
@@ -464,7 +470,7 @@ def _recorded_side_by_side(
     sources = [""] * len(names) if is_random else model.source.split(_AND)
     networks = []
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
-        weights = None if is_random else recorded_weights(source)
+        weights = None if is_random else find_recorded_weights(source)
         if weights is None and not is_random:
             raise CheckpointError(
                 source,
@@ -497,7 +503,7 @@ def _named_backbone(
         source=source or backbone.source,
         weights_sha256=backbone.weights_sha256,
         location=weights.resolve() if weights is not None else None,
-        trained_labels=trained_labels_of(weights) if weights is not None else "",
+        trained_labels=read_trained_labels(weights) if weights is not None else "",
     )
 
 
@@ -511,7 +517,7 @@ def embed_queries(
     """
     place = compute_device(device)
     network = model.network.to(place)
-    loader = model.loader(queries, images_at_once(place), device=place)
+    loader = model.loader(queries, default_batch_size(place), device=place)
     embedded: list[NDArray[np.float32]] = []
     kept: list[int] = []
     bad: list[tuple[int, str]] = []
@@ -524,7 +530,7 @@ def embed_queries(
     return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
 
 
-def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
+def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
     """Compute the patch features of a query image, given as a data set of one row.
 
     Raises:
@@ -540,7 +546,7 @@ def query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> 
     assert batch.image_sizes is not None
     with torch.inference_mode():
         maps = network.patch_features(batch.images)[0].float().cpu().numpy()
-    left, top, right, bottom = view_regions(batch.image_sizes, model.view)[0].tolist()
+    left, top, right, bottom = compute_view_regions(batch.image_sizes, model.view)[0].tolist()
     rows, columns = maps.shape[:2]
     cells = np.indices((rows, columns)).reshape(2, -1).T
     return ImagePatches(maps.reshape(-1, maps.shape[2]), cells, (rows, columns), (left, top, right, bottom))

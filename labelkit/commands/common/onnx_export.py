@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelkit.commands.common.onnx_session import OnnxNetwork, has_onnx, onnx_folder, onnx_name, onnx_record
+from labelkit.commands.common.onnx_session import OnnxNetwork, is_onnx_enabled, onnx_folder, onnx_name, read_onnx_record
 from labelkit.errors import LabelkitError
 from labelkit.files import read_bytes, sha256_file
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
@@ -21,7 +21,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.embeddings import ModelIdentity
 
-LEAST_COSINE = 0.99999
+MIN_COSINE = 0.99999
 """Minimum cosine between the embeddings of torch and of ONNX Runtime, for each compared image."""
 
 _CHECKED = 8
@@ -51,30 +51,30 @@ def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
         network: the network, on the CPU.
         model: its record in the store.
     """
-    if isinstance(network, PixelNetwork) or not has_onnx() or missing_packages():
+    if isinstance(network, PixelNetwork) or not is_onnx_enabled() or missing_packages():
         return
-    folder, name, record = onnx_folder(), onnx_name(model), onnx_record(model)
+    folder, name, record = onnx_folder(), onnx_name(model), read_onnx_record(model)
     if record is not None and ("failed" in record or (folder / f"{name}.onnx").is_file()):
         return
     progress = current_progress()
     progress.message(f"caching {model.name} as ONNX (only once): later calls start without torch")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        content = onnx_bytes(network)
+        content = export_onnx_bytes(network)
         commit_bytes(folder / f"{name}.onnx", content)
         commit_json(folder / f"{name}.json", {"name": model.name, "sha256": sha256_file(folder / f"{name}.onnx")})
-    except NotExported as error:
+    except OnnxExportError as error:
         progress.message(f"{model.name} cannot be cached as ONNX: {error}")
         commit_json(folder / f"{name}.json", {"name": model.name, "failed": str(error)})
     except (OSError, LabelkitError) as error:
         progress.message(f"{model.name} could not be cached in {folder}: {error}")
 
 
-class NotExported(Exception):  # noqa: N818 - a finding about one network
+class OnnxExportError(Exception):
     """Exception for a network that ONNX cannot represent with the same embeddings."""
 
 
-def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
+def export_onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
     """Export a network as an ONNX model from normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
 
     Args:
@@ -82,7 +82,7 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
         notes: metadata of the model.
 
     Raises:
-        NotExported: torch cannot export it, it does not run for all numbers of images, or its embeddings differ.
+        OnnxExportError: torch cannot export it, it does not run for all numbers of images, or its embeddings differ.
     """
     spec = network.input_spec
     shape = (2, spec.channels, spec.size, spec.size)
@@ -106,7 +106,7 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
                     verbose=False,
                 )
         except (torch.onnx.OnnxExporterError, RuntimeError, ValueError, TypeError) as error:
-            raise NotExported(str(error).partition("\n")[0]) from error
+            raise OnnxExportError(str(error).partition("\n")[0]) from error
         finally:
             logger.setLevel(level)
         content = read_bytes(path)
@@ -117,15 +117,15 @@ def onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None
         onnx.helper.set_model_props(proto, dict(notes))
         content = proto.SerializeToString()
     try:
-        least = _least_cosine(network, OnnxNetwork(content))
+        least = _compute_min_cosine(network, OnnxNetwork(content))
     except Exception as error:  # errors of the runtime have no common class
-        raise NotExported(f"ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
-    if not least >= LEAST_COSINE:
-        raise NotExported(f"its embeddings differ from those of torch (cosine {least:.6f})")
+        raise OnnxExportError(f"ONNX Runtime cannot run it: {' '.join(str(error).split())}") from error
+    if not least >= MIN_COSINE:
+        raise OnnxExportError(f"its embeddings differ from those of torch (cosine {least:.6f})")
     return content
 
 
-def _least_cosine(network: InferenceNetwork, other: OnnxNetwork) -> float:
+def _compute_min_cosine(network: InferenceNetwork, other: OnnxNetwork) -> float:
     """Compute the smallest cosine between the embeddings of both for smooth random images, in a batch and alone."""
     spec = network.input_spec
     generator = np.random.default_rng(0)

@@ -55,7 +55,7 @@ class OnnxNetwork:
         return found
 
 
-def has_onnx() -> bool:
+def is_onnx_enabled() -> bool:
     """Return whether ONNX Runtime is installed and not switched off by ``LABELKIT_ONNX=0``."""
     return os.environ.get("LABELKIT_ONNX") != "0" and find_spec("onnxruntime") is not None
 
@@ -78,7 +78,7 @@ def onnx_name(model: ModelIdentity) -> str:
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
 
-def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
+def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
     """Read the ONNX cache's record of a network, ``sha256`` or ``failed``; ``None`` if it was never exported."""
     try:
         return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
@@ -87,14 +87,14 @@ def onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
         return None
 
 
-def cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
+def load_cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
     """Load the network of a store from the ONNX cache; ``None`` if it is not cached or ONNX Runtime is missing.
 
     Args:
         model: its record in the store.
         threads: number of CPU threads; ``None``: one per core.
     """
-    record = onnx_record(model) if has_onnx() else None
+    record = read_onnx_record(model) if is_onnx_enabled() else None
     path = onnx_folder() / f"{onnx_name(model)}.onnx"
     if record is None or "sha256" not in record or not path.is_file() or sha256_file(path) != record["sha256"]:
         return None
@@ -112,7 +112,7 @@ def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
     return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
 
 
-def onnx_embeddings(
+def embed_with_onnx(
     images: ImageDataset, model: ModelIdentity
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
     """Embed images without torch, returning what ``embed_queries`` does; ``None`` if that is not possible."""
@@ -120,7 +120,7 @@ def onnx_embeddings(
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None
     of_pixels = model.source == "pixels" and model.name == "pixels"
-    network = None if of_pixels else cached_onnx_network(model)
+    network = None if of_pixels else load_cached_onnx_network(model)
     if network is None and not of_pixels:
         return None
     kept: list[int] = []

@@ -240,7 +240,7 @@ def store_scores(
     Raises:
         OutputExistsError, ResourceError: the result cannot be written.
     """
-    from labelkit.commands.common.results import jsonable
+    from labelkit.commands.common.results import to_json_types
     from labelkit.store.commit import canonical_json
     from labelkit.store.results import write_result
 
@@ -251,7 +251,7 @@ def store_scores(
         store,
         config.result,
         kind="evaluation",
-        arrays={"metrics": canonical_json(jsonable({**values, **place}))},
+        arrays={"metrics": canonical_json(to_json_types({**values, **place}))},
         params=params,
         stage=" ".join(config.command),
         overwrite=config.overwrite,

@@ -58,7 +58,7 @@ def plan_patches(
     )
 
 
-def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.float64]:
+def compute_view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.float64]:
     """Return the region of each original image that the network sees: (m, 4) left, top, right, bottom in pixels.
 
     ``image_sizes`` are (m, 2) heights and widths. The grid of patches spans this region from edge to edge.
@@ -67,7 +67,7 @@ def view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.
     return crop_boxes(view, heights, widths, Draws(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
-def draw_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     """Draw the patches to store of each image: (m, c) sorted cells that depend only on seed and row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
@@ -105,7 +105,7 @@ class PatchCollector:
         """
         plan = self._run.plan
         rows = np.asarray(batch.rows, dtype=np.int64)[keep]
-        chosen = draw_cells(plan, rows)
+        chosen = sample_patch_cells(plan, rows)
         flat = maps.flatten(1, 2).cpu()[torch.from_numpy(keep)]
         if not bool(torch.isfinite(flat).all()):
             raise DivergenceError(
@@ -120,7 +120,9 @@ class PatchCollector:
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.image_sizes is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
-        self._batches.append(Piece(rows, features.numpy(), cells, view_regions(batch.image_sizes[keep], self._view)))
+        self._batches.append(
+            Piece(rows, features.numpy(), cells, compute_view_regions(batch.image_sizes[keep], self._view))
+        )
         if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
             self._commit()
 

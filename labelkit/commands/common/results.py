@@ -61,7 +61,7 @@ class SimpleResult:
         return self.values
 
 
-def jsonable(value: object) -> object:
+def to_json_types(value: object) -> object:
     """Convert a value to JSON types: paths to text, NaN and infinity to null, tuples and arrays to lists.
 
     Raises:
@@ -74,10 +74,10 @@ def jsonable(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): jsonable(entry) for key, entry in value.items()}
+        return {str(key): to_json_types(entry) for key, entry in value.items()}
     to_list = getattr(value, "tolist", None)  # numpy and torch, without importing them
     if callable(to_list):
-        return jsonable(to_list())
+        return to_json_types(to_list())
     if isinstance(value, Sequence):
-        return [jsonable(entry) for entry in value]
+        return [to_json_types(entry) for entry in value]
     raise TypeError(f"cannot be written as JSON: {value!r}")

@@ -36,7 +36,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Logged:
+class LoggedMetrics:
     """All logged series of one run, by name; per-epoch series come first."""
 
     name: str
@@ -44,7 +44,7 @@ class Logged:
     series: dict[str, list[Series]]
 
 
-def read_log(folder: Path, name: str) -> Logged:
+def read_log(folder: Path, name: str) -> LoggedMetrics:
     """Read the logged metrics of a training run.
 
     Raises:
@@ -76,7 +76,7 @@ def read_log(folder: Path, name: str) -> Logged:
             steps = np.array([record["step"] for record in having], dtype=np.int64)
             logged = np.array([np.nan if record[key] is None else record[key] for record in having], dtype=np.float64)
             series.setdefault(key, []).append(Series(kind, steps, _in_epochs(steps, ends), logged))
-    return Logged(name, folder, series)
+    return LoggedMetrics(name, folder, series)
 
 
 def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings import check_features, check_rows, zero_rows
-from labelkit.commands.common.images.read import one_image
-from labelkit.commands.common.onnx_session import can_skip_torch, onnx_embeddings
+from labelkit.commands.common.embeddings import check_features, check_rows, find_zero_embeddings
+from labelkit.commands.common.images.read import open_single_image
+from labelkit.commands.common.onnx_session import can_skip_torch, embed_with_onnx
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.registry import load_dataset
 from labelkit.data.tables import is_folder, is_there
@@ -66,7 +66,7 @@ def is_store(path: Path) -> bool:
         return False
 
 
-def query_images(query: Path, **listing: Any) -> ImageDataset:
+def list_query_images(query: Path, **listing: Any) -> ImageDataset:
     """List the query images: one file, or all images of a folder.
 
     Args:
@@ -80,10 +80,10 @@ def query_images(query: Path, **listing: Any) -> ImageDataset:
         return load_dataset(str(query), data_root=query, **listing)
     if not is_there(query):
         raise DatasetError(str(query), "does not exist", "Pass an image file, a folder of images, or a store.")
-    return one_image(query)
+    return open_single_image(query)
 
 
-def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
+def load_store_queries(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
     """Use rows of the searched store as queries.
 
     Raises:
@@ -93,7 +93,7 @@ def rows_of_store(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
     return _from_store(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
 
 
-def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
+def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
     """Use all rows of another store of the same model as queries.
 
     Raises:
@@ -114,7 +114,7 @@ def rows_of_other(index: EmbeddingStore, query: Path) -> Queries:
 
 def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
     features = check_features(store, rows)
-    usable = ~zero_rows(features) if index.metric == "cosine" else np.ones(len(rows), dtype=np.bool_)
+    usable = ~find_zero_embeddings(features) if index.metric == "cosine" else np.ones(len(rows), dtype=np.bool_)
     skipped = tuple((store.sample_ids[row], _ZERO) for row in rows[~usable])
     if not usable.any():
         raise ConfigError(where, f"{store.sample_ids[rows[0]]}: {_ZERO}", "Choose other rows.")
@@ -126,7 +126,7 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
         names=tuple(store.sample_ids[row] for row in rows),
         embeddings=features,
         sha256=store.sha256[rows] if store.has_images else None,
-        labels=tuple(row_label(index if own else store, int(row)) for row in rows),
+        labels=tuple(find_class_name(index if own else store, int(row)) for row in rows),
         rows=rows if own else np.full(len(rows), -1, dtype=np.int64),
         skipped=skipped,
         images=None,
@@ -134,14 +134,14 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
     )
 
 
-def row_label(store: EmbeddingStore, row: int) -> str | None:
+def find_class_name(store: EmbeddingStore, row: int) -> str | None:
     """Return the class name of a row; ``None`` without a label."""
     if store.labels is None or store.labels[row] < 0:
         return None
     return store.class_names[int(store.labels[row])]
 
 
-def checked_patch(patch: Sequence[int], grid: tuple[int, int], name: str) -> tuple[int, int]:
+def parse_patch_position(patch: Sequence[int], grid: tuple[int, int], name: str) -> tuple[int, int]:
     """Return the row and column of a patch of an image, given by ``--patch``.
 
     Raises:
@@ -155,7 +155,7 @@ def checked_patch(patch: Sequence[int], grid: tuple[int, int], name: str) -> tup
     return row, column
 
 
-def embedded_images(
+def embed_query_images(
     images: ImageDataset, store: EmbeddingStore, *, checkpoint: Path | None, device: str, where: str
 ) -> Queries:
     """Embed images with the model of the searched store, to use them as queries.
@@ -174,18 +174,18 @@ def embedded_images(
         ResourceError: no such device.
     """
     quick = can_skip_torch(len(images), checkpoint, device)
-    found = onnx_embeddings(images, store.model) if quick else None
+    found = embed_with_onnx(images, store.model) if quick else None
     if found is None:
-        from labelkit.commands.common.networks import embed_queries, recorded_network
+        from labelkit.commands.common.networks import embed_queries, load_recorded_network
         from labelkit.commands.common.onnx_export import cache_onnx  # torch loads here
 
-        model = recorded_network(store.model, checkpoint)
+        model = load_recorded_network(store.model, checkpoint)
         found = embed_queries(images, model, device)
         if quick:
             cache_onnx(model.network.to("cpu"), store.model)
     embedded, rows, bad = found
     if store.metric == "cosine":
-        zero = zero_rows(embedded)
+        zero = find_zero_embeddings(embedded)
         bad += [(int(row), _ZERO) for row in rows[zero]]
         embedded, rows = embedded[~zero], rows[~zero]
     skipped = tuple((images.sample_ids[row], reason) for row, reason in bad)

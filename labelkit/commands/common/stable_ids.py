@@ -169,7 +169,7 @@ def match_groups(
     return earlier
 
 
-def read_earlier(config: PreviousOption, default_result: str) -> Groups | None:
+def read_previous_groups(config: PreviousOption, default_result: str) -> Groups | None:
     """Read the groups that ``--previous`` names, by default from the result of the same name; ``None`` without it.
 
     Raises:
@@ -269,7 +269,7 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     so on. Rows of a store without image files, such as imported ones, are paired by their ids.
     """
     places: list[dict[tuple[str | bytes, int], int]] = []
-    for keys in _keys_of_both(before, after):
+    for keys in _read_image_keys(before, after):
         times: Counter[str | bytes] = Counter()
         places.append({})
         for row, key in enumerate(keys):
@@ -280,13 +280,13 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     return found[:, 0], found[:, 1]
 
 
-def rows_in_other_store(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
+def find_images_in_other_store(before: EmbeddingStore, after: EmbeddingStore) -> NDArray[np.bool_]:
     """Return a mask (n,) of the rows of ``after`` whose image is also in ``before``; see ``shared_rows``."""
-    keys_before, keys_after = _keys_of_both(before, after)
+    keys_before, keys_after = _read_image_keys(before, after)
     there = set(keys_before)
     return np.array([key in there for key in keys_after], dtype=bool)
 
 
-def _keys_of_both(before: EmbeddingStore, after: EmbeddingStore) -> list[list[str | bytes]]:
+def _read_image_keys(before: EmbeddingStore, after: EmbeddingStore) -> list[list[str | bytes]]:
     by_file = before.has_images and after.has_images
     return [image_keys(store.sample_ids, store.sha256 if by_file else None) for store in (before, after)]

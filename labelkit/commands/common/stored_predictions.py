@@ -116,7 +116,7 @@ def _group_ids(result: Result) -> NDArray[np.int64]:
     return np.asarray(result.arrays[next(key for key in keys if key in result.arrays)], dtype=np.int64)
 
 
-def classes_of_groups(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
+def find_group_classes(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
     """Return the class of each group of a result by its name: (k,) int64, -1 for new groups.
 
     Args:

@@ -12,8 +12,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings_as_images import RowData
-from labelkit.commands.common.labels import listing_with_labels
+from labelkit.commands.common.embeddings_as_images import EmbeddingDataset
+from labelkit.commands.common.labels import override_listing_labels
 from labelkit.data.batch import DataInfo
 from labelkit.data.datasets import ImageDataset, join_datasets
 from labelkit.data.named.benchmark_classes import benchmark_classes
@@ -24,14 +24,14 @@ from labelkit.data.splits import (
     choose_classes,
     class_halves_split,
     classes_by_name,
+    draw_holdout_rows,
     few_labels_split,
-    first_per_class,
     gcd_split,
-    given_split,
-    holdout_rows,
     long_tail_split,
     no_labels_split,
     read_class_words,
+    select_first_per_class,
+    use_dataset_labels,
 )
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.base import flag
@@ -80,7 +80,7 @@ def draw_holdout(
     if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)
     else:
-        rows = holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
+        rows = draw_holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
     if len(rows) == 0:
         raise ConfigError(
             option, "no image is held out, since each class keeps one for training", "Use a data set with more images."
@@ -115,7 +115,7 @@ class PreparedData:
     replaces_splits: bool = False
     num_objects: int | None = None
     objects_digest: str = ""
-    rows: RowData | None = None
+    rows: EmbeddingDataset | None = None
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of images, labels and classes."""
@@ -170,7 +170,7 @@ class PreparedData:
         }
 
 
-def open_training_rows(config: DataConfig) -> RowData | None:
+def open_training_rows(config: DataConfig) -> EmbeddingDataset | None:
     """Open the store whose embeddings are trained on; return ``None`` if training uses images.
 
     Raises:
@@ -179,7 +179,7 @@ def open_training_rows(config: DataConfig) -> RowData | None:
     """
     if not isinstance(config, RowOptions) or config.index is None:
         return None
-    stored = RowData.from_store(config.index, views=config.row_views)
+    stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
     if stored.views is not None and (changed := config.overridden_option()):
         problem = f"has no effect with stored views, which {config.index} contains"
         raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
@@ -197,13 +197,13 @@ def list_dataset(config: DataConfig) -> ImageDataset:
         config.dataset,
         data_root=config.data_root,
         download=config.download,
-        any_classes=config.knows_classes,
+        any_classes=config.has_label_split,
         label_column=column,
         **config.listing(),
     )
 
 
-def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
+def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
     """List the data set with holdout options applied; return it and the names of the held-out images.
 
     Raises:
@@ -220,7 +220,7 @@ def read_listing(config: DataConfig, stored: RowData | None = None) -> tuple[Ima
         dataset = list_dataset(config)
     dataset = _with_labels_option(config, dataset)
     if config.holdout_classes is not None:
-        with _asked_by("--holdout-classes"):
+        with _raise_as_option_error("--holdout-classes"):
             chosen = choose_classes(config.holdout_classes, dataset.class_names)
         rows = np.flatnonzero(np.isin(dataset.labels, chosen))
         held_out = tuple(dataset.sample_ids[row] for row in rows)
@@ -252,7 +252,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
             current_progress().message(
                 f"labels from {config.labels}; folder names are not used as classes (to use both: --label-split given)"
             )
-    return listing_with_labels(dataset, config.labels, config.label_column, own=own)
+    return override_listing_labels(dataset, config.labels, config.label_column, own=own)
 
 
 def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
@@ -263,7 +263,7 @@ def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
     """
     if split == "all" or (split == "auto" and "train" not in dataset.split_names):
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
-    with _asked_by("--split"):
+    with _raise_as_option_error("--split"):
         rows = dataset.in_split("train" if split == "auto" else split)
     if split == "auto" and len(rows) < len(dataset):
         counts = Counter(dataset.split_names[i] if i >= 0 else "no split" for i in np.delete(dataset.splits, rows))
@@ -284,7 +284,7 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
     chosen = dataset.select(choose_split_rows(dataset, config.split))
     if config.max_per_class is None:
         return chosen
-    return chosen.select(first_per_class(chosen.labels, chosen.splits, config.max_per_class))
+    return chosen.select(select_first_per_class(chosen.labels, chosen.splits, config.max_per_class))
 
 
 def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
@@ -327,7 +327,7 @@ def _prepare_one(config: DataConfig) -> PreparedData:
 
 
 def prepare_listing(
-    config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: RowData | None = None
+    config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: EmbeddingDataset | None = None
 ) -> PreparedData:
     """Choose the images and usable labels of a data set that is already split.
 
@@ -344,7 +344,7 @@ def prepare_listing(
     if len(dataset.sample_ids) == 0:
         raise DatasetError(config.dataset, f"split {config.split} has no images", "Choose another --split.")
     if config.imbalance_factor is not None:
-        with _asked_by(f"--imbalance-factor {config.imbalance_factor:g}"):
+        with _raise_as_option_error(f"--imbalance-factor {config.imbalance_factor:g}"):
             classes = _classes_of(dataset, dataset.given)
             kept = long_tail_split(classes, imbalance_factor=config.imbalance_factor, seed=config.split_seed)
         dataset = dataset.select(kept)
@@ -386,11 +386,11 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         raise ConfigError(
             "--eval-split", f"{wanted} is used for training", "Choose another split, or pass --split or --holdout."
         )
-    with _asked_by("--eval-split"):
+    with _raise_as_option_error("--eval-split"):
         rows = listing.in_split(wanted)
     images = listing.select(rows)
     if config.max_per_class is not None:
-        images = images.select(first_per_class(images.labels, images.splits, config.max_per_class))
+        images = images.select(select_first_per_class(images.labels, images.splits, config.max_per_class))
     if not (images.labels >= 0).any():
         if config.judging_split == "auto":
             return None
@@ -415,11 +415,11 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
                 f"{outside:,} labels of images outside the train split are reserved for testing and not used"
             )
         given = given & in_training
-    kind, classes = _kind_of_split(config, dataset), _classes_of(dataset, given)
+    kind, classes = _resolve_label_split(config, dataset), _classes_of(dataset, given)
     if kind == "none":
         return no_labels_split(classes)
     if kind == "given":
-        return given_split(classes)
+        return use_dataset_labels(classes)
     if classes.count == 0:
         raise DatasetError(
             config.dataset,
@@ -433,10 +433,10 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
             raise ConfigError(
                 "--num-labels", "is required for --label-split few-labels", "Pass the total number of labels."
             )
-        with _asked_by("--num-labels"):
+        with _raise_as_option_error("--num-labels"):
             seed = config.split_seed if config.label_seed is None else config.label_seed
             return few_labels_split(classes, total=config.num_labels, seed=seed)
-    with _asked_by("--label-split class-halves"):
+    with _raise_as_option_error("--label-split class-halves"):
         return class_halves_split(classes)
 
 
@@ -444,7 +444,7 @@ def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
     return Classes(dataset.labels, given, len(dataset.class_names), dataset.class_names)
 
 
-def _kind_of_split(config: DataConfig, dataset: ImageDataset) -> str:
+def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
     """Resolve ``auto``, and reject options of another kind."""
     kind: str = config.label_split
     if _has_labels_option(config):
@@ -492,7 +492,7 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
     """Label some images of the old classes, which are those of the benchmark if there is one."""
     old_classes, new_classes = _old_and_new_classes(config, dataset)
     asked = "--old-classes" if config.old_classes is not None else "--label-split gcd"
-    with _asked_by(asked if config.num_old_classes is None else "--num-old-classes"):
+    with _raise_as_option_error(asked if config.num_old_classes is None else "--num-old-classes"):
         split = gcd_split(
             classes,
             old_classes=old_classes,
@@ -520,7 +520,7 @@ def _old_and_new_classes(
         DatasetError: the data set does not match its published list.
     """
     if config.old_classes is not None:
-        return chosen_old_classes(config.old_classes, dataset.class_names), None
+        return parse_old_classes(config.old_classes, dataset.class_names), None
     spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes
     if spec is None:
         return None, None
@@ -534,18 +534,18 @@ def _old_and_new_classes(
     return order[:num_old], order[num_old:]
 
 
-def chosen_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
     """Return the numbers of the classes that ``--old-classes`` names, in increasing order.
 
     Raises:
         ConfigError: a word names no class, or a file cannot be read.
     """
-    with _asked_by("--old-classes"):
+    with _raise_as_option_error("--old-classes"):
         return classes_by_name(read_class_words(words, class_names), class_names)
 
 
 @contextmanager
-def _asked_by(option: str) -> Iterator[None]:
+def _raise_as_option_error(option: str) -> Iterator[None]:
     """Turn a ``DatasetError`` about a split into a ``ConfigError`` about the option that requests it."""
     try:
         yield
@@ -568,6 +568,6 @@ def restore_info(saved: Mapping[str, Any]) -> DataInfo:
     )
 
 
-def info_record(info: DataInfo) -> dict[str, Any]:
+def serialize_data_info(info: DataInfo) -> dict[str, Any]:
     """Return the part of ``DataInfo`` that a run saves."""
     return {key: value for key, value in asdict(info).items() if key not in ("labels", "row_center")}

@@ -90,11 +90,11 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
             task.advance()
     values: dict[str, object] = {"data_root": config.data_root, "datasets": [_record(*row) for row in rows]}
     if config.dataset is not None:
-        return SimpleResult(values, shown=(_closely(*rows[0]),), fault=rows[0][1].fault)
-    return SimpleResult(values, shown=_briefly(config.data_root, rows))
+        return SimpleResult(values, shown=(_build_detail_table(*rows[0]),), fault=rows[0][1].fault)
+    return SimpleResult(values, shown=_build_overview_tables(config.data_root, rows))
 
 
-def _briefly(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> tuple[Table, ...]:
+def _build_overview_tables(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> tuple[Table, ...]:
     """Return tables of the contents found, the sources, and the faults."""
     columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
     here = [_state_row(spec, found) for spec, found in rows]
@@ -160,7 +160,7 @@ def _of(found: int | None, expected: int) -> Cell:
     return f"{found:,} of {expected:,}"
 
 
-def _closely(spec: DatasetSpec, inventory: Inventory) -> Table:
+def _build_detail_table(spec: DatasetSpec, inventory: Inventory) -> Table:
     rows: list[tuple[Cell, Cell, Cell]] = [
         ("state", None, inventory.state),
         *((f"{split} images", str(count), inventory.found.get(split)) for split, count in spec.num_images.items()),

@@ -17,17 +17,22 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule
 from labelkit.algorithms.confidences import Confidences, Temperatures, concatenate, confidences, reorder
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.apply import apply_to_rows, check_cluster
 from labelkit.commands.common.embeddings import stored_rows
-from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, make_labeled_array, network_saw_labels
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, LEFT_OUT, NEW, UNSURE
-from labelkit.commands.discover.calibrate import Calibration, calibrate, hidden_label_evidence, labeled_evidence
+from labelkit.commands.discover.calibrate import (
+    Calibration,
+    calibrate,
+    collect_hidden_label_evidence,
+    collect_labeled_evidence,
+)
 from labelkit.commands.discover.grouping import GroupedRows, Grouping, group_by_hierarchy, read_grouping
-from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, weigh_labels
+from labelkit.commands.discover.label_weights import LABEL_WEIGHTS, compute_label_weights
 from labelkit.commands.discover.options import DiscoverAnswerConfig
 from labelkit.errors import DatasetError, StoreError
 from labelkit.formatting import percent
@@ -35,7 +40,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import check_new_result, free_name, write_result
+from labelkit.store.results import check_new_result, find_free_name, write_result
 
 COLUMNS = (
     *("path", "label_or_group", "kind", "confidence", "margin", "runner_up"),
@@ -46,7 +51,7 @@ COLUMNS = (
 _FEW_LABELS = 10
 _NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
 
-_MOST_NEW = 0.95
+_MAX_NEW = 0.95
 """Maximum share of the images that is assumed to be of new classes because of the number of new groups."""
 
 _UNNOTICED, _UNNOTICED_LABELS = 0.1, 5
@@ -85,7 +90,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     """
     check_cluster(config.ray_address)
     store = open_store(config.index)
-    name = config.result or ("answer" if config.overwrite else free_name(store, "answer"))
+    name = config.result or ("answer" if config.overwrite else find_free_name(store, "answer"))
     table_path = config.csv or store.path.with_name(f"{store.path.stem}.{name}.csv")
     check_output(config, table_path, "csv", "--csv", "--result")
     check_new_result(store, name, overwrite=config.overwrite, kind="answers")
@@ -101,7 +106,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         )
     weights = None
     if config.previous is not None:
-        weights = weigh_labels(store, rows, given, config.previous, config.previous_result or "answer")
+        weights = compute_label_weights(store, rows, given, config.previous, config.previous_result or "answer")
     answers = _answer_all(config, store, read, weights)
     found = answers.found
     has_evidence = answers.calibration.evidence.num_labels > 0
@@ -118,7 +123,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     arrays = _arrays(store, read, answers, decisions)
     if expected is None:
         del arrays["expected"]
-    arrays |= labeled_array(store, rows, given)
+    arrays |= make_labeled_array(store, rows, given)
     if weights is not None:
         column = np.ones(store.n, dtype=np.float32)
         column[rows] = weights
@@ -128,7 +133,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
         store,
         name,
         kind="answers",
-        arrays={**arrays, "metrics": jsonable(metrics)},  # type: ignore[dict-item]  # an object, as metrics may be
+        arrays={**arrays, "metrics": to_json_types(metrics)},  # type: ignore[dict-item]  # an object, as metrics may be
         params={
             **{key: value for key, value in options if key not in _NO_PARAMETERS},
             **({"labels": given.source} if given.source else {}),
@@ -201,7 +206,7 @@ def _predict(
     assert rule.temperatures is not None
     parts, expected = [], []
     for block in blocks(len(rows), numbers_per_row):
-        shares = rule.predict_shares(rows[block], stored)
+        shares = rule.predict_probabilities(rows[block], stored)
         parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
         expected.append(confidences(shares, rule.class_of_group, likeliest).confidence)
     return concatenate(parts), np.concatenate(expected)
@@ -226,14 +231,14 @@ def _answer(
             "has no usable labels, and confidence cannot be calibrated without labels",
             "Embed a data set with labels, or pass some with --labels or --calibration-labels FILE.",
         )
-    judge = RowClassifier(grouping.features, labels, weights)
+    judge = RefittableClassifier(grouping.features, labels, weights)
     class_of_group = grouping.class_of_group
     weight = grouping.group_weight
     shares = judge.shares(labels, grouping.group_ids, class_of_group, group_weight=weight)
-    new_share = _new_share(grouping, shares, unlabeled)
+    new_share = _estimate_new_fraction(grouping, shares, unlabeled)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
-        evidence = hidden_label_evidence(
+        evidence = collect_hidden_label_evidence(
             judge,
             labels,
             grouping.group_ids,
@@ -246,7 +251,7 @@ def _answer(
     else:
         fresh = _given_labels(config.calibration_labels, store, grouping, unlabeled, given.class_names)
         calibration_rows = fresh >= 0
-        evidence = labeled_evidence(shares, class_of_group, fresh)
+        evidence = collect_labeled_evidence(shares, class_of_group, fresh)
     calibration = calibrate(evidence)
     found = confidences(shares, class_of_group, calibration.cautious)
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
@@ -257,7 +262,7 @@ def _answer(
     return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
 
 
-def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
+def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
     """Estimate the share of the unlabeled rows that are of new classes.
 
     It is the share of rows predicted as a new group, or, if larger, the share that the new groups would have if all
@@ -269,7 +274,7 @@ def _new_share(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArr
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
     share = float(is_new[in_use].mean())
     least = min(_UNNOTICED, _UNNOTICED_LABELS / max(1, int((~unlabeled).sum()))) if grouping.looked_for_new else 0.0
-    return max(least, named, min(_MOST_NEW, share * len(unlabeled) / int(unlabeled.sum())))
+    return max(least, named, min(_MAX_NEW, share * len(unlabeled) / int(unlabeled.sum())))
 
 
 def _given_labels(
@@ -284,7 +289,7 @@ def _given_labels(
     Raises:
         DatasetError: images are not in the store, or training may have used the labels of all.
     """
-    given = labels_to_use(path, store, grouping.rows, own_labels=False)
+    given = choose_usable_labels(path, store, grouping.rows, own_labels=False)
     number = {text: label for label, text in enumerate(class_names)}
     numbers = np.array([number.setdefault(text, len(number)) for text in given.class_names], dtype=np.int64)
     fresh = given.labeled & unlabeled & ~store.trained_rows()[grouping.rows]

@@ -32,12 +32,12 @@ from labelkit.algorithms.calibration import (
     reliability,
     risk_coverage,
 )
-from labelkit.algorithms.confidences import Temperatures, calibrated_confidences, log_shares
-from labelkit.algorithms.few_label_classifier import RowClassifier
+from labelkit.algorithms.confidences import Temperatures, calibrated_confidences, compute_log_probabilities
+from labelkit.algorithms.few_label_classifier import RefittableClassifier
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.projection import principal_directions
-from labelkit.commands.discover.label_weights import without_corrections
+from labelkit.commands.discover.label_weights import drop_low_weight_labels
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.progress import current_progress
 
@@ -50,7 +50,7 @@ _HIDDEN_CLASSES: Final = 0.2
 #: Number of principal directions that rounds use for their groups; this takes a tenth of the time of 1,280 dimensions.
 _DIRECTIONS: Final = 128
 #: Minimum number of answers of a kind for it to have its own temperature.
-_FEWEST_ROWS: Final = 10
+_MIN_ROWS: Final = 10
 #: Number of standard errors by which temperatures are raised for caution. With new groups, where less is known, this
 #: is the upper limit in nine of ten cases.
 _CAUTION: Final = 0.5
@@ -113,8 +113,8 @@ class Calibration:
     aurc: float | None
 
 
-def hidden_label_evidence(
-    judge: RowClassifier,
+def collect_hidden_label_evidence(
+    judge: RefittableClassifier,
     labels: Ints,
     group_ids: Ints,
     class_of_group: Ints,
@@ -158,11 +158,11 @@ def hidden_label_evidence(
         for number in range(_ROUNDS):
             generator = keyed_generator(seed, "calibration", epoch=number)
             whole = np.take(turn, np.arange(num_whole) + number * num_whole, mode="wrap")
-            kept, tested = _hide(labels, own, whole, generator)
+            kept, tested = _hide_labels(labels, own, whole, generator)
             left = own[kept >= 0].sum() / len(np.unique(kept[kept >= 0]))
             factors.append((1 + len(classes) / own[labels >= 0].sum()) / (1 + 1 / left))
             with one_blas_thread:
-                tree = build_hierarchy(features, without_corrections(kept, own), generator=generator)
+                tree = build_hierarchy(features, drop_low_weight_labels(kept, own), generator=generator)
             wanted = min(max(num_groups, tree.fewest), tree.most)
             ids, count = tree.cut(wanted, min_size=min_size)
             # all rounds have the same number of shares: groups that a round cannot make are empty
@@ -180,7 +180,7 @@ def hidden_label_evidence(
     return Evidence(scores, named_new, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 
-def labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
+def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
     """Collect evidence for calibration from rows whose labels the predictions did not use.
 
     Args:
@@ -203,10 +203,10 @@ def _look(
     if of_new.any():
         groups = np.where(named_new[of_new], named[of_new], -1)
         correct[of_new] = np.nan_to_num(leave_one_out_agreement(groups, classes[of_new]), nan=0.5)
-    return log_shares(shares[rows]), named_new, correct, of_new
+    return compute_log_probabilities(shares[rows]), named_new, correct, of_new
 
 
-def _hide(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
+def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
     """Return the labels that a round keeps, and the rows it hides; a class keeps a label unless it is fully hidden.
 
     Labels with the largest weights are hidden first; the sum of the weights limits their number, so that some remain.
@@ -238,7 +238,7 @@ def calibrate(evidence: Evidence) -> Calibration:
     caution = _CAUTION_WITH_NEW if evidence.named_new.any() else _CAUTION
     kinds = []
     for kind in (~evidence.named_new, evidence.named_new):
-        if kind.sum() < _FEWEST_ROWS or not weights[kind].any():
+        if kind.sum() < _MIN_ROWS or not weights[kind].any():
             kind = np.ones(len(named), dtype=np.bool_)
         kinds.append(
             fit_temperatures(scores[kind], named[kind], correct[kind], weights=weights[kind], cautions=(caution, 0.0))

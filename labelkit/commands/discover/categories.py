@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.row_blocks import StoredRows, iterate_blocks
-from labelkit.commands.common.embeddings import never_negative, split_rows, stored_rows
-from labelkit.commands.common.labels import UsableLabels, labeled_array, labels_to_use, network_saw_labels
+from labelkit.commands.common.embeddings import is_nonnegative, split_rows, stored_rows
+from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, make_labeled_array, network_saw_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_earlier
-from labelkit.commands.discover.label_weights import weigh_labels, without_corrections
+from labelkit.commands.common.stable_ids import Groups, assign_stable_ids, read_previous_groups
+from labelkit.commands.discover.label_weights import compute_label_weights, drop_low_weight_labels
 from labelkit.commands.discover.num_classes import choose_num_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -53,23 +53,27 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    given = choose_usable_labels(
+        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
+    )
     labels = given.labels
     params = {name: getattr(config, name) for name in _PARAMETERS}
     # how the groups are made, for commands that make them again
     params |= {"grouping": "tree"} | ({} if config.num_classes is None else {"num_classes": config.num_classes})
     _check_name(config, store, params)
-    earlier = read_earlier(config, config.result or "categories")
+    earlier = read_previous_groups(config, config.result or "categories")
     # a tree reads the rows a few times, k-means until it converges
     in_blocks = config.criterion != "published"
     features = stored_rows(store, rows, unit=True, in_blocks=in_blocks)
     # the tree is better on square roots; the test for classes without a label is not
-    roots = in_blocks and never_negative(store)
+    roots = in_blocks and is_nonnegative(store)
     grouped = stored_rows(store, rows, unit=True, roots=True, in_blocks=True) if roots else features
     started = time.monotonic()
     drawn = labels
     if config.previous is not None and config.previous_answers is not None:
-        drawn = without_corrections(labels, weigh_labels(store, rows, given, config.previous, config.previous_answers))
+        drawn = drop_low_weight_labels(
+            labels, compute_label_weights(store, rows, given, config.previous, config.previous_answers)
+        )
     with current_progress().task("a tree of groups", total=None):
         tree = build_hierarchy(grouped, drawn, generator=keyed_generator(config.seed, "cluster"))
     judgement = choose_num_classes(config, given.where, features, drawn, tree)
@@ -168,8 +172,8 @@ def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
         config,
         np.arange(store.n),
         _Classes(cluster_ids, class_of_output, confidence=confidence),
-        labels_to_use(None, store, np.arange(store.n, dtype=np.int64)),
-        read_earlier(config, config.result or "head"),
+        choose_usable_labels(None, store, np.arange(store.n, dtype=np.int64)),
+        read_previous_groups(config, config.result or "head"),
         params={"num_classes": outputs, "temperature": config.temperature},
         extra={"num_classes": outputs},
         table=None,
@@ -199,7 +203,7 @@ def _write(
         "names": names,
         "new_classes": is_new.astype(np.uint8),
         **lasting.arrays(),
-        **labeled_array(store, rows, given),
+        **make_labeled_array(store, rows, given),
     }
     if found.centroids is not None:
         arrays["centroids"] = lasting.place(found.centroids.astype(np.float32))

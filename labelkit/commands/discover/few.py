@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.labels import UsableLabels, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, choose_usable_labels
 from labelkit.commands.common.outputs import check_output
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
+from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.commands.discover.tables import DiscoveredImage, discovered_table_text
+from labelkit.commands.discover.tables import DiscoveredImage, format_discovered_table
 from labelkit.data.splits import Classes, few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
@@ -106,7 +106,7 @@ def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
         found,
         found.distance if by_distance else found.entropy,
         "distance" if by_distance else "entropy",
-        {"beta": 1 / labeled_classes, "disagreement": jsonable(found.disagreement)},
+        {"beta": 1 / labeled_classes, "disagreement": to_json_types(found.disagreement)},
         arrays,
     )
 
@@ -276,7 +276,7 @@ def _write(
             "label_source": "drawn" if config.num_labels is not None else next(iter(given.source), "store"),
             **({"labels": given.source} if given.source else {}),
             "exhausted": found.exhausted,
-            "per_class_report": [jsonable(report) for report in found.per_class],
+            "per_class_report": [to_json_types(report) for report in found.per_class],
             **params,
         },
         stage=" ".join(config.command),
@@ -287,7 +287,7 @@ def _write(
         DiscoveredImage(store.sample_ids[int(row)], given.class_names[label], float(score), int(rank), int(number))
         for row, label, score, rank, number in columns
     ]
-    commit_bytes(task.table_path, discovered_table_text(table))
+    commit_bytes(task.table_path, format_discovered_table(table))
     return path
 
 
@@ -344,7 +344,9 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
     Raises:
         DatasetError: there are no labels, a file names unknown images, or more labels are to be drawn than exist.
     """
-    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    given = choose_usable_labels(
+        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
+    )
     if config.num_labels is not None:
         truth, class_names = given.truth, given.class_names
         if not (truth >= 0).any():

@@ -48,7 +48,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     rounds: int = _NUMBER(1, "Number of rounds; each round treats the images found in earlier rounds as labeled.", ge=1)
 
     @model_validator(mode="after")
-    def _one_choice_of_labels_and_number(self) -> DiscoverFewConfig:
+    def _check_labels_or_number(self) -> DiscoverFewConfig:
         if self.labels is not None and self.num_labels is not None:
             raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
@@ -78,7 +78,7 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 
     @model_validator(mode="after")
-    def _fusion_needs_stores(self) -> DiscoverSnowballConfig:
+    def _check_fusion_stores(self) -> DiscoverSnowballConfig:
         if self.fuse_with and self.fusion == "none":
             raise ValueError("--fuse-with requires --fusion distance, cascade or rank")
         if not self.fuse_with and self.fusion != "none":
@@ -115,7 +115,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     classes: tuple[str, ...] | None = _IMAGES(None, "Show only these classes, comma-separated.")
 
     @model_validator(mode="after")
-    def _options_fit_each_other(self) -> ShowDiscoveredConfig:
+    def _check_option_combinations(self) -> ShowDiscoveredConfig:
         if self.result is not None and self.table is not None:
             raise ValueError("pass either --result (stored next to the store) or --table (a CSV), not both")
         return self

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import square_roots
-from labelkit.commands.common.embeddings import check_features, never_negative, unit_rows
-from labelkit.commands.common.labels import UsableLabels, class_names_of, labels_to_use
-from labelkit.commands.common.stored_predictions import classes_of_groups
+from labelkit.commands.common.embeddings import check_features, is_nonnegative, unit_rows
+from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, collect_class_names
+from labelkit.commands.common.stored_predictions import find_group_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -21,7 +21,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
 
 #: Maximum number of rows, drawn at random, that are predicted jointly; the others are predicted from these.
-MOST_TOGETHER = 50_000
+MAX_TOGETHER = 50_000
 _PREFERRED = ("head", "categories", "ss-kmeans")
 _SHOWN = 5
 
@@ -119,11 +119,11 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     params = result.params
     group_ids = ids[rows]
     calibrating = np.zeros(len(rows), dtype=bool)
-    if config.calibration_labels is not None and len(rows) > MOST_TOGETHER:
-        calibrating = labels_to_use(config.calibration_labels, store, rows, own_labels=False).labeled
-    places = representative_rows(labels, calibrating, MOST_TOGETHER, config.seed)
+    if config.calibration_labels is not None and len(rows) > MAX_TOGETHER:
+        calibrating = choose_usable_labels(config.calibration_labels, store, rows, own_labels=False).labeled
+    places = choose_representative_rows(labels, calibrating, MAX_TOGETHER, config.seed)
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
-    roots = unit and never_negative(store)
+    roots = unit and is_nonnegative(store)
     features = square_roots(features) if roots else features
     least, weight = params.get("min_size"), params.get("group_weight")
     grouping = Grouping(
@@ -187,10 +187,12 @@ def _labels(
     Raises:
         StoreError: a labeled class has no group.
     """
-    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    given = choose_usable_labels(
+        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
+    )
     class_names = given.class_names
-    class_names += tuple(name for name in class_names_of(store, result) if name not in class_names)
-    class_of_group = classes_of_groups(store, result, class_names)
+    class_names += tuple(name for name in collect_class_names(store, result) if name not in class_names)
+    class_of_group = find_group_classes(store, result, class_names)
     labels = given.labels
     source = given.source
     if config.labels is None and config.own_labels and "labeled" in result.arrays:
@@ -210,7 +212,7 @@ def _labels(
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group
 
 
-def representative_rows(
+def choose_representative_rows(
     labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
 ) -> NDArray[np.int64]:
     """Choose at most ``most`` representative rows, and return their sorted positions (m,).

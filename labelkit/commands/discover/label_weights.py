@@ -32,7 +32,7 @@ LABEL_WEIGHTS = "label_weights"
 """Column of the result with the weight of each label, (n,) float32."""
 
 
-def weigh_labels(
+def compute_label_weights(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels, previous: Path, result: str
 ) -> NDArray[np.float64]:
     """Weigh the labels given since an earlier prediction, (n,) float64 in (0, 1]; others keep their earlier weight.
@@ -69,7 +69,7 @@ def weigh_labels(
     return weights
 
 
-def without_corrections(labels: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
+def drop_low_weight_labels(labels: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
     """Omit labels (n,) with a weight below one half, except in classes that have no others; -1 = no label.
 
     Groups made with such labels extend into other classes, and the images around them would look like separate classes.

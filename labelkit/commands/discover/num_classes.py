@@ -25,14 +25,14 @@ from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
 
 #: Maximum number of rows of which all pairs are compared, to test and to count dense groups.
-_MOST_ROWS = 2000
+_MAX_ROWS = 2000
 # Labeled rows that are used of each labeled class, even if few rows are drawn.
 _LABELS_KEPT = 10
 # The range is extended up to here while its maximum fits best.
-_MOST_TRIED = 1000
+_MAX_TRIED = 1000
 #: Upper limit on the number of unlabeled classes to try: the larger of this number and this many per labeled class.
 #: With few labels, more cannot be distinguished from none, and hundreds of groups are of no use.
-_FEWEST_NEW, _NEW_PER_LABELED = 10, 2
+_MIN_NEW, _NEW_PER_LABELED = 10, 2
 _NUM_INITS = 10
 _STEP = 1.2  # factor between numbers of groups without a label that are tried, above five
 
@@ -106,14 +106,14 @@ def choose_num_classes(
     """
     num_old = len(tree.labels)
     if config.num_classes is not None:
-        return _given(config, config.num_classes, tree)
+        return _use_known_number(config, config.num_classes, tree)
     if config.new_classes not in ("auto", "some"):
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
             raise DatasetError(
                 where, "has no usable labels for --new-classes none", "Pass labels, or another --new-classes."
             )
-        return _given(config, number, tree)
+        return _use_known_number(config, number, tree)
     if config.criterion == "published":
         return _published(config, where, features[:], labels, tree.most)
     if num_old == 1 and (labels >= 0).all():
@@ -122,7 +122,7 @@ def choose_num_classes(
     return _estimated(config, features, labels, tree)
 
 
-def _given(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> NumClassesChoice:
+def _use_known_number(config: DiscoverCategoriesConfig, number: int, tree: Hierarchy) -> NumClassesChoice:
     """Use a known number of classes."""
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
@@ -143,7 +143,7 @@ def _estimated(
     used = _rows_to_use(config, labels, tree.labels)
     rows = np.asarray(features[used])
     if (labels >= 0).all():
-        return replace(_given(config, num_old, tree), notes=())
+        return replace(_use_known_number(config, num_old, tree), notes=())
     if (rows == rows[0]).all():
         problem = f"all {len(labels)} embeddings are equal, so classes cannot be distinguished"
         raise DatasetError(str(config.index), problem, "Embed different images, or use another backbone.")
@@ -154,7 +154,7 @@ def _estimated(
     chance, choice, weight = None, None, 1.0
     if num_old > 1:
         if config.max_classes is None:
-            high = max(low, min(high, num_old + max(_FEWEST_NEW, _NEW_PER_LABELED * num_old)))
+            high = max(low, min(high, num_old + max(_MIN_NEW, _NEW_PER_LABELED * num_old)))
         numbers = sorted({num_old, *_numbers_between(low, high)})
         with current_progress().task("checking for classes without labels", total=None):
             looked = estimate_unlabeled_groups(
@@ -169,11 +169,11 @@ def _estimated(
                 "no class has two labels, so it is unknown whether there are classes without labels: if there are, "
                 "pass --new-classes some, or their number"
             )
-            return replace(_given(config, num_old, tree), notes=tuple(notes))
+            return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
             best, chance = looked.best(some=some), None if some else looked.chance
             if best == 0:
-                return _no_others(config, tree, looked.chance, notes)
+                return _use_labeled_classes_only(config, tree, looked.chance, notes)
             low_best, high_best = looked.plausible_range(best)
             choice = NumClassesEstimate(
                 num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
@@ -193,7 +193,7 @@ def _estimated(
         chance_all_labeled=chance,
         group_weight=weight,
     )
-    return replace(judgement, notes=(*notes, *_note_of_end(judgement)))
+    return replace(judgement, notes=(*notes, *_explain_bound(judgement)))
 
 
 def _numbers_between(low: int, high: int) -> list[int]:
@@ -205,7 +205,7 @@ def _numbers_between(low: int, high: int) -> list[int]:
     return [*found, high]
 
 
-def _no_others(
+def _use_labeled_classes_only(
     config: DiscoverCategoriesConfig, tree: Hierarchy, chance: float, notes: Sequence[str]
 ) -> NumClassesChoice:
     """Conclude that the labeled classes are all classes."""
@@ -214,10 +214,10 @@ def _no_others(
         "no class without labels was found by hiding labels in turn; a small one can be missed. If there are further "
         "classes, pass --new-classes some, or their number"
     )
-    return replace(_given(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
+    return replace(_use_known_number(config, number, tree), notes=(said, *notes), chance_all_labeled=chance)
 
 
-def _note_of_end(judgement: NumClassesChoice) -> list[str]:
+def _explain_bound(judgement: NumClassesChoice) -> list[str]:
     """Return a note if the choice is only a bound, with what to do."""
     best = judgement.choice.best
     if judgement.is_upper_bound:
@@ -233,15 +233,15 @@ def _rows_to_use(
     config: DiscoverCategoriesConfig, labels: NDArray[np.int64], classes: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Draw a number of rows of which all pairs can be compared, with some labeled ones of each class."""
-    if len(labels) <= _MOST_ROWS:
+    if len(labels) <= _MAX_ROWS:
         return np.arange(len(labels), dtype=np.int64)
-    kept = max(1, min(_LABELS_KEPT, _MOST_ROWS // max(1, 2 * len(classes))))
+    kept = max(1, min(_LABELS_KEPT, _MAX_ROWS // max(1, 2 * len(classes))))
     order = keyed_generator(config.seed, "class number").permutation(len(labels))
     first = [order[labels[order] == label][:kept] for label in classes]
     chosen = np.zeros(len(labels), dtype=bool)
     chosen[np.concatenate([*first, np.empty(0, dtype=np.int64)])] = True
     others = order[~chosen[order]]
-    chosen[others[: max(0, _MOST_ROWS - int(chosen.sum()))]] = True
+    chosen[others[: max(0, _MAX_ROWS - int(chosen.sum()))]] = True
     return np.flatnonzero(chosen)
 
 
@@ -257,7 +257,7 @@ def _bounds(
         problem = f"{num_rows} images are too few to distinguish {least} or more classes"
         raise DatasetError(str(config.index), problem, "Embed more images.")
     low = max(config.min_classes or 0, least)
-    high = config.max_classes or min(most, max(low, min(_MOST_TRIED, num_rows // share)))
+    high = config.max_classes or min(most, max(low, min(_MAX_TRIED, num_rows // share)))
     if not low <= high <= most:
         at_fault = "--min-classes" if low > most else "--max-classes"
         problem = f"cannot search from {low} to {high} classes among {num_rows} images"
@@ -288,7 +288,7 @@ def _published(
                 num_inits=_NUM_INITS,
                 progress=lambda number, score: task.advance(1, classes=number, score=round(score, 4)),
             )
-        further = min(2 * high, most, _MOST_TRIED)
+        further = min(2 * high, most, _MAX_TRIED)
         if config.max_classes is not None or found.best < high or further <= high:
             break
         notes.append(f"the maximum of {high} classes fitted best, so up to {further} classes were tried")
@@ -300,4 +300,4 @@ def _published(
     near = [number for number, score in found.curve if score >= top - np.sqrt(moved * (1 - moved) / (count + 2))]
     choice = NumClassesEstimate(found.best, min(near), max(near), numbers, scores)
     judgement = NumClassesChoice(choice, (low, high), is_lower_bound=found.best == numbers[-1] and low < high)
-    return replace(judgement, notes=(*notes, *_note_of_end(judgement)))
+    return replace(judgement, notes=(*notes, *_explain_bound(judgement)))

@@ -68,7 +68,7 @@ class DiscoverCategoriesConfig(
     seed: int = Field(0, ge=0, description="Random seed.")
 
     @model_validator(mode="after")
-    def _a_known_number_is_not_searched(self) -> DiscoverCategoriesConfig:
+    def _reject_search_for_known_number(self) -> DiscoverCategoriesConfig:
         if self.previous_answers is not None and self.previous is None:
             raise ValueError("--previous-answers requires --previous STORE")
         for name in ("min_classes", "max_classes"):
@@ -130,7 +130,7 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")
 
     @model_validator(mode="after")
-    def _earlier_predictions_of_a_store(self) -> DiscoverAnswerConfig:
+    def _check_previous_result(self) -> DiscoverAnswerConfig:
         if self.previous_result is not None and self.previous is None:
             raise ValueError("--previous-result requires --previous STORE")
         return self

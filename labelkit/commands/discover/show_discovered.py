@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
-from labelkit.commands.common.images.read import indexed_images, pixels_by_name
+from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND
 from labelkit.commands.discover.few_options import ShowDiscoveredConfig
@@ -54,7 +54,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         raise ConfigError("--index", "is missing", "Pass a store with a result, or a CSV with --table.")
     store = None if config.index is None else open_store(config.index)
     if store is not None:
-        images = indexed_images(store, config.dataset, config.data_root)
+        images = open_store_images(store, config.dataset, config.data_root)
     elif config.dataset is not None:
         images = load_dataset(config.dataset, data_root=config.data_root)
     else:
@@ -163,7 +163,7 @@ def _class_cells(shown: _Shown) -> list[list[Cell]]:
 
 def _write_sheet(config: ShowDiscoveredConfig, shown: _Shown, images: ImageDataset) -> Path:
     """Draw a heading and lines of images for each class."""
-    pixels_of = pixels_by_name(images)
+    pixels_of = make_pixel_reader(images)
     lines: list[list[Picture]] = []
     for name, count, wrong in _class_cells(shown):
         mine = [image for image in shown.found if image.label == name][: config.num_images]

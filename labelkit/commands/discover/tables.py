@@ -37,7 +37,7 @@ class DiscoveredImage:
     round: int
 
 
-def discovered_table_text(found: Sequence[DiscoveredImage]) -> bytes:
+def format_discovered_table(found: Sequence[DiscoveredImage]) -> bytes:
     """Return discovered images as a CSV table, best rank first."""
     best_first = sorted(found, key=lambda image: image.rank)
     lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)

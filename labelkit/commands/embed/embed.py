@@ -19,15 +19,21 @@ from torch import Tensor, nn
 from labelkit import __version__
 from labelkit.commands.common.apply import apply, check_cluster
 from labelkit.commands.common.initialize import describe_weights
-from labelkit.commands.common.locations import remember_images, remember_model
+from labelkit.commands.common.locations import record_image_location, record_model_location
 from labelkit.commands.common.networks import (
     EmbeddingNetwork,
-    embedding_network,
-    numerics_record,
-    with_joined_tokens,
+    build_embedding_network,
+    collect_numerics_settings,
+    join_class_tokens,
 )
 from labelkit.commands.common.onnx_export import cache_onnx, missing_packages
-from labelkit.commands.common.onnx_session import OnnxNetwork, cached_onnx_network, has_onnx, onnx_record, onnx_version
+from labelkit.commands.common.onnx_session import (
+    OnnxNetwork,
+    is_onnx_enabled,
+    load_cached_onnx_network,
+    onnx_version,
+    read_onnx_record,
+)
 from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, patch_summary, plan_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
@@ -53,11 +59,11 @@ from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
-from labelkit.store.plans import EmbeddingPlan, continue_plan, recorded_numerics
+from labelkit.store.plans import EmbeddingPlan, continue_plan, read_recorded_numerics
 from labelkit.store.schema import VIEWS, name_bytes
 from labelkit.store.writer import shard_borders
 from labelkit.store.writing import EmbeddingRun
-from labelkit.training.compute_device import images_at_once
+from labelkit.training.compute_device import default_batch_size
 from labelkit.training.devices import Runtime
 
 
@@ -93,13 +99,13 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     if work.model.location is not None:
-        remember_model(store.model.weights_fingerprint, work.model.location)
-    remember_images(store.content_digest, config.dataset, config.data_root)
+        record_model_location(store.model.weights_fingerprint, work.model.location)
+    record_image_location(store.content_digest, config.dataset, config.data_root)
     return _summary(begun, store, embedded_now, time.monotonic() - started)
 
 
 @dataclass(frozen=True)
-class ViewDraws:
+class AugmentedViewPlan:
     """Augmented views to embed for each image: their number, recipe and seed.
 
     Attributes:
@@ -115,7 +121,7 @@ class ViewDraws:
     spec: ViewSpec
 
     @classmethod
-    def from_config(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> ViewDraws | None:
+    def from_config(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> AugmentedViewPlan | None:
         """Return the augmented views that the options request; ``None`` if they request none.
 
         Args:
@@ -175,7 +181,7 @@ class _Work:
     computing: Computing
     order: NDArray[np.int64] | None
     reused: tuple[EmbeddingStore, ...]
-    draws: ViewDraws | None
+    draws: AugmentedViewPlan | None
     patch_shape: tuple[int, int, int] | None
     reader: Reader
     quick: OnnxNetwork | None = None
@@ -188,7 +194,7 @@ class _Work:
         return self.model.network.embed(images)
 
 
-class _Begun(NamedTuple):
+class _StartedRun(NamedTuple):
     """Embedding that has begun, with the runs that write the store and the patches (``None`` without patches)."""
 
     work: _Work
@@ -202,35 +208,35 @@ def _prepare(config: EmbedConfig) -> _Work:
     if config.checkpoint is None:
         dataset, labeled, old_classes = select_by_label_split(config)
         one_row = not config.dense and config.last_blocks == 1 and not config.mean_patch and config.image_size is None
-        model = embedding_network(config, dataset.in_channels, whole=one_row)
+        model = build_embedding_network(config, dataset.in_channels, whole=one_row)
     else:
-        model = embedding_network(config, 3)
+        model = build_embedding_network(config, 3)
         assert model.run_split is not None
         dataset = list_dataset(config)
         dataset, labeled, old_classes, order = select_by_run_split(
             config, model.run_split, model.network.num_outputs, dataset
         )
-    dataset, labeled = _some_images(config, dataset, labeled)
+    dataset, labeled = _limit_images(config, dataset, labeled)
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
-    model = with_joined_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
+    model = join_class_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0
-    computing = choose_computing(config, runtime, model, len(dataset), with_logits=with_logits)
-    draws = ViewDraws.from_config(config, dataset, model.view)
+    computing = choose_runtime(config, runtime, model, len(dataset), with_logits=with_logits)
+    draws = AugmentedViewPlan.from_config(config, dataset, model.view)
     plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(plan, reused, dataset)
     # an unfinished run keeps the listing that it began with; images added since then are for the next store
     plan = continue_plan(config.out, plan)
-    dataset = _listed_as(dataset, plan)
+    dataset = _restore_listing(dataset, plan)
     reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
     return _Work(config, model, dataset, plan, runtime, computing, order, reused, draws, shape, reader)
 
 
-def _begin(work: _Work) -> _Begun:
+def _begin(work: _Work) -> _StartedRun:
     """Begin or continue the run."""
     config, plan, network = work.config, work.plan, work.model.network
     patch_plan = None
@@ -240,11 +246,15 @@ def _begin(work: _Work) -> _Begun:
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     if work.computing.runtime == "onnx" and not run.already_done:
         work = replace(work, quick=onnx_network(network, plan.model))
-    return _Begun(work, run, patches)
+    return _StartedRun(work, run, patches)
 
 
 def _workers(
-    config: EmbedConfig, dataset: ImageDataset, model: EmbeddingNetwork, draws: ViewDraws | None, batch_size: int
+    config: EmbedConfig,
+    dataset: ImageDataset,
+    model: EmbeddingNetwork,
+    draws: AugmentedViewPlan | None,
+    batch_size: int,
 ) -> int:
     """Return the number of processes that decode; images in memory need none."""
     pixels = model.view.size**2 + (0 if draws is None else draws.count * draws.spec.size**2)
@@ -254,7 +264,7 @@ def _workers(
     return count_workers(config.num_workers, images, batch_bytes, current_progress().message)
 
 
-def _embed_pending(begun: _Begun) -> int:
+def _embed_pending(begun: _StartedRun) -> int:
     """Embed the missing parts of the store and the patches; return the number of embedded images."""
     work, run, patches = begun
     rows_missing = set(run.pending_parts())
@@ -291,7 +301,7 @@ def _embed_pending(begun: _Begun) -> int:
 
 
 @lru_cache(maxsize=1)
-def _begun(options: str) -> _Begun:
+def _begun(options: str) -> _StartedRun:
     """Begin the run in a process of a pool, only once."""
     return _begin(_prepare(EmbedConfig.model_validate(json.loads(options))))
 
@@ -311,7 +321,7 @@ def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[in
     return _embed_part(begun, *part, Task()), dict(begun.work.lost)
 
 
-def _published(begun: _Begun) -> EmbeddingStore:
+def _published(begun: _StartedRun) -> EmbeddingStore:
     """Join the parts, first of the store, then of the patches; return the store."""
     work, run, patches = begun
     shards = work.config.shards
@@ -329,7 +339,7 @@ def _published(begun: _Begun) -> EmbeddingStore:
     return store
 
 
-def _summary(begun: _Begun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+def _summary(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
     """Return the final report."""
     work, run, patches = begun
     out = work.config.out
@@ -357,7 +367,7 @@ def _summary(begun: _Begun, store: EmbeddingStore, embedded_now: int, seconds: f
     return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
 
 
-def _some_images(
+def _limit_images(
     config: EmbedConfig, dataset: ImageDataset, labeled: NDArray[np.bool_]
 ) -> tuple[ImageDataset, NDArray[np.bool_]]:
     """Apply ``--max-images``."""
@@ -367,7 +377,7 @@ def _some_images(
     return dataset.select(rows), labeled[rows]
 
 
-def _listed_as(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
+def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
     """Return the data set with the rows of a plan; files that vanished since are found to be missing when read."""
     ids = tuple(plan.sample_ids)
     if dataset.sample_ids == ids:
@@ -403,7 +413,7 @@ def _plan(
     dataset: ImageDataset,
     labeled: NDArray[np.bool_],
     old_classes: NDArray[np.bool_],
-    draws: ViewDraws | None,
+    draws: AugmentedViewPlan | None,
     *,
     with_logits: bool,
 ) -> EmbeddingPlan:
@@ -432,7 +442,7 @@ def _plan(
     )
 
 
-def _embed_part(begun: _Begun, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
+def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool, task: Task) -> int:
     """Embed the images of a part, but copy rows that other stores have; return the number of embedded images.
 
     The remaining images are batched within the part, so that its bytes depend on the plan alone.
@@ -527,7 +537,9 @@ def describe_plan(work: _Work) -> SimpleResult:
     """Estimate the time of an embedding by two batches of real images after a warm-up batch; no store is written."""
     config, runtime, computing, model, dataset = work.config, work.runtime, work.computing, work.model, work.dataset
     plan, shape, draws = work.plan, work.patch_shape, work.draws
-    quick = cached_onnx_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
+    quick = (
+        load_cached_onnx_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
+    )
     work = replace(work, quick=quick)
     rows = np.arange(min(len(dataset), 2 * plan.batch_size), dtype=np.int64)
     _embed_rows(work, rows[: plan.batch_size], None, Task())  # warm-up: the device starts and chooses kernels
@@ -588,7 +600,7 @@ class Computing:
     numerics: Mapping[str, Any]
 
 
-def choose_computing(
+def choose_runtime(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, num_images: int, *, with_logits: bool
 ) -> Computing:
     """Choose runtime and batch size from the options, else from an earlier run, else by the network.
@@ -603,10 +615,10 @@ def choose_computing(
     Raises:
         ConfigError: ``--runtime onnx`` is not possible.
     """
-    before = recorded_numerics(config.out, overwrite=config.overwrite)
-    batch_size = config.batch_size or int(before.get("batch_size") or images_at_once(runtime.device))
+    before = read_recorded_numerics(config.out, overwrite=config.overwrite)
+    batch_size = config.batch_size or int(before.get("batch_size") or default_batch_size(runtime.device))
     name = _chosen_runtime(config, runtime, model, num_images, before, with_logits=with_logits)
-    numerics = numerics_record(runtime, config.precision, batch_size)
+    numerics = collect_numerics_settings(runtime, config.precision, batch_size)
     if config.fast_decode:
         numerics["fast_decode"] = True
     if name == "onnx":
@@ -621,9 +633,9 @@ def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork
         ConfigError: the network cannot be exported.
     """
     cache_onnx(network, model)
-    found = cached_onnx_network(model, threads=torch.get_num_threads())
+    found = load_cached_onnx_network(model, threads=torch.get_num_threads())
     if found is None:
-        reason = (onnx_record(model) or {}).get("failed", "it could not be cached")
+        reason = (read_onnx_record(model) or {}).get("failed", "it could not be cached")
         raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
     return found
 
@@ -643,7 +655,7 @@ def _chosen_runtime(
         needs = "a CPU and float32"
     elif config.dense or with_logits:
         needs = "the embeddings alone (--no-logits, and no --dense)"
-    elif not has_onnx() or missing_packages():
+    elif not is_onnx_enabled() or missing_packages():
         needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:
         needs = ""
@@ -659,7 +671,7 @@ def _chosen_runtime(
         return "torch"
     identity = model.identity({})
     cache_onnx(model.network, identity)
-    record = onnx_record(identity)
+    record = read_onnx_record(identity)
     return "torch" if record is None or "failed" in record else "onnx"
 
 

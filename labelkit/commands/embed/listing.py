@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.labels import number_labels
+from labelkit.commands.common.labels import encode_labels
 from labelkit.commands.common.training_data import (
     PreparedData,
     apply_holdout,
@@ -73,12 +73,12 @@ def select_by_run_split(
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
             dataset = apply_holdout(dataset, run_split["held_out"])
-        dataset = with_run_labels(run_split, dataset)
+        dataset = apply_run_labels(run_split, dataset)
         if is_drawn:
             dataset, labeled, old = _chosen(prepare_listing(config, dataset))
         else:
             dataset = choose_images(config, dataset)
-            labeled, old = labels_used_by_run(run_split, dataset)
+            labeled, old = find_run_labels(run_split, dataset)
     else:
         current_progress().message(
             f"{config.dataset} is not the data set that the run was trained on ({run_split['dataset']}): labels "
@@ -100,7 +100,7 @@ def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
     )
 
 
-def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
+def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
     """Return the data set of a run with the labels that the run used, which may be from ``--labels``.
 
     If the data set does not have all of their classes, its own labels are of another kind and are left out.
@@ -111,16 +111,14 @@ def with_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> Imag
     used = dict(zip(run_split["split"]["labeled"], (names[label] for label in run_split["labels"]), strict=True))
     texts = {row: used[name] for row, name in enumerate(dataset.sample_ids) if name in used}
     known = set(_trained_names(run_split)) <= set(dataset.class_names)
-    labels, class_names = number_labels(texts, dataset.class_names if known else (), len(dataset))
+    labels, class_names = encode_labels(texts, dataset.class_names if known else (), len(dataset))
     given = labels >= 0
     if known:
         labels, given = np.where(given, labels, dataset.labels), given | dataset.given
     return replace(dataset, labels=labels, given=given, class_names=class_names)
 
 
-def labels_used_by_run(
-    run_split: Mapping[str, Any], dataset: ImageDataset
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def find_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Return masks of the images (n,) and classes (k,) whose labels a run used."""
     old = np.isin(dataset.class_names, _trained_names(run_split))
     used = set(run_split["split"]["labeled"])

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import in_threads
+from labelkit.commands.common.images.read import run_in_threads
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
 from labelkit.errors import Mismatch
@@ -49,7 +49,7 @@ def _digests_of_images(dataset: ImageDataset) -> list[bytes | None]:
         except BadImage:
             return None
 
-    return list(in_threads(digest, range(len(dataset)), "digests"))
+    return list(run_in_threads(digest, range(len(dataset)), "digests"))
 
 
 # Keys that affect only the last bits of a row, as its batch does.

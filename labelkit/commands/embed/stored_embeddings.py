@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit import __version__
-from labelkit.commands.common.embeddings_as_images import RowData, recorded_rows, store_listing
-from labelkit.commands.common.locations import find_images, remember_images, remember_model
+from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings, read_embedding_model
+from labelkit.commands.common.locations import find_image_location, record_image_location, record_model_location
 from labelkit.commands.common.networks import (
     TrainedRun,
+    collect_numerics_settings,
     combined_fingerprint,
     load_run,
-    numerics_record,
     trained_labels,
 )
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.embed.listing import class_columns, is_run_dataset, labels_used_by_run, with_run_labels
+from labelkit.commands.embed.listing import apply_run_labels, class_columns, find_run_labels, is_run_dataset
 from labelkit.errors import ConfigError, Mismatch, output_exists
 from labelkit.models.headed import headed_identity
 from labelkit.models.inference import InferenceNetwork
@@ -53,11 +53,11 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     assert config.checkpoint is not None
     started = time.monotonic()
     run = load_run(config.checkpoint, config.which)
-    made_by = recorded_rows(run.saved, str(run.folder / SPLIT))
+    made_by = read_embedding_model(run.saved, str(run.folder / SPLIT))
     if made_by is None:
         problem = f"{config.checkpoint} was trained on images, but {config.index} contains embeddings"
         raise ConfigError("--index", problem, "Train on embeddings: `labelkit train simgcd --index STORE.h5`.")
-    data = RowData.from_store(config.index)
+    data = EmbeddingDataset.from_store(config.index)
     _check_same_model(config, run, data.store, made_by)
     runtime = Runtime(device=config.device, threads=config.threads)
     model = _identity(run, data.store.model, runtime)
@@ -69,10 +69,10 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
         _write(config, run, data, model, runtime, recipe)
     store = open_store(config.out)
     if store.model.weights_fingerprint:
-        remember_model(store.model.weights_fingerprint, run.checkpoint.folder)
-    images = find_images(data.store.content_digest)
+        record_model_location(store.model.weights_fingerprint, run.checkpoint.folder)
+    images = find_image_location(data.store.content_digest)
     if images is not None:
-        remember_images(store.content_digest, *images)
+        record_image_location(store.content_digest, *images)
     return store_summary(store, time.monotonic() - started, 0 if done else store.n, already_done=done)
 
 
@@ -97,7 +97,7 @@ def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelId
         weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
         source=run.source,
         preprocess=rows.preprocess,
-        numerics=numerics_record(runtime, "float32", _ROWS_AT_A_TIME),
+        numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
         trained_labels=trained_labels(run.saved),
     )
 
@@ -116,13 +116,18 @@ def _is_done(config: EmbedConfig, digest: str) -> bool:
 
 
 def _write(
-    config: EmbedConfig, run: TrainedRun, data: RowData, model: ModelIdentity, runtime: Runtime, recipe: dict[str, Any]
+    config: EmbedConfig,
+    run: TrainedRun,
+    data: EmbeddingDataset,
+    model: ModelIdentity,
+    runtime: Runtime,
+    recipe: dict[str, Any],
 ) -> None:
     store, network = data.store, run.method.main_network().to(runtime.device)
-    dataset = store_listing(store)
+    dataset = list_store_embeddings(store)
     if is_run_dataset(run.saved, dataset):
-        dataset = with_run_labels(run.saved, dataset)
-        labeled, old = labels_used_by_run(run.saved, dataset)
+        dataset = apply_run_labels(run.saved, dataset)
+        labeled, old = find_run_labels(run.saved, dataset)
     else:
         labeled = dataset.given
         old = _used(dataset.labels[labeled], len(dataset.class_names))

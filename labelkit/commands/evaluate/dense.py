@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
-from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
-from labelkit.commands.common.results import jsonable
+from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
+from labelkit.commands.common.results import to_json_types
 from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import whole_images
+from labelkit.data.views.transforms import read_whole_images
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
@@ -97,7 +97,7 @@ class FrozenNetwork:
 
 
 @dataclass(frozen=True)
-class WholeBatch:
+class ImageBatch:
     """Batch of whole images with their patch features and masks.
 
     Attributes:
@@ -113,12 +113,14 @@ class WholeBatch:
     masks: list[NDArray[np.uint8]]
 
 
-def whole_batches(frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64]) -> Iterator[WholeBatch]:
+def iterate_image_batches(
+    frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64]
+) -> Iterator[ImageBatch]:
     """Yield batches of whole images with their patch features and masks, in order."""
     for start in range(0, len(rows), frozen.batch_size):
         part = rows[start : start + frozen.batch_size]
-        images, pixels, masks = whole_images(dataset, part, frozen.size)
-        yield WholeBatch(part, frozen.features(images), pixels, masks)
+        images, pixels, masks = read_whole_images(dataset, part, frozen.size)
+        yield ImageBatch(part, frozen.features(images), pixels, masks)
 
 
 @dataclass(frozen=True)
@@ -138,7 +140,7 @@ class DenseInput:
     network: str
 
 
-def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
+def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
     """Load the network and the data set for an evaluation of patch features.
 
     Args:
@@ -166,7 +168,7 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
     size = config.image_size or model.network.input_spec.size
     frozen = FrozenNetwork(model.network.to(runtime.device).eval(), size, config.batch_size)
     record: dict[str, object] = {
-        "network": network_record(model) | {"image_size": size},
+        "network": describe_dense_network(model) | {"image_size": size},
         "data": {"dataset": dataset.name, "digest": dataset.digest(), "mask_classes": list(dataset.mask_classes)},
     }
     return DenseInput(frozen, dataset, record, model.source)
@@ -174,7 +176,7 @@ def open_dense(config: DenseConfig, *, classes: bool) -> DenseInput:
 
 def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
     if config.backbone != "pixels":
-        return embedding_network(config, dataset.in_channels)
+        return build_embedding_network(config, dataset.in_channels)
     size = config.image_size or _PIXEL_SIZE
     network = PixelPatchNetwork(size, dataset.in_channels, config.patch_size)
     return EmbeddingNetwork(
@@ -182,7 +184,7 @@ def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
     )
 
 
-def network_record(model: EmbeddingNetwork) -> dict[str, object]:
+def describe_dense_network(model: EmbeddingNetwork) -> dict[str, object]:
     """Return the identity of a network whose patch features are evaluated, as plain JSON."""
     return {
         **model.network.patch_identity,
@@ -268,7 +270,7 @@ def choose_splits(
     return ChosenSplits(train, train_rows, scored, eval_rows)
 
 
-def mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
+def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
     """Average segmentation scores over several seeds, and return them as plain JSON.
 
     Args:
@@ -297,11 +299,11 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
     """Write scores as indented JSON, if there is an output path."""
     if path is None:
         return ()
-    commit_bytes(path, (json.dumps(jsonable(values), indent=1, ensure_ascii=False) + "\n").encode())
+    commit_bytes(path, (json.dumps(to_json_types(values), indent=1, ensure_ascii=False) + "\n").encode())
     return (path,)
 
 
-def write_requested(
+def write_requested_outputs(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
     """Write the scores and the sheet of masks that the options request."""

@@ -13,14 +13,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.commands.common.networks import EmbeddingNetwork, embedding_network
+from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     ChosenSplits,
     check_channels,
     choose_splits,
+    describe_dense_network,
     mean_and_std,
-    network_record,
     percent_and_std,
     write_scores,
 )
@@ -43,7 +43,7 @@ from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
-from labelkit.protocols.detection.detector import DetectionBackbone, build_detector, keep_statistics
+from labelkit.protocols.detection.detector import DetectionBackbone, build_detector, freeze_batch_statistics
 from labelkit.training.devices import Runtime
 
 _WARMUP = 500
@@ -52,7 +52,7 @@ _LR_DROPS = (0.75, 0.9167)
 _PLACES = ("pos_embed", "cls_token", "reg_token")
 
 
-class Updates(NamedTuple):
+class UpdateSchedule(NamedTuple):
     """Numbers of updates for a detector: total, warm-up, and before each tenfold drop of the learning rate."""
 
     steps: int
@@ -60,7 +60,7 @@ class Updates(NamedTuple):
     drops: tuple[int, ...]
 
     @classmethod
-    def for_images(cls, config: EvaluateDetectionConfig, num_images: int) -> Updates:
+    def for_images(cls, config: EvaluateDetectionConfig, num_images: int) -> UpdateSchedule:
         """Compute the numbers of updates for a number of training images."""
         steps = config.steps or -(-config.epochs * num_images // config.batch_size)
         return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
@@ -98,7 +98,7 @@ def train_detector(
         DivergenceError: a loss is not finite.
         DatasetError: an image or an outline cannot be used.
     """
-    updates, num_classes = Updates.for_images(config, len(rows)), len(dataset.object_classes)
+    updates, num_classes = UpdateSchedule.for_images(config, len(rows)), len(dataset.object_classes)
     detector = build_detector(
         network,
         config.detector,
@@ -115,7 +115,7 @@ def train_detector(
         body.backbone.requires_grad_(False)
     optimizer = torch.optim.AdamW(_groups(detector, config), lr=config.lr)
     detector.train()
-    keep_statistics(body.backbone)
+    freeze_batch_statistics(body.backbone)
     if not config.tune:
         body.backbone.eval()
     progress = current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps)
@@ -184,7 +184,9 @@ def _plans(
             mirrored = Draws(seed, epoch, np.arange(len(rows))).uniform(0, "mirrored objects", 1)[:, 0] < 0.5
         row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
         objects = dataset.objects.read(row)
-        yield ExamplePlan.of(dataset, row, objects=objects.select(objects.learnable()), mirror=mirror, masks=masks)
+        yield ExamplePlan.of(
+            dataset, row, objects=objects.select(objects.find_trainable_objects()), mirror=mirror, masks=masks
+        )
 
 
 def detect(
@@ -259,11 +261,11 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     require_pycocotools()
     rows = _choose(config, dataset)
     runtime = Runtime(device=config.device, threads=config.threads, precision=config.precision)
-    model = embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
+    model = build_embedding_network(config.model_copy(update={"image_size": None}), dataset.in_channels)
     check_channels(model, dataset)
     network = model.network.to(runtime.device).eval()
-    updates = Updates.for_images(config, len(rows.train_rows))
-    truth = true_objects(dataset, rows.eval_rows, masks=masks)
+    updates = UpdateSchedule.for_images(config, len(rows.train_rows))
+    truth = collect_true_objects(dataset, rows.eval_rows, masks=masks)
     parts: dict[str, list[Scores]] = {}
     for seed in range(config.seed, config.seed + config.seeds):
         detector = train_detector(config, network, dataset, rows.train_rows, runtime, seed=seed)
@@ -279,7 +281,9 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
     chosen = choose_splits(config, dataset, ("train",))
     assert dataset.objects is not None
     objects = dataset.objects
-    kept = np.array([row for row in chosen.train_rows if len(objects.read(int(row)).learnable())], dtype=np.int64)
+    kept = np.array(
+        [row for row in chosen.train_rows if len(objects.read(int(row)).find_trainable_objects())], dtype=np.int64
+    )
     if not len(kept):
         raise DatasetError(
             config.dataset, f"no image in {chosen.train} has a box to train on", "Choose another --split."
@@ -290,7 +294,7 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
     return chosen._replace(train_rows=kept)
 
 
-def true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
+def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
     """Return the annotated objects of images, in the format that `coco_scores` takes.
 
     Raises:
@@ -323,7 +327,7 @@ def _result(
     config: EvaluateDetectionConfig,
     dataset: ImageDataset,
     rows: ChosenSplits,
-    updates: Updates,
+    updates: UpdateSchedule,
     model: EmbeddingNetwork,
     parts: Mapping[str, Sequence[Scores]],
 ) -> SimpleResult:
@@ -339,7 +343,7 @@ def _result(
             {"class": name, **{f"{part}_ap": float(own[i]) for part, own in per_class.items()}}
             for i, name in enumerate(dataset.object_classes)
         ],
-        "network": network_record(model),
+        "network": describe_dense_network(model),
         "data": {
             "dataset": dataset.name,
             "digest": dataset.digest(),
@@ -363,7 +367,7 @@ _HEADERS = ("AP", "AP50", "AP75", "AP small", "AP medium", "AP large")
 
 
 def _protocol(
-    config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: Updates
+    config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: UpdateSchedule
 ) -> dict[str, object]:
     shown = "detector batch_size tune lr weight_decay proposals samples_per_image precision".split()
     return {

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.labels import labels_to_use
+from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
@@ -57,7 +57,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             rows = split_rows(store, config.mapping_from, option="--mapping-from")
             rows = rows[counted[rows] & (ids[rows] >= 0)]
             if not len(rows):
-                raise _nothing_to_score(store, config.mapping_from, held_out=held_out)
+                raise _no_scores_error(store, config.mapping_from, held_out=held_out)
             matching = match_clusters(
                 ids[rows], truth[rows], num_clusters=int(ids.max()) + 1, num_classes=len(class_names)
             )
@@ -68,7 +68,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             if (ids[rows] >= 0).any()
         ]
     if not scored:
-        raise _nothing_to_score(store, None, held_out=any_held_out)
+        raise _no_scores_error(store, None, held_out=any_held_out)
     values: dict[str, object] = {
         "index": config.index,
         "protocol": _PROTOCOL,
@@ -81,7 +81,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     return SimpleResult(values, made, tuple(_tables(config, scored, held_out=any_held_out)))
 
 
-def _nothing_to_score(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
+def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
     of = "" if mapping_from is None else f" of split {mapping_from}"
     problem = f"no row{of} has both a group and a label" + (" that training could not use" if held_out else "")
     verb, option = ("score", "check --split") if mapping_from is None else ("match on", "choose another --mapping-from")
@@ -96,7 +96,7 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
         StoreError: there are no labels.
     """
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
-    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=own)
+    given = choose_usable_labels(config.labels, store, rows, label_column=config.label_column, own_labels=own)
     truth = given.truth if config.labels is None else given.labels
     if not (truth >= 0).any():
         where = f"{store.path}:/labels" if config.labels is None else given.where

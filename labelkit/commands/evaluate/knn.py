@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
-from labelkit.algorithms.projection import principal_map, project_rows
+from labelkit.algorithms.projection import fit_principal_components, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import split_rows, stored_rows, zero_rows
-from labelkit.commands.common.labels import labels_to_use, with_labels
+from labelkit.commands.common.embeddings import find_zero_embeddings, split_rows, stored_rows
+from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
@@ -77,8 +77,8 @@ def choose_labeled_splits(
     gallery, queries = config.gallery, config.queries
     labels, label_column = config.labels, config.label_column
     every = np.arange(store.n, dtype=np.int64)
-    if not (labels_to_use(labels, store, every, label_column=label_column).truth >= 0).any():
-        store, labels, label_column = with_labels(store, labels, label_column), None, None
+    if not (choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0).any():
+        store, labels, label_column = override_store_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
         gallery = queries = "all"
     if gallery == queries and labels is None and not leave_one_out:
@@ -89,7 +89,7 @@ def choose_labeled_splits(
         known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
-        given = labels_to_use(labels, store, every, label_column=label_column, own_labels=False)
+        given = choose_usable_labels(labels, store, every, label_column=label_column, own_labels=False)
         known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
@@ -101,7 +101,7 @@ def choose_labeled_splits(
             raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
-    if zero_rows(features).all():
+    if find_zero_embeddings(features).all():
         raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
@@ -322,7 +322,7 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     dim = splits.gallery.shape[1]
     if count > dim:
         raise ConfigError("--pca", f"{count} components exceed the dimension {dim}", f"Pass {dim} or fewer.")
-    mean, directions = principal_map(splits.gallery, count)
+    mean, directions = fit_principal_components(splits.gallery, count)
     queries, gallery = (project_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery
 

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.commands.common.networks import embedding_network
+from labelkit.commands.common.networks import build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
 from labelkit.commands.evaluate.probes import EvalImages, resize_side
@@ -113,7 +113,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
         raise DatasetError(
             config.dataset, "its images have at most one class", "Choose voc_2007_classes, or use `evaluate linear`."
         )
-    model = embedding_network(config, dataset.in_channels)
+    model = build_embedding_network(config, dataset.in_channels)
     runtime = Runtime(device=config.device, threads=config.threads)
     network = model.network.to(runtime.device).eval().requires_grad_(False)
     names = dataset.presence_classes
@@ -155,7 +155,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImage
     head.layers.train()
     optimizer = torch.optim.SGD(head.layers.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
     with current_progress().task("train classifier", total=config.steps) as task:
-        for step, batch in enumerate(itertools.islice(_endless(config, images, view), config.steps)):
+        for step, batch in enumerate(itertools.islice(_repeat_batches(config, images, view), config.steps)):
             optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
             wanted = torch.from_numpy(_presence(images, batch.rows)).to(images.bank.device)
             loss = presence_loss(head(batch.images), wanted)
@@ -179,7 +179,7 @@ def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
     return terms.masked_fill(presence < 0, 0.0).sum() / len(logits)
 
 
-def _endless(config: EvaluatePresenceConfig, images: EvalImages, view: ViewSpec) -> Iterator[EvalBatch]:
+def _repeat_batches(config: EvaluatePresenceConfig, images: EvalImages, view: ViewSpec) -> Iterator[EvalBatch]:
     for epoch in itertools.count():
         order = keyed_generator(config.seed, "presence", epoch).permutation(images.rows)
         yield from images.batches(view, order, config.batch_size, seed=config.seed, epoch=epoch)

@@ -159,7 +159,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     )
 
     @model_validator(mode="after")
-    def _features_as_they_are(self) -> EvaluateLinearConfig:
+    def _check_no_rescale(self) -> EvaluateLinearConfig:
         if self.rescale:
             return self
         if self.solver not in ("sgd", "adamw"):
@@ -260,7 +260,7 @@ class EvaluatePresenceConfig(
     )
 
     @model_validator(mode="after")
-    def _splits_differ(self) -> EvaluatePresenceConfig:
+    def _check_splits_differ(self) -> EvaluatePresenceConfig:
         if self.split == self.eval_split:
             raise ValueError(f"eval_split {self.eval_split} is used for training: choose two different splits")
         return self

@@ -14,14 +14,14 @@ from labelkit.algorithms.projection import principal_directions
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     DenseInput,
+    ImageBatch,
     MaskPicture,
-    WholeBatch,
+    average_mask_scores,
     choose_rows,
-    mask_scores,
-    open_dense,
+    iterate_image_batches,
+    load_dense_input,
     percent_and_std,
-    whole_batches,
-    write_requested,
+    write_requested_outputs,
 )
 from labelkit.commands.evaluate.options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
@@ -49,7 +49,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         DatasetError: there are no masks, or they cannot be used.
         CheckpointError: the network cannot be loaded.
     """
-    given = open_dense(config, classes=True)
+    given = load_dense_input(config, classes=True)
     names = given.dataset.mask_classes
     num_clusters = config.num_clusters or len(names)
     if num_clusters < len(names):
@@ -75,7 +75,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
                 for (row, pixels, truth), prediction in zip(images, found, strict=True)
             ][:PICTURES]
         scores.append(counts.scores())
-    summary = mask_scores(scores, names)
+    summary = average_mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
         **summary,
@@ -92,7 +92,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
     }
-    made = write_requested(config, values, pictures, names)
+    made = write_requested_outputs(config, values, pictures, names)
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
         percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
@@ -106,9 +106,9 @@ def _reduced(
     given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig
 ) -> tuple[NDArray[np.float32], list[_Image]]:
     """Return the principal components of all standardized patches, (n, rows, cols, d), and the n images."""
-    batches: list[WholeBatch] = []
+    batches: list[ImageBatch] = []
     with current_progress().task("features", total=len(rows)) as task:
-        for batch in whole_batches(given.frozen, given.dataset, rows):
+        for batch in iterate_image_batches(given.frozen, given.dataset, rows):
             batches.append(batch)
             task.advance(len(batch.rows))
     features = np.concatenate([batch.features.cpu().numpy() for batch in batches])

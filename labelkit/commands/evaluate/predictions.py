@@ -15,10 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
-from labelkit.commands.common.labels import class_names_of, with_labels
+from labelkit.commands.common.labels import collect_class_names, override_store_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, classes_of_groups
+from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, find_group_classes
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
@@ -36,7 +36,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         StoreError: the store has no true labels for the predicted rows, or the result does not contain answers.
         ConfigError: the picture cannot be written, or already exists.
     """
-    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     check_result_name(config, store, "evaluation", answer=result.name, split=config.split)
     if result.kind != "answers":
@@ -58,11 +58,11 @@ def _judge(
 ) -> tuple[dict[str, Any], Reliability, Reliability, RiskCoverage]:
     """Compare answers with the true classes; return all scores, and the curves without and with calibration."""
     arrays = result.arrays
-    rows, labels, kinds = _rows_to_judge(store, arrays, config.split)
-    class_names = class_names_of(store, result)
-    class_of_group = classes_of_groups(store, result, class_names)
+    rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)
+    class_names = collect_class_names(store, result)
+    class_of_group = find_group_classes(store, result, class_names)
     groups = np.asarray(arrays["group_ids"], dtype=np.int64)[rows]
-    matched = classes_of_predictions(labels, groups, class_of_group)
+    matched = find_prediction_classes(labels, groups, class_of_group)
     correct = matched[groups] == labels
     confidence = np.asarray(arrays["confidence"], dtype=np.float64)[rows]
     uncalibrated = np.asarray(arrays["uncalibrated_confidence"], dtype=np.float64)[rows]
@@ -86,7 +86,7 @@ def _judge(
         "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
         "accuracy": _share(correct),
         "mean_confidence": float(confidence.mean()),
-        **_accuracies_of_kinds(kinds, correct),
+        **_score_prediction_kinds(kinds, correct),
         "before": before.to_dict(),
         "after": after.to_dict(),
         **{f"after_{name}": None if found is None else found.to_dict() for name, found in of_kinds.items()},
@@ -104,7 +104,7 @@ def _judge(
     return values, before, after, risk
 
 
-def _accuracies_of_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
+def _score_prediction_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
     """Return how much is answered, and the accuracy of each kind of answer."""
     answered = kinds != UNSURE
     return {
@@ -117,7 +117,7 @@ def _accuracies_of_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -
     }
 
 
-def _rows_to_judge(
+def _choose_evaluated_rows(
     store: EmbeddingStore, arrays: Mapping[str, Any], split: str
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Return the rows that were predicted and not used for calibration, their true classes, and the decisions."""
@@ -182,7 +182,7 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
     ]
 
 
-def classes_of_predictions(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
+def find_prediction_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
     """Return the class of each group: its own class, or for a new group the class that it is matched with.
 
     Args:

@@ -62,7 +62,7 @@ _PROTOCOL = (
 )  # fmt: skip
 
 
-def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
+def find_probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
     """Return the ReLU that follows each convolution of a network, by name.
 
     Raises:
@@ -73,16 +73,18 @@ def probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d):
             if waiting:
-                raise _not_plain(f"convolution {waiting} has no ReLU before the next one")
+                raise _unsupported_network_error(f"convolution {waiting} has no ReLU before the next one")
             waiting = name
         elif isinstance(module, nn.ReLU) and waiting:
             found[name], waiting = module, ""
     if waiting or not found:
-        raise _not_plain(f"convolution {waiting} has no ReLU after it" if waiting else "it has no convolution")
+        raise _unsupported_network_error(
+            f"convolution {waiting} has no ReLU after it" if waiting else "it has no convolution"
+        )
     return found
 
 
-def _not_plain(problem: str) -> UnsupportedBackboneError:
+def _unsupported_network_error(problem: str) -> UnsupportedBackboneError:
     return UnsupportedBackboneError(
         "evaluate probes",
         f"the network is not a plain sequence of convolutions: {problem}",
@@ -199,7 +201,7 @@ class EvalImages:
         return torch.from_numpy(self.bank.dataset.labels[rows]).to(self.bank.device)
 
 
-def held_out_images(
+def load_held_out_images(
     run_config: BackboneRunConfig, split: str, data_root: Path | None
 ) -> tuple[BackboneRunConfig, PreparedData, ImageDataset]:
     """Prepare the data of a run and its held-out images; return the options as well.
@@ -243,8 +245,8 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
             str(config.checkpoint), "has no held-out images", "Embed images with it and use `labelkit evaluate linear`."
         )
     network = run.method.main_network()
-    layers = probed_layers(network) if config.at == "convolutions" else {}
-    options, prepared, judged = held_out_images(run.config, config.split, config.data_root)
+    layers = find_probed_layers(network) if config.at == "convolutions" else {}
+    options, prepared, judged = load_held_out_images(run.config, config.split, config.data_root)
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
     spec, chiral, num_classes = network.input_spec, prepared.dataset.chiral, len(prepared.dataset.class_names)
@@ -265,7 +267,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
                 one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a data set with more labels."
             )
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
-    with _looking(network, layers) as look:
+    with _open_layer_reader(network, layers) as look:
         with seeded_init(config.seed):
             probes: list[nn.Sequential] = [
                 ConvProbe(one.shape[1], one.shape[2], num_classes, max_values=_MAX_VALUES)
@@ -303,7 +305,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
 
 
 @contextmanager
-def _looking(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[_Look]:
+def _open_layer_reader(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[_Look]:
     """Provide a function from images to the maps of the layers, or to the embedding as maps of one position."""
     with collect_outputs(list(layers.values())) as maps:
 

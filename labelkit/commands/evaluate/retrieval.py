@@ -16,13 +16,13 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_parts, check_cluster
 from labelkit.commands.common.embeddings import (
     block_bytes,
-    bounded_rows,
-    check_directions,
+    check_nonzero_embeddings,
+    load_within_memory_limit,
     split_rows,
     stored_rows,
     unit_rows,
 )
-from labelkit.commands.common.labels import with_labels
+from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
@@ -72,7 +72,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         ConfigError: no such split, k too large, too little memory allowed, no such cluster.
     """
     check_cluster(config.ray_address)
-    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     check_result_name(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
     names = list(store.class_names)
     asked, held = _sides(store, names, config)
@@ -82,11 +82,11 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     if max(config.k) > available:
         raise ConfigError("-k", f"only {available} images are available, not {max(config.k)}", "Lower -k.")
     features = stored_rows(asked.store, asked.rows)
-    check_directions(asked.store, asked.rows, features, _REMEDY)
+    check_nonzero_embeddings(asked.store, asked.rows, features, _REMEDY)
     found = features
     if not same:
         found = stored_rows(held.store, held.rows)
-        check_directions(held.store, held.rows, found, _REMEDY)
+        check_nonzero_embeddings(held.store, held.rows, found, _REMEDY)
     on_ray = config.ray_address is not None
     score = partial(
         score_retrieval,
@@ -199,7 +199,7 @@ def _nmi(
     labels = asked.labels
     rows: NDArray[np.float32] | StoredRows
     if asked is held:
-        rows = bounded_rows(config, asked.store, asked.rows, unit=True)
+        rows = load_within_memory_limit(config, asked.store, asked.rows, unit=True)
     else:
         # A row on both sides counts once.
         fresh = np.ones(len(held.rows), dtype=np.bool_)

@@ -20,20 +20,20 @@ from labelkit.commands.evaluate.dense import (
     ChosenSplits,
     DenseInput,
     FrozenNetwork,
+    ImageBatch,
     MaskPicture,
-    WholeBatch,
+    average_mask_scores,
     choose_splits,
-    mask_scores,
-    open_dense,
+    iterate_image_batches,
+    load_dense_input,
     percent_and_std,
-    whole_batches,
-    write_requested,
+    write_requested_outputs,
 )
 from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import masked_crops, resize_mask, whole_images
+from labelkit.data.views.transforms import masked_crops, read_whole_images, resize_mask
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.models.inference import InferenceNetwork
@@ -56,7 +56,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         CheckpointError: the network cannot be loaded.
         DivergenceError: training of a head failed.
     """
-    given = open_dense(config, classes=True)
+    given = load_dense_input(config, classes=True)
     rows = choose_splits(config, given.dataset, ("probe", "train"))
     names = given.dataset.mask_classes
     lr, sweep = _choose_lr(config, given, rows)
@@ -67,14 +67,14 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
         counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
         scores.append(counts.scores())
         pictures += drawn
-    summary = mask_scores(scores, names)
+    summary = average_mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{config.head} segmentation of {given.dataset.name}/{rows.eval}",
         **summary,
         **given.record,
         "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
     }
-    made = write_requested(config, values, pictures, names)
+    made = write_requested_outputs(config, values, pictures, names)
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
@@ -101,7 +101,7 @@ def _score(
     counts = SegmentationCounts(len(given.dataset.mask_classes))
     pictures: list[MaskPicture] = []
     with current_progress().task("score", total=len(rows)) as task:
-        for batch in whole_batches(frozen, given.dataset, rows):
+        for batch in iterate_image_batches(frozen, given.dataset, rows):
             predictions = predict_masks(head, batch)
             for row, pixels, truth, prediction in zip(batch.rows, batch.pixels, batch.masks, predictions, strict=True):
                 counts.add(prediction, truth)
@@ -251,7 +251,7 @@ def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 @torch.inference_mode()
-def predict_masks(head: nn.Module, batch: WholeBatch) -> list[NDArray[np.uint8]]:
+def predict_masks(head: nn.Module, batch: ImageBatch) -> list[NDArray[np.uint8]]:
     """Return the most likely class of each pixel of whole images, in the size of their masks."""
     logits = head(batch.features.permute(0, 3, 1, 2))
     return [
@@ -284,7 +284,7 @@ def training_crops(
             keys = np.arange(drawn, drawn + len(places), dtype=np.int64)
             yield masked_crops(dataset, rows[places], keys, view, seed=seed)
             continue
-        images, _, masks = whole_images(dataset, rows[places], size)
+        images, _, masks = read_whole_images(dataset, rows[places], size)
         yield images, _labels(masks, size)
 
 
@@ -293,7 +293,7 @@ def _cached(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield features and masks of whole images; features are computed only once."""
     size = config.train_size or frozen.size
-    batches = list(whole_batches(FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows))
+    batches = list(iterate_image_batches(FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows))
     features = torch.cat([batch.features for batch in batches])
     labels = _labels([mask for batch in batches for mask in batch.masks], size)
     for places, _ in _drawn_rows(config, len(rows), seed):

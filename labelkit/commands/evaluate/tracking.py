@@ -18,9 +18,15 @@ from torch import Tensor
 from torch.nn import functional
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.evaluate.dense import FrozenNetwork, MaskPicture, choose_rows, open_dense, write_requested
+from labelkit.commands.evaluate.dense import (
+    FrozenNetwork,
+    MaskPicture,
+    choose_rows,
+    load_dense_input,
+    write_requested_outputs,
+)
 from labelkit.commands.evaluate.options import EvaluateTrackingConfig
-from labelkit.data.datasets import IGNORE, ImageDataset, read_pair
+from labelkit.data.datasets import IGNORE, ImageDataset, read_image_and_mask
 from labelkit.data.views.transforms import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
@@ -42,9 +48,9 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
         DatasetError: there are no films, or masks cannot be used.
         CheckpointError: the network cannot be loaded.
     """
-    given = open_dense(config, classes=False)
+    given = load_dense_input(config, classes=False)
     split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
-    films = list(_films(given.dataset, rows).items())
+    films = list(_group_frames_by_video(given.dataset, rows).items())
     patch = _patch_size(given.frozen)
     scores: list[dict[str, Any]] = []
     pictures: list[MaskPicture] = []
@@ -53,7 +59,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             predictions = _track(config, given.frozen, given.dataset, frames, patch)
             scores += _score(film, given.dataset, frames, predictions)
             if len(pictures) < PICTURES:
-                pixels, truth = read_pair(given.dataset, int(frames[-1]))
+                pixels, truth = read_image_and_mask(given.dataset, int(frames[-1]))
                 pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()
     if not scores:
@@ -79,7 +85,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "temperature": config.temperature,
         },
     }
-    made = write_requested(config, values, pictures, ("background",))
+    made = write_requested_outputs(config, values, pictures, ("background",))
     shown = [percent(value) for value in ((region + boundary) / 2, region, boundary)]
     row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
     columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
@@ -87,7 +93,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     return SimpleResult(values, made, tuple(tables))
 
 
-def _films(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
+def _group_frames_by_video(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
     """Return the frames of each video in order: the images of one folder."""
     films: dict[str, list[int]] = {}
     for row in rows.tolist():
@@ -122,7 +128,7 @@ def _track(
     config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, frames: list[int], patch: int
 ) -> list[NDArray[np.uint8]]:
     """Return the objects found in each frame, each (h, w) uint8; for the first frame, the true objects."""
-    _, first = read_pair(dataset, frames[0])
+    _, first = read_image_and_mask(dataset, frames[0])
     numbers = [int(number) for number in np.unique(first) if number not in (0, IGNORE)]
     values = np.array([0, *numbers], dtype=np.uint8)
     predictions = [first]
@@ -144,11 +150,11 @@ def _track(
             temperature=config.temperature,
         )
         recent.append((features, shares))
-        _, truth = read_pair(dataset, frame)
+        _, truth = read_image_and_mask(dataset, frame)
         large = functional.interpolate(
             shares.permute(2, 0, 1)[None], truth.shape, mode="bilinear", align_corners=False
         )[0].permute(1, 2, 0)
-        predictions.append(values[stretch_shares(large).argmax(-1).cpu().numpy()])
+        predictions.append(values[rescale_masks(large).argmax(-1).cpu().numpy()])
     return predictions
 
 
@@ -156,7 +162,7 @@ def _frame_features(
     config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, row: int, patch: int
 ) -> Tensor:
     """Return the unit features (rows, cols, d) of one frame."""
-    pixels, _ = read_pair(dataset, row)
+    pixels, _ = read_image_and_mask(dataset, row)
     size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
     image = torch.from_numpy(pixels).permute(2, 0, 1)[None].float() / 255
     resized = functional.interpolate(image, size, mode="bicubic", antialias=True).clamp(0, 1)
@@ -167,7 +173,7 @@ def _score(
     film: str, dataset: ImageDataset, frames: list[int], predictions: list[NDArray[np.uint8]]
 ) -> list[dict[str, Any]]:
     """Return means of J and F over all frames but the first and the last, for each object of the first frame."""
-    truths = [read_pair(dataset, frame)[1] for frame in frames]
+    truths = [read_image_and_mask(dataset, frame)[1] for frame in frames]
     if len(frames) < 3:
         return []
     for frame, truth, prediction in zip(frames, truths, predictions, strict=True):
@@ -233,7 +239,7 @@ def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Te
     return far.to(device)
 
 
-def stretch_shares(shares: Tensor) -> Tensor:
+def rescale_masks(shares: Tensor) -> Tensor:
     """Rescale the mask of each object (..., o) to the range [0, 1]; constant masks are not changed."""
     flat = shares.flatten(0, -2)
     low, high = flat.min(0).values, flat.max(0).values

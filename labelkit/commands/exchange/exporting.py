@@ -112,8 +112,8 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
     """
     # torch loads here
-    from labelkit.commands.common.networks import recorded_network
-    from labelkit.commands.common.onnx_export import NotExported, missing_packages, onnx_bytes
+    from labelkit.commands.common.networks import load_recorded_network
+    from labelkit.commands.common.onnx_export import OnnxExportError, export_onnx_bytes, missing_packages
 
     started, out = time.monotonic(), config.out
     missing = missing_packages()
@@ -121,7 +121,7 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
         raise ConfigError("--what model", problem, "Run `pip install onnx onnxruntime onnxscript`.")
     model = store.model
-    network = recorded_network(model, config.checkpoint).network
+    network = load_recorded_network(model, config.checkpoint).network
     notes = {
         "name": model.name,
         "source": model.source,
@@ -129,8 +129,8 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         "preprocess": canonical_json(model.preprocess),
     }
     try:
-        content = onnx_bytes(network, notes)
-    except NotExported as error:
+        content = export_onnx_bytes(network, notes)
+    except OnnxExportError as error:
         raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it in labelkit only.") from error
     commit_bytes(out, content, replace=config.overwrite)
     values: dict[str, object] = {

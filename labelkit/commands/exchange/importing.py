@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit import __version__
-from labelkit.commands.common.images.read import in_threads
-from labelkit.commands.common.locations import remember_images
+from labelkit.commands.common.images.read import run_in_threads
+from labelkit.commands.common.locations import record_image_location
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
-from labelkit.data.datasets import natural_key, positions_of
+from labelkit.data.datasets import find_positions, natural_key
 from labelkit.data.decode import BadImage, EncodedImage, read_image_file
 from labelkit.data.tables import class_name, class_names
 from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists
@@ -56,7 +56,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     _write(config, rows, name_where, digests)
     store = open_store(config.out)
     if config.images is not None:
-        remember_images(store.content_digest, str(config.images), config.images)
+        record_image_location(store.content_digest, str(config.images), config.images)
     _say_left_out(config.source, rows)
     values: dict[str, object] = {
         "index": config.out,
@@ -269,7 +269,7 @@ def _numbered(
         fault = (name and _text_fault(name)) or (None if name in there else "is not among the names")
         if fault:
             raise Refused(where(row), f"the {what} {name!r} {fault}", "Correct this entry.")
-    return positions_of(named, found), found
+    return find_positions(named, found), found
 
 
 def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
@@ -294,7 +294,7 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
         file_sizes[row], image_sizes[row] = len(content), (height, width)
         return None
 
-    bad = [fault for fault in in_threads(look, range(len(sample_ids)), "images") if fault is not None]
+    bad = [fault for fault in run_in_threads(look, range(len(sample_ids)), "images") if fault is not None]
     if bad:
         more = f"; and {len(bad) - _SHOWN_FAULTS} more" if len(bad) > _SHOWN_FAULTS else ""
         problem = f"{len(bad)} of {len(sample_ids)} images cannot be used: {'; '.join(bad[:_SHOWN_FAULTS])}{more}"

@@ -95,7 +95,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         return None if path is None else _suffix(path, IDS_SUFFIXES)
 
     @model_validator(mode="after")
-    def _options_mean_something(self) -> ImportConfig:
+    def _reject_ignored_options(self) -> ImportConfig:
         kind = self.source.suffix.lower()
         if kind in (".csv", ".tsv") and self.ids is not None:
             raise ValueError("--ids applies to array files; for a CSV, pass the column with the names as --ids-key")

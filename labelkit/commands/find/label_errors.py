@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.label_errors import LabelDoubts, score_labels
 from labelkit.commands.common.embeddings import check_features, split_rows
-from labelkit.commands.common.labels import labels_to_use
+from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.find.options import FindMislabeledConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.errors import DatasetError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
@@ -35,7 +35,9 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
+    given = choose_usable_labels(
+        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
+    )
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)
     if len(classes) < 2:
@@ -67,9 +69,9 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
 def _line(
     place: int, paths: list[str], names: list[str], labels: NDArray[np.int64], doubts: LabelDoubts
 ) -> list[object]:
-    near = [escaped_path(paths[int(one)]) for one in (doubts.same[place], doubts.other[place])]
+    near = [escape_path(paths[int(one)]) for one in (doubts.same[place], doubts.other[place])]
     suggested = names[int(doubts.suggested[place])]
-    return [escaped_path(paths[place]), names[int(labels[place])], suggested, f"{doubts.score[place]:.4f}", *near]
+    return [escape_path(paths[place]), names[int(labels[place])], suggested, f"{doubts.score[place]:.4f}", *near]
 
 
 def _pictures(

@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.near_duplicates import SIDE, Agreement, coarse_rows, compare_pictures
+from labelkit.algorithms.near_duplicates import SIDE, Agreement, compare_image_pairs, compute_coarse_vectors
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.commands.common.embeddings import split_rows, stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.find.nearest import nearest_others
+from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindDuplicatesConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -87,22 +87,22 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
     places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]), known, kept["pictures"])
-    _, near = nearest_others(features.subset(places), config.neighbors, "nearest embeddings")
-    coarse = coarse_rows(pictures)
-    _, near_pixels = nearest_others(coarse, config.neighbors, "nearest pixels")
-    pairs = _joined_pairs(near, near_pixels)
+    _, near = find_nearest_other_embeddings(features.subset(places), config.neighbors, "nearest embeddings")
+    coarse = compute_coarse_vectors(pictures)
+    _, near_pixels = find_nearest_other_embeddings(coarse, config.neighbors, "nearest pixels")
+    pairs = _merge_neighbor_pairs(near, near_pixels)
     sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
     agreement = _agreement(pictures, sides, pairs, known[places][pairs], kept)
     if config.cache is not None:
         digests = np.asarray(store.sha256)[rows[places]]
         made: dict[str, Any] = {"version": _CACHE_VERSION, "sha256": digests, "pictures": pictures, "pairs": pairs}
         commit_file(config.cache, lambda file: np.savez(file, **made, **vars(agreement)))
-    turned = _turned_copies(pictures, coarse, sides)
+    turned = _find_rotated_copies(pictures, coarse, sides)
     found = _judged(
         store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
     )
     lines = [
-        [escaped_path(images.name(a)), escaped_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
+        [escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
         for (a, b), kind, score, cluster in zip(
             found.pairs.tolist(), found.kinds.tolist(), found.scores.tolist(), found.clusters.tolist(), strict=True
         )
@@ -168,7 +168,7 @@ def _agreement(
     before = np.array([place_of.get(tuple(pair), -1) for pair in known.tolist()], dtype=np.int64)
     fresh, old = np.flatnonzero(before < 0), np.flatnonzero(before >= 0)
     with current_progress().task("comparing pairs", total=len(fresh)) as task:
-        compared = vars(compare_pictures(pictures, sides, pairs[fresh], task.advance))
+        compared = vars(compare_image_pairs(pictures, sides, pairs[fresh], task.advance))
     joined = {name: np.empty(len(pairs), dtype=values.dtype) for name, values in compared.items()}
     for name, values in compared.items():
         joined[name][fresh], joined[name][old] = values, kept[name][before[old]]
@@ -205,7 +205,7 @@ def _pictures(
     return wanted[is_there], pictures[is_there]
 
 
-def _turned_copies(
+def _find_rotated_copies(
     pictures: NDArray[np.uint8], coarse: NDArray[np.float32], sides: NDArray[np.integer]
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Find pictures that are others mirrored, upside down, or turned by a quarter; returns pairs (p, 2) and scores.
@@ -224,12 +224,12 @@ def _turned_copies(
             for start in range(0, len(pictures), _TURNED_AT_ONCE):
                 these = np.arange(start, min(start + _TURNED_AT_ONCE, len(pictures)))
                 seconds = turn[these]
-                cosines, found = search.search(coarse_rows(seconds), 2)
+                cosines, found = search.search(compute_coarse_vectors(seconds), 2)
                 # a symmetric picture is its own nearest
                 column = (found[:, 0] == these).astype(np.int64)
                 near, alike = found[np.arange(len(these)), column], cosines[np.arange(len(these)), column] >= _TURNED
                 here = np.flatnonzero(alike)
-                agreement = compare_pictures(
+                agreement = compare_image_pairs(
                     np.concatenate([pictures[near[here]], seconds[here]]),
                     np.concatenate([sides[near[here]], sides[these[here]]]),
                     np.stack([np.arange(len(here)), len(here) + np.arange(len(here))], axis=1),
@@ -254,7 +254,7 @@ def _at(agreement: Agreement, limits: dict[int, float]) -> NDArray[np.float64]:
     return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
 
 
-def _joined_pairs(*neighbors: NDArray[np.int64]) -> NDArray[np.int64]:
+def _merge_neighbor_pairs(*neighbors: NDArray[np.int64]) -> NDArray[np.int64]:
     """Pairs (p, 2) of each place and its neighbors (n, k), the smaller place first, each pair once, in order."""
     keys = []
     for near in neighbors:
@@ -290,7 +290,7 @@ def _judged(
     scores = np.concatenate([np.ones(len(same_file)), *details]).clip(0, 1)
     scene_ids = len(rows) + _components(len(rows), every)
     ids = np.where(kinds < _SCENE_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
-    every = _better_first(store, rows, every)
+    every = _order_pairs_by_quality(store, rows, every)
     order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
     # numbers from 1 in the order of the first image, copies before bursts
     _, clusters = np.unique(ids, return_inverse=True)
@@ -317,7 +317,9 @@ def _components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.asarray(first[ids], dtype=np.int64)
 
 
-def _better_first(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+def _order_pairs_by_quality(
+    store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]
+) -> NDArray[np.int64]:
     """Turn pairs of places so that the image that one would keep stands first."""
     pixels = np.asarray(store.image_sizes, dtype=np.int64)[rows].prod(axis=1)
     order = np.lexsort((rows, -np.asarray(store.file_sizes, dtype=np.int64)[rows], -pixels))
@@ -341,7 +343,7 @@ def _summary(
         "csv": config.out,
         "sheet": config.sheet if clusters else None,
         "images": len(images.rows),
-        "left_out": images.skipped_records(),
+        "left_out": images.describe_skipped_images(),
         "compared_pairs": compared,
         "pairs": {kind.replace(" ", "_"): int((found.kinds == number).sum()) for number, kind in enumerate(KINDS)},
         "spare_images": spare,

@@ -7,13 +7,13 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.algorithms.row_blocks import Rows, StoredRows
-from labelkit.commands.common.embeddings import zero_rows
+from labelkit.commands.common.embeddings import find_zero_embeddings
 from labelkit.progress import current_progress
 
 _QUERIES = 1024
 
 
-def nearest_others(
+def find_nearest_other_embeddings(
     rows: Rows,
     k: int,
     what: str,
@@ -36,7 +36,7 @@ def nearest_others(
     asked = np.arange(len(rows)) if queries is None else queries
     cosines = np.full((len(asked), k), np.nan, dtype=np.float32)
     places = np.full((len(asked), k), -1, dtype=np.int64)
-    directed = ~zero_rows(rows)
+    directed = ~find_zero_embeddings(rows)
     gallery = np.flatnonzero(directed if among is None else directed & among)
     number = min(k, len(gallery) - int(np.isin(asked, gallery).any()))
     if number < 1:

@@ -10,22 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule
-from labelkit.algorithms.novelty import arrival_novelty, novelty
+from labelkit.algorithms.novelty import novelty, score_arrival_novelty
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_features, split_rows
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import rows_in_other_store
+from labelkit.commands.common.stable_ids import find_images_in_other_store
 from labelkit.commands.common.stored_predictions import (
     StoredPredictions,
     group_names,
     new_groups,
     read_stored_predictions,
 )
-from labelkit.commands.find.nearest import nearest_others
+from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindNovelConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, newest_name, read_result
@@ -73,12 +73,12 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     else:
         there = np.flatnonzero(earlier | (kinds == "given"))
         sides = [_nearest(store, rows, among, _NEIGHBORS)[0] for among in (there, rows)]
-        scores = arrival_novelty(*sides)
+        scores = score_arrival_novelty(*sides)
     new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
     guesses = [label if (label := found.labels[row]) in new_names else "" for row in rows.tolist()]
     order = np.lexsort((rows, -scores))
     if earlier is None:
-        order = _in_turns(order, guesses)
+        order = _interleave_groups(order, guesses)
     is_seen = np.isin(rows[order], list(skipped_rows(config.skip, store)))
     order = order[np.argsort(is_seen, kind="stable")][: config.num_images]
     near = near_rows[:, 0]
@@ -103,7 +103,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     return SimpleResult(values, made, tables)
 
 
-def _in_turns(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
+def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
     """Let groups without a label take turns in their places, some images each: the first are not all of one class."""
     seen: Counter[str] = Counter()
     places = [place for place, one in enumerate(order.tolist()) if groups[one]]
@@ -123,7 +123,7 @@ def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
         StoreError: none is.
     """
     before = open_store(previous)
-    held = rows_in_other_store(before, store)
+    held = find_images_in_other_store(before, store)
     if not held.any():
         raise StoreError(
             str(before.path),
@@ -141,7 +141,7 @@ def _nearest(
     mask[among] = True
     features = StoredRows(store.lazy_embeddings, in_blocks=False)
     what = f"comparing {len(rows):,} images with {len(among):,} others"
-    cosines, places = nearest_others(features, k, what, mask, rows)
+    cosines, places = find_nearest_other_embeddings(features, k, what, mask, rows)
     columns = max(1, int((places >= 0).any(axis=0).sum()))
     return np.nan_to_num(cosines[:, :columns].astype(np.float64), nan=-1.0), places[:, :columns]
 
@@ -170,20 +170,20 @@ def _new_shares(
         features = check_features(store, together)
         for block in blocks(len(rest), store.dim + 8 * len(is_new)):
             part = check_features(store, rest[block])
-            shares[rest[block]] = near.predict_shares(part, features)[:, is_new].sum(axis=1)
+            shares[rest[block]] = near.predict_probabilities(part, features)[:, is_new].sum(axis=1)
     return shares[rows]
 
 
 def _line(store: EmbeddingStore, row: int, score: float, near: int, found: StoredPredictions) -> list[object]:
-    nearest = ("", "") if near < 0 else (escaped_path(store.sample_ids[near]), found.labels[near])
-    return [escaped_path(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
+    nearest = ("", "") if near < 0 else (escape_path(store.sample_ids[near]), found.labels[near])
+    return [escape_path(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
 
 
 def _pictures(
     store: EmbeddingStore, row: int, near: int, found: StoredPredictions
 ) -> list[tuple[int, tuple[str, ...]]]:
     """The image, and the labeled one that is most like it."""
-    first, second = (escaped_path(store.sample_ids[place]) for place in (row, near))
+    first, second = (escape_path(store.sample_ids[place]) for place in (row, near))
     return [(row, (first, "a new class,")), (near, (second, f"or {found.labels[near]}?"))]
 
 

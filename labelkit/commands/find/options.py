@@ -47,7 +47,7 @@ class FindDuplicatesConfig(FindConfig):
 
     @field_validator("cache")
     @classmethod
-    def _cache_has_a_name_of_its_own(cls, path: Path | None) -> Path | None:
+    def _check_cache_name(cls, path: Path | None) -> Path | None:
         if path is not None and path.suffix != ".npz":
             raise ValueError("must end in .npz")
         return path

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.outliers import FEWEST, REASONS, measure_tones, neighbor_deviations, outlier_scores
+from labelkit.algorithms.outliers import MIN_IMAGES, REASONS, compute_neighbor_z_scores, measure_tones, outlier_scores
 from labelkit.commands.common.embeddings import split_rows, stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.find.nearest import nearest_others
+from labelkit.commands.find.nearest import find_nearest_other_embeddings
 from labelkit.commands.find.options import FindOddConfig
 from labelkit.commands.find.stored_images import StoredImages, write_table
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
 
@@ -43,7 +43,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         images = StoredImages(store, rows, config)
     else:
         current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
-    if len(rows) < FEWEST:
+    if len(rows) < MIN_IMAGES:
         current_progress().warning(
             f"{len(rows)} images are too few to judge outliers, so images are not compared with each other"
         )
@@ -54,9 +54,9 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
         tones, sizes = _tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
         # dark or blurred images lie together with whatever is strange, and would vouch for it
         nothing_else = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
-        if int(nothing_else.sum()) >= FEWEST:
+        if int(nothing_else.sum()) >= MIN_IMAGES:
             usual = np.asarray(nothing_else, dtype=np.bool_)
-    cosines, _ = nearest_others(features, config.neighbors, "nearest embeddings", usual)
+    cosines, _ = find_nearest_other_embeddings(features, config.neighbors, "nearest embeddings", usual)
     distances = 1 - cosines[:, -1].astype(np.float64)
     scores = outlier_scores(distances, tones, sizes)
     highest = scores.max(axis=1)
@@ -64,13 +64,13 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     odd = odd[np.lexsort((odd, -highest[odd]))]
     names = [store.sample_ids[int(row)] for row in rows[odd]]
     reasons = [[REASONS[i] for i in np.argsort(-scores[place], kind="stable") if scores[place, i] > 0] for place in odd]
-    unlike = neighbor_deviations(distances)
+    unlike = compute_neighbor_z_scores(distances)
     lines: list[list[object]] = []
     for place, name, why in zip(odd.tolist(), names, reasons, strict=True):
         numbers = [unlike[place], *(() if tones is None else tones[place])]
         shape: list[object] = ["", ""] if sizes is None else [int(sizes[place, 1]), int(sizes[place, 0])]
         written = [_written(number) for number in numbers] + [""] * (4 - len(numbers))
-        lines.append([escaped_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
+        lines.append([escape_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
     write_table(config, COLUMNS, lines)
     if images is not None:
         images.draw_groups(
@@ -118,7 +118,7 @@ def _summary(
         "csv": config.out,
         "sheet": sheet,
         "images": count,
-        "left_out": [] if images is None else images.skipped_records(),
+        "left_out": [] if images is None else images.describe_skipped_images(),
         "odd_images": len(names),
         "reasons": [{"reason": reason, "images": tally[reason]} for reason in REASONS],
         "odd": [

@@ -14,7 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
-from labelkit.commands.common.images.read import embedded_pixels, in_threads, indexed_images, pixels_by_name
+from labelkit.commands.common.images.read import (
+    make_pixel_reader,
+    open_store_images,
+    read_embedded_image,
+    run_in_threads,
+)
 from labelkit.commands.find.options import FindConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import DatasetError
@@ -26,7 +31,7 @@ from labelkit.store.embeddings import EmbeddingStore
 T = TypeVar("T")
 
 # lines of a sheet; more would be too many to look at
-_MOST_LINES = 100
+_MAX_LINES = 100
 
 
 class StoredImages:
@@ -48,7 +53,7 @@ class StoredImages:
 
     def __init__(self, store: EmbeddingStore, rows: NDArray[np.int64], config: FindConfig) -> None:
         self.store, self.rows, self._digests = store, rows, np.asarray(store.sha256)
-        self.files: ImageDataset = indexed_images(store, config.dataset, config.data_root)
+        self.files: ImageDataset = open_store_images(store, config.dataset, config.data_root)
         self.left_out: Counter[str] = Counter()
 
     def measure(
@@ -78,11 +83,11 @@ class StoredImages:
         def one(place: int) -> T | str:
             row = int(self.rows[place])
             there = row_of.get(self.store.sample_ids[row])
-            pixels = embedded_pixels(self.files, there, self._digests[row], 1, least_side)
+            pixels = read_embedded_image(self.files, there, self._digests[row], 1, least_side)
             return pixels if isinstance(pixels, str) else work(pixels)
 
         places = range(len(self.rows)) if wanted is None else wanted.tolist()
-        for place, found in zip(places, in_threads(one, places, what), strict=True):
+        for place, found in zip(places, run_in_threads(one, places, what), strict=True):
             if isinstance(found, str):
                 self.left_out[found] += 1
             else:
@@ -100,7 +105,7 @@ class StoredImages:
             )
         current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
 
-    def skipped_records(self) -> list[dict[str, object]]:
+    def describe_skipped_images(self) -> list[dict[str, object]]:
         """Return why images were left out, and how many, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
@@ -115,12 +120,12 @@ class StoredImages:
         if not lines:
             current_progress().message(f"nothing was found, so {config.sheet} is not drawn")
             return
-        if len(lines) > _MOST_LINES:
-            current_progress().message(f"{config.sheet} shows the first {_MOST_LINES} of {len(lines)} lines")
-        pixels_of = pixels_by_name(self.files)
+        if len(lines) > _MAX_LINES:
+            current_progress().message(f"{config.sheet} shows the first {_MAX_LINES} of {len(lines)} lines")
+        pixels_of = make_pixel_reader(self.files)
         shown = [
             [Picture(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
-            for line in lines[:_MOST_LINES]
+            for line in lines[:_MAX_LINES]
         ]
         write_contact_sheet(config.sheet, shown)
 

@@ -21,13 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from labelkit.algorithms.affine_sift import Keypoints, find_keypoints, match_images, start_opencv
+from labelkit.algorithms.affine_sift import Keypoints, configure_opencv, find_keypoints, match_images
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.cache import cache_folder
 from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
 from labelkit.commands.common.images.contact_sheet import write_png
-from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.match.options import MatchConfig
@@ -36,7 +36,7 @@ from labelkit.data.decode import BadImage
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
-from labelkit.store.array_files import Matches, MatchFile, join_matches, one_match, write_matches
+from labelkit.store.array_files import Matches, MatchFile, build_match, join_matches, write_matches
 from labelkit.store.commit import canonical_json, commit_file
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
@@ -46,10 +46,10 @@ _CANDIDATES, _PARTNERS = 20, 2
 _HELD_IMAGES = 2048
 # Version of keypoint detection; after a change, old files of the cache are no longer used.
 _VERSION = 2
-_SIDE, _GAP, _TEXT, _MOST = 192, 8, 16, 12
+_SIDE, _GAP, _TEXT, _MAX_SHOWN = 192, 8, 16, 12
 
 
-def match_images_of_store(config: MatchConfig) -> SimpleResult:
+def match_store_images(config: MatchConfig) -> SimpleResult:
     """Find images of a store that show the same object, and write the matches; keypoints are cached.
 
     Raises:
@@ -58,7 +58,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         ConfigError: fewer images than clusters, the sheet cannot be written, or OpenCV is missing.
         DatasetError: the images are missing, or are not those that were embedded.
     """
-    opencv = start_opencv()
+    opencv = configure_opencv()
     out = config.out or config.index.with_name(f"{config.index.stem}-matches.h5")
     check_output(config, out, "matches")
     store = open_store(config.index)
@@ -67,9 +67,9 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
         raise ConfigError(
             "--index", f"{config.index} has only {len(rows)} image to compare", "Use a store with more images."
         )
-    images = StoredPhotos(store, rows, indexed_images(store, config.dataset, config.data_root), opencv)
+    images = StoredPhotos(store, rows, open_store_images(store, config.dataset, config.data_root), opencv)
     progress, started = current_progress(), time.monotonic()
-    pairs = candidate_pairs(config, unit_rows(check_features(store, rows)))
+    pairs = choose_candidate_pairs(config, unit_rows(check_features(store, rows)))
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         counts = np.zeros(len(rows), dtype=np.int64)
@@ -89,7 +89,7 @@ def match_images_of_store(config: MatchConfig) -> SimpleResult:
     finally:
         pool.shutdown(cancel_futures=True)
     found = join_matches(listed)
-    kept = best_partners(found, _PARTNERS)
+    kept = keep_best_partners(found, _PARTNERS)
     recipe = {
         "opencv": opencv,
         "store": store.content_digest,
@@ -213,10 +213,10 @@ class StoredPhotos:
         """Match the images at two positions by their keypoints."""
         first, second = pair.tolist()
         found = match_images(self.keypoints(first), self.keypoints(second))
-        return None if found is None else one_match(first, second, *found)
+        return None if found is None else build_match(first, second, *found)
 
 
-def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArray[np.int64]:
+def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the row pairs (p, 2) to compare, first below second, sorted: nearest neighbors, within clusters if any."""
     groups = [np.arange(len(features))]
     if config.num_clusters is not None:
@@ -238,7 +238,7 @@ def candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArr
     return np.unique(np.sort(np.concatenate(listed), axis=1), axis=0)
 
 
-def best_partners(found: Matches, partners: int) -> Matches:
+def keep_best_partners(found: Matches, partners: int) -> Matches:
     """Keep the partners with the most inliers for each image, with every match in both directions."""
     both = join_matches([found, found.reversed()])
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
@@ -270,7 +270,7 @@ def write_match_sheet(path: Path, matches: Matches, images: StoredPhotos) -> Non
         ResourceError: the file cannot be written.
     """
     order = np.argsort(-matches.inliers, kind="stable")
-    shown = order[np.unique(np.linspace(0, len(order) - 1, min(_MOST, len(order))).round().astype(np.int64))]
+    shown = order[np.unique(np.linspace(0, len(order) - 1, min(_MAX_SHOWN, len(order))).round().astype(np.int64))]
     font = ImageFont.load_default(size=11)
     sheet = Image.new("RGB", (3 * _GAP + 2 * _SIDE, _GAP + len(shown) * (_SIDE + _TEXT + _GAP)), "white")
     draw = ImageDraw.Draw(sheet)

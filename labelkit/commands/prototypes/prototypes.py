@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from labelkit.algorithms.prototypes import Spread, max_cosine_bound, measure_spread, rms_cosine_bound, spread_levels
+from labelkit.algorithms.prototypes import Spread, build_t_schedule, max_cosine_bound, measure_spread, rms_cosine_bound
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.methods.prototypes.files import Prototypes, load_or_make_prototypes
 from labelkit.options.prototypes import PrototypesConfig
@@ -23,7 +23,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         ResourceError: no such device, the disk is full, ...
     """
     progress = current_progress()
-    levels = spread_levels(config.t, config.sharpest_t)
+    levels = build_t_schedule(config.t, config.sharpest_t)
     started = time.monotonic()
     with progress.task("spreading", total=len(levels) * config.num_inits) as task:
         made = load_or_make_prototypes(

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
 from labelkit.commands.common.embeddings import check_rows
-from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
-from labelkit.commands.common.labels import with_labels
+from labelkit.commands.common.images.read import make_pixel_reader, open_store_images, read_image_pixels
+from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.search_queries import checked_patch, is_store, query_images, row_label
+from labelkit.commands.common.search_queries import find_class_name, is_store, list_query_images, parse_patch_position
 from labelkit.commands.retrieve.options import RetrieveConfig
-from labelkit.commands.retrieve.search import chosen_rows, no_rows_error
+from labelkit.commands.retrieve.search import no_rows_error, select_rows
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
@@ -84,10 +84,10 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
         CheckpointError: the model of the store is not on this machine, or another model was given.
         ConfigError: the position is outside of the image, filters leave no patch, or a file exists.
     """
-    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     patches = open_patches(store)
     query = query_patch(config, store, patches)
-    chosen = chosen_rows(store, config)
+    chosen = select_rows(store, config)
     if not chosen.any():
         raise no_rows_error(store, config)
     if not config.own_image:
@@ -101,17 +101,17 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     if available < config.k:
         current_progress().warning(f"only {available} patches pass the filters")
     started = time.perf_counter()
-    hits = nearest_patches(store, patches, query.feature, config.k, chosen)
+    hits = find_nearest_patches(store, patches, query.feature, config.k, chosen)
     return _result(config, store, patches, query, hits, time.perf_counter() - started)
 
 
-def nearest_patches(
+def find_nearest_patches(
     store: EmbeddingStore, patches: PatchSet, feature: NDArray[np.float32], k: int, chosen: NDArray[np.bool_]
 ) -> list[PatchHit]:
     """Find the k patches of the chosen rows nearest to a feature (d,), by exact search block by block."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
-    scores, found = nearest_in_blocks(feature, parts, k, metric)
+    scores, found = find_nearest_in_blocks(feature, parts, k, metric)
     offsets = patches.offsets()
     hits = []
     for score, number in zip(scores.tolist(), found.tolist(), strict=True):
@@ -122,7 +122,7 @@ def nearest_patches(
     return hits
 
 
-def nearest_in_blocks(
+def find_nearest_in_blocks(
     query: NDArray[np.float32],
     parts: Iterable[tuple[NDArray[np.floating], int, NDArray[np.bool_]]],
     k: int,
@@ -161,24 +161,29 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
     images: ImageDataset | None = None
     if config.query_rows is not None:
         (row,) = check_rows(store, config.query_rows, "--query-rows")
-        name, image, digest, label = store.sample_ids[row], patches.image(row), store.sha256[row], row_label(store, row)
+        name, image, digest, label = (
+            store.sample_ids[row],
+            patches.image(row),
+            store.sha256[row],
+            find_class_name(store, row),
+        )
     else:
         assert config.query is not None
         if is_store(config.query) or config.query.is_dir():
             problem = f"{config.query} is not an image file, but a patch must belong to a single image"
             raise ConfigError("--query", problem, "Pass an image file, or --query-rows ROW.")
         from labelkit.commands.common.networks import (
-            query_patches,  # torch loads here
-            recorded_network,
+            compute_query_patches,  # torch loads here
+            load_recorded_network,
         )
 
-        images = query_images(config.query, **config.listing())
-        model = recorded_network(store.model, config.checkpoint)
+        images = list_query_images(config.query, **config.listing())
+        model = load_recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
             problem = f"its patches are from layer {layer}, but those of the store are from layer {patches.layer}"
             raise Mismatch(model.source, problem, "Embed the store again with --dense.")
-        image = query_patches(images, model, config.device)
+        image = compute_query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
         name, label = images.sample_ids[0], None
     cell = query_cell(config, image, name)
@@ -202,7 +207,7 @@ def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[
     """
     rows, columns = image.grid
     if config.patch is not None:
-        return checked_patch(config.patch, image.grid, name)
+        return parse_patch_position(config.patch, image.grid, name)
     assert config.pixel is not None
     x, y = config.pixel
     left, top, right, bottom = image.region
@@ -225,7 +230,7 @@ def _result(
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     for rank, hit in enumerate(hits, start=1):
-        label, name = row_label(store, hit.row), store.sample_ids[hit.row]
+        label, name = find_class_name(store, hit.row), store.sample_ids[hit.row]
         entry = {"rank": rank, "sample_id": name, "row": hit.row, "patch": list(hit.cell), "box": hit.box}
         listed.append({**entry, "score": hit.score, "label": label})
         place = f"{hit.cell[0]},{hit.cell[1]}"
@@ -260,7 +265,7 @@ def _csv_text(store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) ->
     lines = []
     for rank, hit in enumerate(hits, start=1):
         cell = (query.name, *query.cell, rank, store.sample_ids[hit.row], hit.row, *hit.cell)
-        lines.append((*cell, *hit.box, row_label(store, hit.row) or "", f"{hit.score:.9g}"))
+        lines.append((*cell, *hit.box, find_class_name(store, hit.row) or "", f"{hit.score:.9g}"))
     return csv_text((*place, *edges, "label", "score"), lines)
 
 
@@ -268,12 +273,12 @@ def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: Patc
     """Draw the query and the hits, each with a box around its patch."""
     from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 
-    pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
+    pixels_of = make_pixel_reader(open_store_images(store, config.dataset, config.data_root))
 
     def boxed(pixels: NDArray[np.uint8] | None, box: list[float]) -> NDArray[np.uint8] | None:
         return None if pixels is None else draw_box(pixels, box)
 
-    asked = boxed(pixels_of(query.name) if query.images is None else image_pixels(query.images, 0), query.box)
+    asked = boxed(pixels_of(query.name) if query.images is None else read_image_pixels(query.images, 0), query.box)
     place = f"query, patch {query.cell[0]},{query.cell[1]}"
     line = [Picture(asked, (query.name, place), frame="query")]
     for rank, hit in enumerate(hits, start=1):

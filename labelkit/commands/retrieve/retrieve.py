@@ -12,30 +12,30 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import has_room, stored_rows, zero_rows
-from labelkit.commands.common.images.read import image_pixels, indexed_images, pixels_by_name
-from labelkit.commands.common.labels import with_labels
+from labelkit.commands.common.embeddings import find_zero_embeddings, fits_in_memory, stored_rows
+from labelkit.commands.common.images.read import make_pixel_reader, open_store_images, read_image_pixels
+from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.outputs import check_result_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import (
     Queries,
-    embedded_images,
+    embed_query_images,
+    find_class_name,
     is_store,
-    query_images,
-    row_label,
-    rows_of_other,
-    rows_of_store,
+    list_query_images,
+    load_other_store_queries,
+    load_store_queries,
 )
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
+    PartwiseSearch,
     Search,
-    SplitSearch,
     choose_index,
-    chosen_rows,
     find,
-    indexed_search,
     is_small_selection,
+    load_or_build_index,
     no_rows_error,
+    select_rows,
 )
 from labelkit.commands.retrieve.stored_index import CachedIndex
 from labelkit.data.datasets import ImageDataset
@@ -95,20 +95,20 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         return retrieve_patches(config)
     images: ImageDataset | None = None
     if config.query is not None and not is_store(config.query):
-        images = query_images(config.query, **config.listing())
-    store = with_labels(open_store(config.index), config.labels, config.label_column)
+        images = list_query_images(config.query, **config.listing())
+    store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     if config.k > store.n:
         raise ConfigError("-k", f"the store has only {store.n} images, not {config.k}", "Lower -k.")
     check_result_name(config, store, "neighbors", **_settings(config))
     gallery = _gallery(store, config)
     if images is not None:
-        queries = embedded_images(
+        queries = embed_query_images(
             images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
         )
     elif config.query is not None:
-        queries = rows_of_other(store, config.query)
+        queries = load_other_store_queries(store, config.query)
     else:
-        queries = rows_of_store(store, config.query_rows or ())
+        queries = load_store_queries(store, config.query_rows or ())
     if config.k > len(gallery.rows):
         raise ConfigError("-k", f"there are only {len(gallery.rows)} nonzero embeddings, not {config.k}", "Lower -k.")
     hits, index, seconds = _search(store, gallery, queries, config)
@@ -124,11 +124,11 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":
-        zero = zero_rows(features)
+        zero = find_zero_embeddings(features)
         if zero.any():
             current_progress().warning(f"{int(zero.sum())} embeddings of {store.path} are all zero and are never found")
             features, rows = features.subset(np.flatnonzero(~zero)), rows[~zero]
-    chosen = chosen_rows(store, config)[rows]
+    chosen = select_rows(store, config)[rows]
     if len(rows) and not chosen.any():
         raise no_rows_error(store, config)
     return _Gallery(features, rows, chosen)
@@ -151,16 +151,16 @@ def _search(
     elif config.search != "exact":
         found = choose_index(store.path, features, metric, config, len(queries.names))
     search: Search
-    in_blocks = not has_room(config, 4 * len(rows) * store.dim)
+    in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
     if found is not None:
-        search, found = indexed_search(store, features.read(in_blocks=in_blocks), found, metric)
+        search, found = load_or_build_index(store, features.read(in_blocks=in_blocks), found, metric)
     else:
         if filtered:
             features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
-            in_blocks = not has_room(config, 4 * len(rows) * store.dim)
-        device = None if config.device == "auto" else products_device(config.device)
+            in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
+        device = None if config.device == "auto" else choose_similarity_device(config.device)
         if config.processes > 1 or config.ray_address is not None:
-            search = SplitSearch(features, metric, config)
+            search = PartwiseSearch(features, metric, config)
         else:
             search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
     hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
@@ -239,7 +239,7 @@ def _result(
     for q, name in enumerate(queries.names):
         entries: list[dict[str, object]] = []
         for rank, hit in enumerate(hits[q], start=1):
-            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            sample_id, label = store.sample_ids[hit.row], find_class_name(store, hit.row)
             entries.append(
                 {
                     "rank": rank,
@@ -273,7 +273,7 @@ def _result(
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
-        _draw(config.sheet, queries, store, indexed_images(store, config.dataset, config.data_root), hits)
+        _draw(config.sheet, queries, store, open_store_images(store, config.dataset, config.data_root), hits)
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
@@ -334,7 +334,7 @@ def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -
     lines: list[tuple[object, ...]] = []
     for name, found in zip(queries.names, hits, strict=True):
         for rank, hit in enumerate(found, start=1):
-            label, score = row_label(store, hit.row) or "", f"{hit.score:.9g}"
+            label, score = find_class_name(store, hit.row) or "", f"{hit.score:.9g}"
             lines.append((name, rank, store.sample_ids[hit.row], hit.row, label, score, hit.duplicate or ""))
     return csv_text(("query", "rank", "path", "row", "label", "score", "duplicate"), lines)
 
@@ -342,14 +342,16 @@ def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -
 def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:
     from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 
-    picture = pixels_by_name(images)
+    picture = make_pixel_reader(images)
     drawn: list[list[Picture]] = []
     for q, name in enumerate(queries.names):
-        pixels = picture(name) if queries.images is None else image_pixels(queries.images, int(queries.image_rows[q]))
+        pixels = (
+            picture(name) if queries.images is None else read_image_pixels(queries.images, int(queries.image_rows[q]))
+        )
         line = [Picture(pixels, (name, "query"), frame="query")]
         asked = queries.labels[q]
         for rank, hit in enumerate(hits[q], start=1):
-            sample_id, label = store.sample_ids[hit.row], row_label(store, hit.row)
+            sample_id, label = store.sample_ids[hit.row], find_class_name(store, hit.row)
             # A class that the store does not have says nothing about which hits are right.
             is_wrong = label is not None and asked in store.class_names and asked != label
             text = f"{rank}. {label} ({hit.score:.3f})" if label else f"{rank}. {hit.score:.3f}"
@@ -358,7 +360,7 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
     return write_contact_sheet(path, drawn)
 
 
-def products_device(device: str) -> str | None:
+def choose_similarity_device(device: str) -> str | None:
     """Return the torch device that computes similarities; ``None`` for the CPU, which needs no torch.
 
     Raises:

@@ -25,14 +25,14 @@ from labelkit.algorithms.indexes import (
 from labelkit.algorithms.neighbors import ExactSearch, Metric
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import has_room, split_rows
+from labelkit.commands.common.embeddings import fits_in_memory, split_rows
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.stored_index import (
     CachedIndex,
     IndexQuality,
+    cache_index,
     discard,
     find_cached_index,
-    keep_index,
 )
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
@@ -54,7 +54,7 @@ _NUMBERS_PER_ADDED_ROW = 1_000_000
 _EXTRA = 50
 
 
-class SplitSearch:
+class PartwiseSearch:
     """Exact search in rows of a store part by part, in one or several processes; the nearest rows are merged.
 
     Args:
@@ -87,7 +87,7 @@ def _nearest_of(
     return scores, indices, len(rows)
 
 
-Search = ExactSearch | ApproximateSearch | SplitSearch
+Search = ExactSearch | ApproximateSearch | PartwiseSearch
 
 
 def is_small_selection(num_rows: int) -> bool:
@@ -126,7 +126,7 @@ def choose_index(
             if is_small_selection(num_rows) and found.measured is None:
                 progress.message(f"--search {kind}: comparing {told} exactly is also fast; use --search auto")
             return found
-        if has_room(config, num_bytes):
+        if fits_in_memory(config, num_bytes):
             if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
                 asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
                 progress.message(
@@ -143,7 +143,7 @@ def choose_index(
     return None
 
 
-def indexed_search(
+def load_or_build_index(
     store: EmbeddingStore, gallery: StoredRows, found: CachedIndex, metric: Metric
 ) -> tuple[ApproximateSearch, CachedIndex]:
     """Load the index of a gallery from the cache, or build it, measure it and cache it.
@@ -177,7 +177,7 @@ def indexed_search(
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
         measured = measure(search, gallery)
-    keep_index(store.path, index, found.path, measured)
+    cache_index(store.path, index, found.path, measured)
     _say(kind, measured)
     return search, replace(found, measured=measured, built=True)
 
@@ -276,7 +276,7 @@ def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
     return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Change these filters.")
 
 
-def chosen_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
+def select_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:
     """Return a mask (n,) of the rows of a store that pass the filters."""
     chosen = np.ones(store.n, dtype=np.bool_)
     if config.label is not None:

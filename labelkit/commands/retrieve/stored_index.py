@@ -102,7 +102,7 @@ def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metr
     return CachedIndex(kind, path, IndexQuality(**{key: record[key] for key in _MEASURED}))
 
 
-def keep_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> None:
+def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> None:
     """Write an index to the cache completely or not at all, replacing that of an earlier version of the store.
 
     Show a warning if it cannot be written.

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.run_logs import MAIN_METRICS, Logged, Series, read_log
+from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, Series, read_log
 from labelkit.commands.show.options import ShowCurvesConfig
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 
-_MOST_PANELS = 48
+_MAX_PANELS = 48
 
 
 def show_curves(config: ShowCurvesConfig) -> SimpleResult:
@@ -71,7 +71,7 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
     return full
 
 
-def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]:
+def _choose(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> list[str]:
     """Return the requested metrics, in the requested order.
 
     Raises:
@@ -97,14 +97,14 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[Logged]) -> list[str]
             f"{where} did not log {' or '.join(unknown)}; it logged: {', '.join(sorted(known))}",
             f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose among these metrics.",
         )
-    if len(chosen) > _MOST_PANELS:
+    if len(chosen) > _MAX_PANELS:
         raise ConfigError(
-            "--metrics", f"at most {_MOST_PANELS} of the {len(chosen)} metrics fit in one image", "Choose fewer."
+            "--metrics", f"at most {_MAX_PANELS} of the {len(chosen)} metrics fit in one image", "Choose fewer."
         )
     return list(chosen)
 
 
-def _describe(name: str, run: Logged, series: Series) -> dict[str, object]:
+def _describe(name: str, run: LoggedMetrics, series: Series) -> dict[str, object]:
     return {
         "metric": name,
         "run": run.folder,
@@ -115,7 +115,7 @@ def _describe(name: str, run: Logged, series: Series) -> dict[str, object]:
     }
 
 
-def _cells(name: str, run: Logged, series: Series) -> list[Cell]:
+def _cells(name: str, run: LoggedMetrics, series: Series) -> list[Cell]:
     finite = series.values[~np.isnan(series.values)]
     least, most = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
     first, last = float(series.values[0]), float(series.values[-1])

@@ -39,7 +39,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
 
     @model_validator(mode="after")
-    def _one_choice_of_rows(self) -> ShowPatchesConfig:
+    def _check_row_choice(self) -> ShowPatchesConfig:
         if self.rows is not None and self.num_images is not None:
             raise ValueError("choose images by either --rows or --num-images")
         if self.rows is not None and (not self.rows or min(self.rows) < 0):

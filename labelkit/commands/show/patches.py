@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.projection import principal_colors
+from labelkit.algorithms.projection import color_by_principal_components
 from labelkit.commands.common.embeddings import check_rows, unit_rows
 from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
-from labelkit.commands.common.images.read import indexed_images, pixels_by_name
+from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.search_queries import checked_patch, row_label
+from labelkit.commands.common.search_queries import find_class_name, parse_patch_position
 from labelkit.commands.show.options import ShowPatchesConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
@@ -44,13 +44,13 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     height, width = maps[0].grid
     row, column = height // 2, width // 2
     if config.patch is not None:
-        row, column = checked_patch(config.patch, maps[0].grid, store.sample_ids[rows[0]])
+        row, column = parse_patch_position(config.patch, maps[0].grid, store.sample_ids[rows[0]])
     pixels = _views(config, store, rows, maps)
     chosen = np.asarray(maps[0].features[row * maps[0].grid[1] + column], dtype=np.float32)
     direction = unit_rows(chosen[None])[0]
     similarities = [unit_rows(np.asarray(found.features, np.float32)) @ direction for found in maps]
     limits = (float(min(s.min() for s in similarities)), float(max(s.max() for s in similarities)))
-    colors = principal_colors(np.concatenate([np.asarray(found.features, np.float32) for found in maps]))
+    colors = color_by_principal_components(np.concatenate([np.asarray(found.features, np.float32) for found in maps]))
     from labelkit.commands.common.images.plots import paint_heat  # matplotlib takes a second to load
 
     headings = (("what the", "network sees"), ("similarity to", f"patch {row},{column}"), ("principal", "components"))
@@ -59,7 +59,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     cells: list[list[Cell]] = []
     start = 0
     for number, (at, found, similarity) in enumerate(zip(rows, maps, similarities, strict=True)):
-        name, label = store.sample_ids[at], row_label(store, at)
+        name, label = store.sample_ids[at], find_class_name(store, at)
         best = int(similarity.argmax())
         place = [int(cell) for cell in found.cells[best]]
         view = _framed(pixels[number], (row, column), found.grid) if number == 0 else pixels[number]
@@ -106,7 +106,7 @@ def _views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.uint8]]:
     """Return the part of each image that the network saw, (side, side, c) uint8."""
-    pixels_of = pixels_by_name(indexed_images(store, config.dataset, config.data_root))
+    pixels_of = make_pixel_reader(open_store_images(store, config.dataset, config.data_root))
     views = []
     for row, found in zip(rows, maps, strict=True):
         name = store.sample_ids[row]

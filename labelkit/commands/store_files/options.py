@@ -56,7 +56,7 @@ class StatusConfig(StageConfig):
     run: Path | None = _RUN(None, "Run folder from `train`.")
 
     @model_validator(mode="after")
-    def _needs_one(self) -> StatusConfig:
+    def _check_one_given(self) -> StatusConfig:
         if (self.index is None) == (self.run is None):
             raise ValueError("pass either --index or --run")
         return self

@@ -22,9 +22,9 @@ from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import check_space, size_of
+from labelkit.store.parts import check_space, get_file_size
 from labelkit.store.patches import patches_folder
-from labelkit.store.reader import CheckedFile, in_results, open_file, shards_folder
+from labelkit.store.reader import CheckedFile, is_in_results, open_file, shards_folder
 from labelkit.store.results import list_results, open_result, read_result
 from labelkit.store.writer import Contents, Stream, install_store
 
@@ -39,9 +39,9 @@ def pack_results(config: PackConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     packed = pack_store(store, config.out, shards=config.shards, overwrite=config.overwrite)
-    size = size_of(packed.path)
+    size = get_file_size(packed.path)
     if packed.num_shards:
-        size += sum(map(size_of, shards_folder(packed.path).glob("*.h5")))
+        size += sum(map(get_file_size, shards_folder(packed.path).glob("*.h5")))
     has_patches = patches_folder(config.index).is_dir()
     if has_patches:
         current_progress().message(f"the patches in {patches_folder(config.index)} are separate files and stay there")
@@ -100,11 +100,11 @@ def pack_store(
 def _take(file: CheckedFile, group: str, contents: Contents) -> None:
     """Add the contents of a file except its packed results; it must stay open until everything is written."""
     for path in [*file.groups, *file.datasets]:
-        if not in_results(path):
+        if not is_in_results(path):
             values = file.stored_attributes.get(path, {})
             contents.attributes[f"{group}{path}".strip("/")] = dict(values)
     for path in file.datasets:
-        if not in_results(path):
+        if not is_in_results(path):
             contents.datasets[group + path] = _data(file, path)
 
 

@@ -14,7 +14,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import read_plan
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
-from labelkit.store.plans import embedding_run_folder, patches_run_folder, stored_plan
+from labelkit.store.plans import embedding_run_folder, patches_run_folder, read_stored_plan
 from labelkit.store.results import list_results
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.run_status import CheckpointStatus, TrainingStatus, training_status
@@ -33,15 +33,15 @@ def report_status(config: StatusConfig) -> SimpleResult:
         ResourceError: there is no permission to read it.
     """
     if config.run is not None:
-        return _look_at_training(config.run)
+        return _inspect_training(config.run)
     assert config.index is not None  # the config has one of the two
-    return _look_at_store(config.index)
+    return _inspect_store(config.index)
 
 
 # ---- stores
 
 
-def _look_at_store(out: Path) -> SimpleResult:
+def _inspect_store(out: Path) -> SimpleResult:
     with current_progress().task("parts") as task:
         run = embedding_status(out, task.advance)
     patches_pending = patches_run_folder(out).exists()
@@ -147,7 +147,7 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
     folder = embedding_run_folder(out)
     if read_plan(folder) is None:
         return None
-    plan = stored_plan(folder)
+    plan = read_stored_plan(folder)
     if plan is None:
         remedy = "Delete the run folder, or repeat the command with --overwrite."
         problem = "is not a plan: the file was changed, or the disk is failing"
@@ -186,7 +186,7 @@ def _run_record(status: RunStatus) -> dict[str, Any]:
 # ---- training
 
 
-def _look_at_training(run: Path) -> SimpleResult:
+def _inspect_training(run: Path) -> SimpleResult:
     with current_progress().task("checkpoints") as task:
         status = training_status(run, task.advance)
     state = "running" if status.is_running else "finished" if status.is_finished else "unfinished"

@@ -29,9 +29,9 @@ from labelkit.store import schema
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import open_part
-from labelkit.store.patches import SET_NAME, PatchFile, check_owner, patches_folder, read_set_json
-from labelkit.store.reader import CheckedFile, check_finite, in_results, open_file
-from labelkit.store.results import parse_result, results_beside, results_folder
+from labelkit.store.patches import SET_NAME, PatchFile, check_patch_owner, patches_folder, read_set_json
+from labelkit.store.reader import CheckedFile, check_finite, is_in_results, open_file
+from labelkit.store.results import list_result_files, parse_result, results_folder
 from labelkit.training.checkpoint import STATE
 from labelkit.training.run_dir import CONFIG
 from labelkit.training.run_status import (
@@ -96,10 +96,10 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
         total, wrong = images["total"], len(images["faults"])
         columns = ["images", "same", "other"]
         tables.append(Table(f"images below {images['root']}", columns, [[total, total - wrong, wrong]]))
-    return SimpleResult(values, (), tuple(tables), fault=_all_in_one(config.index, faults))
+    return SimpleResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
 
 
-def _all_in_one(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
+def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
     """Return the final error: the only fault, all faults in one, or ``None``."""
     if len(faults) < 2:
         return faults[0] if faults else None
@@ -114,15 +114,15 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     if (path / SET_NAME).exists() or any(path.glob("SET-*.h5")) or path.name.endswith(".patches"):
         return verify_patches(path, report)
     if (path / STATE).exists():
-        return [_of_checkpoint(checkpoint_status(path))]
+        return [_report_checkpoint(checkpoint_status(path))]
     if (path / CONFIG).exists():
-        return _of_training(training_status(path))
+        return _report_training(training_status(path))
     if (path / "plan.json").exists():  # an unfinished store, or its patches
         return [found for part in sorted((path / "parts").glob("*.h5")) for found in verify_file(part, report)]
     if any(path.glob("step-*")) or (path / "last.json").exists():
         status = TrainingStatus(path)
         add_checkpoints(path, status)
-        return _of_training(status)
+        return _report_training(status)
     checked = verify_results(path, report) if path.name.endswith(".results") else []
     if checked:
         return checked
@@ -130,14 +130,14 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     raise NotAStore(str(path), problem, "Pass a store, its .results or .patches, a run folder or a checkpoint.")
 
 
-def _of_checkpoint(status: CheckpointStatus) -> Verified:
+def _report_checkpoint(status: CheckpointStatus) -> Verified:
     num_files = len(status.state["files"]) + 1 if status.state else 0
     return Verified("checkpoint", str(status.folder), num_files, status.num_bytes, list(status.faults))
 
 
-def _of_training(status: TrainingStatus) -> list[Verified]:
+def _report_training(status: TrainingStatus) -> list[Verified]:
     run = Verified("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
-    return [run, *(_of_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
+    return [run, *(_report_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
 def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] | None:
@@ -187,7 +187,7 @@ class Verified:
     faults: list[LabelkitError] = field(default_factory=list)
 
     @contextmanager
-    def collecting(self) -> Iterator[None]:
+    def collect_faults(self) -> Iterator[None]:
         """Add the error that ends the block to the faults."""
         try:
             yield
@@ -212,13 +212,13 @@ def verify_file(path: Path, report: Report = lambda count: None) -> list[Verifie
             found = Verified(file.format.removeprefix("labelkit."), str(path))
             _compare_blocks(file, found, report)
             if file.format == schema.FORMAT_RESULT:
-                _check_result(file, path, path.stem, _store_beside(path.resolve().parent), found)
+                _check_result(file, path, path.stem, _open_adjacent_store(path.resolve().parent), found)
                 return [found]
             reader = _READERS.get(file.format)
     except StoreError as error:
         return [Verified("file", str(path), faults=[error])]
     if reader is not None and not found.faults:
-        with found.collecting():
+        with found.collect_faults():
             reader(path)
     return [found]
 
@@ -229,8 +229,8 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
     Raises:
         ResourceError: the store cannot be read.
     """
-    path, store = folder.with_suffix(""), _store_beside(folder)
-    return [_verify_result(path, name, store, report) for name in results_beside(path)]
+    path, store = folder.with_suffix(""), _open_adjacent_store(folder)
+    return [_verify_result(path, name, store, report) for name in list_result_files(path)]
 
 
 def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
@@ -245,15 +245,15 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
     except StoreError as error:
         listing.faults.append(error)
         return [listing, *(found for path in sorted(folder.glob("SET-*.h5")) for found in verify_file(path, report))]
-    store = _store_beside(folder)
+    store = _open_adjacent_store(folder)
     if store is not None:
-        with listing.collecting():
-            check_owner(folder, listed, store)
+        with listing.collect_faults():
+            check_patch_owner(folder, listed, store)
     checked = [listing]
     for entry in listed["files"]:
         found = Verified("patches", str(folder / entry["name"]))
         checked.append(found)
-        with found.collecting(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
+        with found.collect_faults(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
             _compare_blocks(file, found, report)
             PatchFile(file, entry, listed)
     return checked
@@ -270,7 +270,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
         return [found]
     store: EmbeddingStore | None = None
     # damaged data can have any values, so further faults are not reported
-    with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collecting():
+    with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collect_faults():
         store = EmbeddingStore(file, path)
     checked = [found]
     names = store.packed_results if store is not None else ()
@@ -278,12 +278,12 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     for name in names:
         packed = Verified("result", f"{path}:/results/{name}")
         checked.append(packed)
-        with packed.collecting():
+        with packed.collect_faults():
             inner = file.inside(f"results/{name}", schema.FORMAT_RESULT)
             digests[name] = inner.content_digest
             _compare_blocks(inner, packed, report)
             _check_result(inner, path, name, store, packed)
-    checked += [_verify_result(path, name, store, report, digests.get(name)) for name in results_beside(path)]
+    checked += [_verify_result(path, name, store, report, digests.get(name)) for name in list_result_files(path)]
     if patches_folder(path).is_dir():
         checked += verify_patches(patches_folder(path), report)
     return checked
@@ -294,7 +294,7 @@ def _verify_result(
 ) -> Verified:
     place = results_folder(path) / f"{name}.h5"
     found = Verified("result", str(place))
-    with found.collecting(), open_file(place, schema.FORMAT_RESULT) as file:
+    with found.collect_faults(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
             problem = f"differs from the result of the same name in the store, {path}:/results/{name}"
             found.faults.append(StoreError(str(place), problem, "Rename or delete this file."))
@@ -312,7 +312,7 @@ def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStor
         parse_result(file, path, name, None if stale or store is None else store.n, stale=stale)
 
 
-def _store_beside(folder: Path) -> EmbeddingStore | None:
+def _open_adjacent_store(folder: Path) -> EmbeddingStore | None:
     """Open the store of ``NAME.h5.results`` or ``NAME.h5.patches``, if it exists."""
     path = folder.with_suffix("")
     if folder.suffix not in (".results", ".patches") or not path.is_file():
@@ -328,10 +328,10 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards
     for path in file.datasets:
-        if in_results(path) or (damaged_shards and file.is_sharded(path)):
+        if is_in_results(path) or (damaged_shards and file.is_sharded(path)):
             continue
-        wants_finite, start = _wants_finite(file, path), 0
-        with found.collecting():
+        wants_finite, start = _requires_finite_values(file, path), 0
+        with found.collect_faults():
             for block in file.verified_blocks(path):
                 found.blocks += 1
                 found.num_bytes += block.nbytes
@@ -341,7 +341,7 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
                 start += len(block) if block.ndim else 0
 
 
-def _wants_finite(file: CheckedFile, path: str) -> bool:
+def _requires_finite_values(file: CheckedFile, path: str) -> bool:
     info = file.datasets[path]
     if file.format != schema.FORMAT_STORE or info.dtype.kind != "f" or "/" in path or len(info.shape) < 2:
         return False

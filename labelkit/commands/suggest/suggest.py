@@ -22,16 +22,16 @@ from labelkit.algorithms.active_learning import (
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
 from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
-from labelkit.commands.common.images.read import indexed_images, pixels_by_name
+from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.label_files import skipped_rows
-from labelkit.commands.common.labels import UsableLabels, labels_to_use
+from labelkit.commands.common.labels import UsableLabels, choose_usable_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
 from labelkit.commands.common.stored_predictions import correctness_probabilities
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -44,7 +44,7 @@ _SHOWN = 20
 
 
 @dataclass(frozen=True)
-class _Doubt:
+class _ClassDoubt:
     """Guess of the class of each row, and its uncertainty.
 
     Attributes:
@@ -87,7 +87,7 @@ class Suggested:
     like_them_wrong: float | None
 
 
-def suggested_rows(
+def choose_rows_to_label(
     config: SuggestConfig,
     store: EmbeddingStore,
     rows: NDArray[np.int64],
@@ -161,9 +161,11 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     rows = split_rows(store, config.split)
-    given = labels_to_use(config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels)
-    images = None if config.sheet is None else indexed_images(store, config.dataset, config.data_root)
-    chosen = suggested_rows(config, store, rows, given, skipped_rows(config.skip, store))
+    given = choose_usable_labels(
+        config.labels, store, rows, label_column=config.label_column, own_labels=config.own_labels
+    )
+    images = None if config.sheet is None else open_store_images(store, config.dataset, config.data_root)
+    chosen = choose_rows_to_label(config, store, rows, given, skipped_rows(config.skip, store))
     if len(chosen.places) < config.num_images:
         current_progress().warning(
             f"only {len(chosen.places)} of {config.num_images} images are suggested: all others have a label, or are "
@@ -172,7 +174,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     names = [store.sample_ids[int(row)] for row in rows[chosen.places]]
     lines = list(zip(names, chosen.scores.tolist(), chosen.reasons, chosen.guesses, strict=True))
     table = (
-        [escaped_path(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
+        [escape_path(name), "", "" if np.isnan(score) else f"{score:.6g}", reason, guess]
         for name, score, reason, guess in lines
     )
     commit_bytes(config.out, csv_bytes(COLUMNS, table))
@@ -219,29 +221,29 @@ def _doubt(
     rows: NDArray[np.int64],
     features: NDArray[np.float32],
     given: UsableLabels,
-) -> _Doubt:
+) -> _ClassDoubt:
     """Guess the class of each row, from the result if there is one, otherwise from the labels."""
     if config.result is not None:
-        return _doubt_of_result(config.result, store, rows, features)
+        return _compute_result_doubt(config.result, store, rows, features)
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
             current_progress().message("fewer than two classes have labels, so images are chosen by coverage only")
-        return _Doubt(None, lambda _: "", lambda _: "", "none")
+        return _ClassDoubt(None, lambda _: "", lambda _: "", "none")
     claims = nearest_classes(features, features[given.labeled], labels)
     names = given.class_names
-    guess, doubts = (lambda row: names[claims.first[row]]), _either(claims, names)
-    return _Doubt(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
+    guess, doubts = (lambda row: names[claims.first[row]]), _name_two_candidates(claims, names)
+    return _ClassDoubt(claims.uncertainty, guess, doubts, "labels", to_label=claims.near)
 
 
-def _either(claims: NearestClasses, names: Sequence[str]) -> Callable[[int], str]:
+def _name_two_candidates(claims: NearestClasses, names: Sequence[str]) -> Callable[[int], str]:
     """Return a function from a row to the names of its two nearest classes."""
     return lambda row: f"{names[claims.first[row]]} or {names[claims.second[row]]}?"
 
 
-def _doubt_of_result(
+def _compute_result_doubt(
     name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
-) -> _Doubt:
+) -> _ClassDoubt:
     """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are.
 
     Raises:
@@ -264,11 +266,11 @@ def _doubt_of_result(
 
     confidence = result.arrays.get("confidence")
     if confidence is None:
-        return _Doubt(claims.uncertainty, guess, _either(claims, names), name)
+        return _ClassDoubt(claims.uncertainty, guess, _name_two_candidates(claims, names), name)
     sure = np.clip(np.asarray(confidence, dtype=np.float64)[rows], 0, 1)
     chances = correctness_probabilities(result)
     right = sure if chances is None else chances[rows]
-    return _Doubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
+    return _ClassDoubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
 
 def _means(features: NDArray[np.float32], groups: NDArray[np.int64], there: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -280,7 +282,7 @@ def _choose(
     config: SuggestConfig,
     features: NDArray[np.float32],
     given: UsableLabels,
-    doubt: _Doubt,
+    doubt: _ClassDoubt,
     to_label: NDArray[np.float64],
     skipped: NDArray[np.int64],
 ) -> _Choice:
@@ -313,7 +315,7 @@ def _choose(
 
 
 def _draw(config: SuggestConfig, path: Path, images: ImageDataset, names: list[str], guesses: list[str]) -> Path:
-    pixels_of = pixels_by_name(images)
+    pixels_of = make_pixel_reader(images)
     pictures = [
         Picture(pixels_of(name), (name, guess and f"{guess}?")) for name, guess in zip(names, guesses, strict=True)
     ]

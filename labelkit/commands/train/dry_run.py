@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RowClassifier, check_hidden_labels
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier, check_hidden_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.train.reuse import plan_reuse
-from labelkit.commands.train.setup import make_trainer, open_runtime, run_folder, set_up
+from labelkit.commands.train.setup import make_trainer, open_runtime, prepare_training, run_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
 from labelkit.options.base import value_text
@@ -26,12 +26,14 @@ from labelkit.training.devices import Runtime
 from labelkit.training.method import FullPass, Method, count_parameters
 from labelkit.training.trainer import Trainer
 
-_MOST_ROWS: Final = 20_000
-_MOST_IMAGES: Final = 300
-_LEAST_HIDDEN: Final = 5
+_MAX_ROWS: Final = 20_000
+_MAX_IMAGES: Final = 300
+_MIN_HIDDEN: Final = 5
 
 
-def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int) -> dict[str, Any] | None:
+def score_frozen_features(
+    trainer: Trainer, method: Method[Any], labels: NDArray[np.int64], seed: int
+) -> dict[str, Any] | None:
     """Measure how well a classifier on the network's current features predicts hidden labels.
 
     Args:
@@ -47,7 +49,7 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
     """
     rows = trainer.bank.rows
     generator = keyed_generator(seed, "frozen score")
-    most = _MOST_ROWS if method.data.row_dim is not None else _MOST_IMAGES
+    most = _MAX_ROWS if method.data.row_dim is not None else _MAX_IMAGES
     known, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
     _, counts = np.unique(labels[known], return_counts=True)
     if (counts > 1).sum() < 2:
@@ -60,8 +62,8 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
         return None  # training reports what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
-    right = check_hidden_labels(RowClassifier(unit, labels[chosen]), labels[chosen], generator)
-    if len(right) < _LEAST_HIDDEN:
+    right = check_hidden_labels(RefittableClassifier(unit, labels[chosen]), labels[chosen], generator)
+    if len(right) < _MIN_HIDDEN:
         return None
     from scipy.stats import binomtest
 
@@ -75,7 +77,7 @@ def frozen_score(trainer: Trainer, method: Method[Any], labels: NDArray[np.int64
     }
 
 
-def starts_from_weights(config: RunConfig) -> bool:
+def starts_from_learned_features(config: RunConfig) -> bool:
     """Return whether training starts from meaningful features: embeddings, or a network with weights."""
     return any(getattr(config, name, None) for name in ("index", "pretrained", "weights", "init_from"))
 
@@ -92,16 +94,16 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     """Build a training, time a few steps on real batches, and report the plan, without writing anything."""
     runtime = open_runtime(config)
     before = runtime.peak_memory()
-    setup = set_up(method_name, config, runtime, fresh=True)
+    setup = prepare_training(method_name, config, runtime, fresh=True)
     trainer = make_trainer(setup, config, runtime, None)
-    search = trainer.score_start() if starts_from_weights(config) else {}
-    score = frozen_score(trainer, setup.method, setup.prepared.labels, config.seed)
+    search = trainer.score_before_training() if starts_from_learned_features(config) else {}
+    score = score_frozen_features(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
     if reuse is not None:
-        trainer.train_on(reuse.timing_bank())
-    reckoned = 0.0 if reuse is not None else _reckoned(trainer, config)
+        trainer.train_on(reuse.build_timing_bank())
+    reckoned = 0.0 if reuse is not None else _estimate_step_seconds(trainer, config)
     is_timed = reckoned < _TOO_LONG_STEP
-    first, seconds = _timed(trainer, runtime) if is_timed else (reckoned, reckoned)
+    first, seconds = _time_steps(trainer, runtime) if is_timed else (reckoned, reckoned)
     total = trainer.total_steps()
     parameters, trained = count_parameters(setup.method)
     values: dict[str, object] = {
@@ -136,11 +138,11 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
     if search:
         values["search_before_training"] = search
-        rows.append(["search before training", _told_search(search)])
+        rows.append(["search before training", _format_search_scores(search)])
     return SimpleResult(values, (), _shown(config, rows))
 
 
-def _reckoned(trainer: Trainer, config: RunConfig) -> float:
+def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
     """Estimate the seconds of a step from a forward pass of two images; 0 on a GPU, where steps are always timed."""
     if trainer.runtime.device.type != "cpu":
         return 0.0
@@ -157,7 +159,7 @@ def _reckoned(trainer: Trainer, config: RunConfig) -> float:
     return passes * seconds
 
 
-def _timed(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
+def _time_steps(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
     """Return the seconds of the first step, including all preparation, and those of a later step."""
 
     def until(step: int) -> tuple[float, int]:
@@ -175,7 +177,7 @@ def _timed(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
     return first, seconds / max(1, reached - 1)
 
 
-def _told_search(search: dict[str, float]) -> str:
+def _format_search_scores(search: dict[str, float]) -> str:
     told = {f"R@{name.removeprefix('recall_at_')}": value for name, value in search.items() if name != "map_at_r"}
     told["MAP@R"] = search["map_at_r"]
     return ", ".join(f"{name} {percent(value)}" for name, value in told.items()) + " (held-out images)"

@@ -18,9 +18,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.data.image_bank import CachedViewBank, ImageBank, view_kinds
+from labelkit.data.image_bank import CachedViewBank, ImageBank, number_view_kinds
 from labelkit.data.keyed_random import Draws
-from labelkit.data.loaders import planned_views
+from labelkit.data.loaders import iterate_planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError
@@ -29,7 +29,7 @@ from labelkit.options.backbone import ReuseOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.kept_views import CachedViewPlan, CachedViews
-from labelkit.training.compute_device import images_at_once
+from labelkit.training.compute_device import default_batch_size
 from labelkit.training.devices import Runtime
 from labelkit.training.method import Method, Phase
 
@@ -37,7 +37,7 @@ _FEW = 8
 
 
 @dataclass(frozen=True)
-class Reuse:
+class FrozenFeatureCache:
     """Cache of frozen features that a run trains from: which views of which images, and what makes them.
 
     Attributes:
@@ -76,7 +76,7 @@ class Reuse:
         found = list(self._values(rows))
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
-    def cached_bank(self, out: Path) -> CachedViewBank:
+    def build_cached_bank(self, out: Path) -> CachedViewBank:
         """Compute the frozen features that the cache lacks, and return the bank to train from.
 
         Args:
@@ -110,7 +110,7 @@ class Reuse:
         runtime.barrier()
         return CachedViewBank(self.bank, self.plan.rows, kept.open_all(), self.kinds, self.followers)
 
-    def timing_bank(self) -> CachedViewBank:
+    def build_timing_bank(self) -> CachedViewBank:
         """Return a bank that repeats the frozen features of a few images for all, to time steps without writing.
 
         If images are clustered, copies with rotated values give about twice as many different images as clusters.
@@ -134,7 +134,7 @@ class Reuse:
         order = [(draw, kind) for draw in range(max(self.plan.counts)) for kind in range(len(self.views))]
         order = [(draw, kind) for draw, kind in order if draw < self.plan.counts[kind]]
         views = tuple(self.views[kind][0] for _, kind in order)
-        at_once = max(1, images_at_once(self.runtime.device) // len(views))
+        at_once = max(1, default_batch_size(self.runtime.device) // len(views))
 
         def plans() -> Iterator[BatchPlan]:
             for start in range(0, len(rows), at_once):
@@ -146,7 +146,7 @@ class Reuse:
         self.method.eval()
         places = [[n for n, (_, of) in enumerate(order) if of == kind] for kind in range(len(self.views))]
         geometry_of = places[: len(self.plan.counts) - len(self.views)]
-        for plan, made, geometry in planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
+        for plan, made, geometry in iterate_planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
             values = [self._kept(tuple(made[n] for n in own), kind, plan) for kind, own in enumerate(places)]
             yield values + [np.stack([geometry[n].on_host.numpy() for n in own], axis=1) for own in geometry_of]
         self.method.train(was_training)
@@ -155,7 +155,7 @@ class Reuse:
         """Return the cached values of the v views (b, c, h, w) of b images: (b, v, ...)."""
         images = torch.stack(made, dim=1).flatten(0, 1)
         values = []
-        for some in torch.split(images, images_at_once(self.runtime.device)):
+        for some in torch.split(images, default_batch_size(self.runtime.device)):
             with self.runtime.autocast():
                 values.append(self.part.keep(_net(self.method), some, self.views[kind][1]).float())
         joined = torch.cat(values)
@@ -169,7 +169,9 @@ def _net(method: Method[Any]) -> nn.Module:
     return net
 
 
-def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase) -> Reuse | None:
+def plan_reuse(
+    method: Method[Any], bank: ImageBank, config: RunConfig, runtime: Runtime, phase: Phase
+) -> FrozenFeatureCache | None:
     """Plan the cache of frozen features; return ``None`` if caching is off.
 
     Raises:
@@ -186,7 +188,7 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Remove --reuse-frozen.")
     if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
         raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Remove --reuse-frozen.")
-    kinds = view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
+    kinds = number_view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
     firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
     net = _net(method)
@@ -211,4 +213,4 @@ def plan_reuse(method: Method[Any], bank: ImageBank, config: RunConfig, runtime:
         "device": runtime.device.type,
     }
     plan = CachedViewPlan(recipe, bank.rows, counts, shapes, dtypes)
-    return Reuse(method, bank, config, runtime, part, views, kinds, followers, plan)
+    return FrozenFeatureCache(method, bank, config, runtime, part, views, kinds, followers, plan)

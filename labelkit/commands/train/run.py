@@ -15,18 +15,18 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from labelkit import __version__
-from labelkit.commands.common.networks import trained_labels_of
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.common.training_data import PreparedData, info_record
-from labelkit.commands.train.dry_run import plan_training, starts_from_weights
+from labelkit.commands.common.networks import read_trained_labels
+from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.training_data import PreparedData, serialize_data_info
+from labelkit.commands.train.dry_run import plan_training, starts_from_learned_features
 from labelkit.commands.train.reuse import plan_reuse
-from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, run_folder, set_up
+from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, prepare_training, run_folder
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import OwnSource
 from labelkit.models.weights.files import fingerprint
-from labelkit.options.base import legacy_defaults, value_text
+from labelkit.options.base import list_legacy_defaults, value_text
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import plain_json
@@ -39,7 +39,7 @@ from labelkit.training.saving import gpu_facts
 from labelkit.training.trainer import FitResult, Trainer
 
 
-def warn_of_unused(method: nn.Module, own: OwnSource) -> None:
+def warn_of_unused_modules(method: nn.Module, own: OwnSource) -> None:
     """Warn, after the first step, about modules from the user's own file that were not called.
 
     Args:
@@ -115,7 +115,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     progress = current_progress()
     options = config.to_yaml_dict(operational=False)
     if config.resume:
-        before = legacy_defaults(type(config))
+        before = list_legacy_defaults(type(config))
         allowed = config.resumable_fields | (config.retired_fields - options.keys())
         _, written = read_run_config(run.path)
         constants = config.constants.items()
@@ -124,7 +124,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         if longer is not None:
             progress.warning(longer)
     checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
-    setup = set_up(method_name, config, runtime, fresh=checkpoint is None)
+    setup = prepare_training(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
         progress.message(f"{run.path} has no checkpoint yet: training starts with the first epoch")
     runtime.barrier()
@@ -149,16 +149,16 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     if checkpoint is not None:
         trainer.restore(checkpoint)
         progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")
-    elif starts_from_weights(config):
-        start = trainer.score_start()
+    elif starts_from_learned_features(config):
+        start = trainer.score_before_training()
         if start and runtime.is_main:
             run.write_json(START, start)
     if method_name in OWN_SOURCES and runtime.is_main:
-        warn_of_unused(setup.method, OWN_SOURCES[method_name])
+        warn_of_unused_modules(setup.method, OWN_SOURCES[method_name])
     try:
         reuse = plan_reuse(setup.method, setup.bank, trainer.config, runtime, trainer.phases[0])
         if reuse is not None:
-            trainer.train_on(reuse.cached_bank(run.path))
+            trainer.train_on(reuse.build_cached_bank(run.path))
         with progress.task("train", total=trainer.total_steps()) as task:
             task.skip(trainer.clock.step)
             trainer.report = task
@@ -196,7 +196,11 @@ def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
     prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
     run.write_json(
         SPLIT,
-        {**prepared.to_json(), "trained_labels": _trained_labels(setup), "info": info_record(setup.method.data)},
+        {
+            **prepared.to_json(),
+            "trained_labels": _trained_labels(setup),
+            "info": serialize_data_info(setup.method.data),
+        },
     )
     skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
     if skipped:
@@ -223,7 +227,7 @@ def _trained_labels(setup: RunSetup) -> str:
     """Return the images whose labels the network is trained with, in this run or in those it starts from."""
     prepared, config = setup.prepared, setup.method.config
     used = np.flatnonzero(prepared.split.labeled)
-    before = [trained_labels_of(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
+    before = [read_trained_labels(path) for name in ("init_from", "weights") if (path := getattr(config, name, None))]
     if prepared.rows is not None:
         before.append(prepared.rows.store.model.trained_labels)
     return label_keys((prepared.dataset.sample_ids[row] for row in used), setup.bank.sha256[used], *before)
@@ -247,7 +251,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         "checkpoint": read_object(last, {"checkpoint": str})["checkpoint"] if last.exists() else None,
     }
     if fit.finished:
-        run.write_json(SUMMARY, jsonable(values))
+        run.write_json(SUMMARY, to_json_types(values))
         for remark in setup.method.remarks(fit.metrics):
             current_progress().warning(remark)
     start = _scores_of_start(run)

@@ -24,7 +24,7 @@ from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
-from labelkit.training.inputs import HeldOut, MonitorInputs, RunInputs
+from labelkit.training.inputs import HeldOutImages, MonitorInputs, RunInputs
 from labelkit.training.method import Method
 from labelkit.training.run_dir import RunDir
 from labelkit.training.trainer import Trainer
@@ -56,10 +56,10 @@ class RunSetup:
     prepared: PreparedData
     bank: ImageBank
     method: Method[Any]
-    held_out: HeldOut | None = None
+    held_out: HeldOutImages | None = None
 
 
-def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> RunSetup:
+def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> RunSetup:
     """Prepare a training: list the data, build the network, and decode the images that fit into memory.
 
     Args:
@@ -122,7 +122,7 @@ def set_up(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool
     for note in prepared.dataset.notes:
         progress.message(note)
     judging = eval_images(config, prepared)
-    held_out = None if judging is None else HeldOut(bank_of(judging), judging.labels)
+    held_out = None if judging is None else HeldOutImages(bank_of(judging), judging.labels)
     num_neighbors = 0
     if isinstance(config, StrongRowOptions) and config.row_mix > 0 and info.num_row_views == 0:
         num_neighbors = config.row_neighbors

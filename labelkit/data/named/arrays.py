@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, numbered_listing
+from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, build_numbered_listing
 from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
@@ -38,7 +38,7 @@ def _listing(
     ids = [id_format.format(split, i) for split, part in labels.items() for i in range(len(part))]
     splits = np.repeat([split_names.index(split) for split in labels], [len(part) for part in labels.values()])
     joined = np.concatenate(list(labels.values()))
-    return numbered_listing(
+    return build_numbered_listing(
         name, None, ids, joined, splits, source, class_names=class_names, split_names=split_names, **facts
     )
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.cache import cache_folder
-from labelkit.data.datasets import ImageDataset, numbered_listing
+from labelkit.data.datasets import ImageDataset, build_numbered_listing
 from labelkit.data.decode import EncodedImage
 from labelkit.data.named import scenes
 from labelkit.data.named.layouts import DatasetSpec
@@ -79,7 +79,7 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     if source == scenes.OBJECTS:
         labels = np.array([scenes.scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
     there, places = np.unique(splits, return_inverse=True)
-    return numbered_listing(
+    return build_numbered_listing(
         spec.name,
         None,
         [name for name, _, _ in rows],

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, class_table, numbered_listing
+from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, build_numbered_listing, class_table
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -189,7 +189,9 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     raise DatasetAbsent(spec.name, problem, spec.remedy(data_root))
 
 
-def list_set(spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()) -> ImageDataset:
+def build_named_listing(
+    spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()
+) -> ImageDataset:
     """Build the listing of a named data set from its official lists; see ``list_files``."""
     remedy = spec.remedy(root.parent)
     return list_files(
@@ -238,7 +240,7 @@ def list_files(
             f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}",
             remedy,
         )
-    return numbered_listing(
+    return build_numbered_listing(
         name,
         root,
         names,

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from labelkit.data.datasets import ImageDataset, sorted_by_bytes
+from labelkit.data.datasets import ImageDataset, sort_by_bytes
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import (
     DatasetSpec,
     Listed,
     abbreviate_names,
+    build_named_listing,
     compare_counts,
     list_class_folders,
-    list_set,
     read_lines,
     read_matlab,
     read_table,
@@ -37,7 +37,7 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
         if path.split("/")[0] != class_names[label]:
             raise ValueError(f"image {key} is {path}, but its class {class_names[label]} has another folder")
         rows.append(Listed(f"images/{path}", label, int(flags[key] != "1")))
-    return list_set(spec, root, rows, class_names)
+    return build_named_listing(spec, root, rows, class_names)
 
 
 def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -46,7 +46,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
     The combined edition (car_ims/, cars_annos.mat) is not read: it numbers the images differently, so that published
     splits cannot be drawn from it.
     """
-    meta, *lists = (_first_there(root, names) for names in spec.needs[2:])
+    meta, *lists = (_find_first_file(root, names) for names in spec.needs[2:])
     class_names = [str(name) for name in read_matlab(meta, "class_names")[0]]
     rows = []
     for split, (path, folder) in enumerate(zip(lists, ("cars_train", "cars_test"), strict=True)):
@@ -56,7 +56,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
             problem = f"expected the fields fname and class, found {', '.join(fields) or 'none'}"
             raise DatasetError(str(path), problem, "Use the file with labels.")
         rows += [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
-    return list_set(spec, root, rows, class_names)
+    return build_named_listing(spec, root, rows, class_names)
 
 
 def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -69,7 +69,7 @@ def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
         for split, part in enumerate(parts)
         for image, variant in part.items()
     ]
-    return list_set(spec, root, rows, class_names)
+    return build_named_listing(spec, root, rows, class_names)
 
 
 def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -83,12 +83,12 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
             kinds[label] = path.split("_final/")[0].split("/")[0]
             rows.append(Listed(path, label, split))
     class_names = [f"{kinds[label]}/{label + 1}" for label in range(len(kinds))]
-    return list_set(spec, root, rows, class_names)
+    return build_named_listing(spec, root, rows, class_names)
 
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List In-Shop with each item as a class, training classes first, then the classes of query and gallery."""
-    path = _first_there(root, spec.needs[0])
+    path = _find_first_file(root, spec.needs[0])
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the first two lines: the number of images, and the column names
     if int(count) != len(lines):
@@ -104,7 +104,9 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
         raise ValueError(f"{min(both)} is in training and in query or gallery")
     class_names = [*sorted(items[0]), *sorted(items[1])]
     number = {item: i for i, item in enumerate(class_names)}
-    return list_set(spec, root, [Listed(image, number[item], split) for image, item, split in found], class_names)
+    return build_named_listing(
+        spec, root, [Listed(image, number[item], split) for image, item, split in found], class_names
+    )
 
 
 def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -122,7 +124,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Herbarium 2019 (small edition), with the folders in ``small-train`` as classes, sorted as text."""
     files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.needs}
     train, val = files.values()
-    names = sorted_by_bytes(name for name, images in train.items() if images)
+    names = sort_by_bytes(name for name, images in train.items() if images)
     if extra := sorted(set(val) - set(names)):
         raise ValueError(f"small-validation has classes that small-train does not have: {abbreviate_names(extra)}")
     return _class_folders(spec, root, files, names)
@@ -145,8 +147,8 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
     for line in filter(None, read_lines(root / "val/val_annotations.txt")):
         file, name, *_ = line.split("\t")
         rows.append(Listed(f"val/images/{file}", rank[name], 1))
-    _refuse_other_counts(spec, root, rows)
-    return list_set(spec, root, rows, names)
+    _check_image_counts(spec, root, rows)
+    return build_named_listing(spec, root, rows, names)
 
 
 def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
@@ -162,7 +164,7 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     named = [base / name for base in (above, root, above.parent) for name in ("imagenet", "ILSVRC2012", "imagenet_1k")]
     for images in (root, *named, above):
         if (images / "train").is_dir() and (images / "val").is_dir():
-            return list_set(spec, images, rows, names)
+            return build_named_listing(spec, images, rows, names)
     raise DatasetIncomplete(
         spec.name,
         f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}",
@@ -189,11 +191,11 @@ def _class_folders(
         for file in classes.get(name, ())
     ]
     rows.sort(key=lambda row: row.sample_id)  # published splits are drawn in this order
-    _refuse_other_counts(spec, root, rows)
-    return list_set(spec, root, rows, names)
+    _check_image_counts(spec, root, rows)
+    return build_named_listing(spec, root, rows, names)
 
 
-def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) -> None:
+def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) -> None:
     """Reject folders whose number of images differs from the published one; there is no list to compare them with."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
@@ -202,5 +204,5 @@ def _refuse_other_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) 
         raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
 
 
-def _first_there(root: Path, names: Sequence[str]) -> Path:
+def _find_first_file(root: Path, names: Sequence[str]) -> Path:
     return next(root / name for name in names if (root / name).is_file())

@@ -15,15 +15,15 @@ import numpy as np
 from labelkit.data.datasets import (
     IGNORE,
     ImageDataset,
-    sorted_by_bytes,
+    sort_by_bytes,
 )
 from labelkit.data.named.layouts import (
     DatasetSpec,
     Listed,
     attach_masks,
+    build_named_listing,
     list_class_folders,
     list_images,
-    list_set,
     read_lines,
 )
 from labelkit.errors import DatasetError, DatasetIncomplete
@@ -83,7 +83,9 @@ def _with_masks(
     classes: Iterable[str] = (),
 ) -> ImageDataset:
     """List the images of each split, in the order of the splits, with their masks; see ``attach_masks``."""
-    dataset = list_set(spec, root, [Listed(name, -1, split) for split, part in enumerate(images) for name in part])
+    dataset = build_named_listing(
+        spec, root, [Listed(name, -1, split) for split, part in enumerate(images) for name in part]
+    )
     return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
 
 
@@ -102,7 +104,7 @@ def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
         return str(PurePosixPath(mask).with_suffix(".png"))
 
     meaning = {i: i for i in range(len(CAMVID_CLASSES))} | {len(CAMVID_CLASSES): IGNORE}
-    images = [sorted_by_bytes(list_images(root, folder)) for folder in folders]
+    images = [sort_by_bytes(list_images(root, folder)) for folder in folders]
     return _with_masks(spec, root, images, mask_of, meaning, CAMVID_CLASSES)
 
 
@@ -183,7 +185,7 @@ def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
         for image in columns[0]:
             presence[f"JPEGImages/{image}.jpg"] = [column[image] for column in columns]
             rows.append(Listed(f"JPEGImages/{image}.jpg", -1, split))
-    dataset = list_set(spec, root, rows)
+    dataset = build_named_listing(spec, root, rows)
     values = np.array([presence[sample_id] for sample_id in dataset.sample_ids], dtype=np.int8)
     return replace(dataset, presence=values, presence_classes=_CLASSES)
 

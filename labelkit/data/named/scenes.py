@@ -161,7 +161,7 @@ def _draw_strokes(generator: np.random.Generator) -> Floats:
 def _draw_background(generator: np.random.Generator) -> Floats:
     """Draw steps 1 and 2: two colors mixed by a smooth map, and strokes; (128, 128, 3) in [0, 1]."""
     colors, grid = _draw_colors(generator)
-    weights = _corner_aligned()
+    weights = _build_corner_aligned_weights()
     mix = (weights @ grid @ weights.T)[..., None]
     canvas: Floats = colors[0] * (1 - mix) + colors[1] * mix
     for x, y, length, angle, half_width, *offset in _draw_strokes(generator):
@@ -174,7 +174,7 @@ def _draw_background(generator: np.random.Generator) -> Floats:
 
 
 @cache
-def _corner_aligned() -> Floats:
+def _build_corner_aligned_weights() -> Floats:
     """Return the weights (128, 4) that interpolate four values linearly over 128 places, with the ends aligned."""
     place = np.linspace(0, 3, _FINE)[:, None]
     return np.asarray(np.maximum(0, 1 - np.abs(place - np.arange(4))))

@@ -55,7 +55,7 @@ def crop_boxes(
     return resized_boxes(spec.size, top, left, h / rows, w / columns)
 
 
-def boxes_of_views(
+def draw_crop_boxes(
     views: Sequence[ViewSpec],
     sizes: tuple[ArrayLike, ArrayLike],
     partner_sizes: tuple[ArrayLike, ArrayLike],
@@ -75,7 +75,7 @@ def boxes_of_views(
     made: list[NDArray[np.float64]] = []
     for number, spec in enumerate(views):
         heights, widths = (np.asarray(side) for side in (partner_sizes if spec.shows_partner else sizes))
-        source = spec.drawn_as(number) if spec.box_as is None else spec.box_as
+        source = spec.find_source_view(number) if spec.box_as is None else spec.box_as
         boxes = crop_boxes(spec, heights, widths, draws, source)
         if spec.anchors:
             anchors = [made[anchor] for anchor in spec.anchors]

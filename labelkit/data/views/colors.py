@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.batch import send, send_all
+from labelkit.data.batch import move_to_device, send
 
 GRAY_WEIGHTS: Final = (0.2989, 0.587, 0.114)
 
@@ -114,7 +114,7 @@ def jitter_colors(
             values = low + (center + strength - low) * u[chosen, number]
             planned.append(operation)
             arrays += [chosen, values.astype(np.float32)]
-    sent = send_all(arrays, images.device)
+    sent = move_to_device(arrays, images.device)
     for operation, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
         images[at] = operation(images[at], amounts)
     return images
@@ -201,7 +201,7 @@ def apply_color_operations(
                 continue
             planned.append(name)
             arrays += [rows, strengths[rows, place].astype(np.float32)]
-    sent = send_all(arrays, images.device)
+    sent = move_to_device(arrays, images.device)
     for name, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
         images[at] = _tone(name, images[at], amounts[:, None, None, None]).clamp_(0, 1)
     return images

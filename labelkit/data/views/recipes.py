@@ -42,7 +42,7 @@ def plain_view(size: int) -> ViewSpec:
     return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
-test_view.__test__ = False  # type: ignore[attr-defined] # keeps pytest from collecting it in tests that import it
+test_view.__test__ = False  # type: ignore[attr-defined] # keeps pytest from collect_faults it in tests that import it
 
 
 def _digit_view(size: int, **moves: Any) -> ViewSpec:

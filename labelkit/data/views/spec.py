@@ -21,7 +21,7 @@ from labelkit.algorithms.homographies import (
     rotation_homographies,
     zoom_homographies,
 )
-from labelkit.data.batch import send_all
+from labelkit.data.batch import move_to_device
 from labelkit.data.center_crop import Interpolation, resized_side
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.colors import Pool
@@ -70,7 +70,7 @@ class Normalize:
         if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
             return (images - self.mean[0]).div_(self.std[0])
         numbers = [np.array(values, dtype=np.float32)[:, None, None] for values in (self.mean, self.std)]
-        mean, std = send_all(numbers, images.device)
+        mean, std = move_to_device(numbers, images.device)
         return (images - mean).div_(std)
 
 
@@ -170,7 +170,7 @@ class ViewSpec:
         """Return the shorter side before the square crop, in pixels."""
         return resized_side(self.size, self.resize_ratio)
 
-    def drawn_as(self, number: int) -> int:
+    def find_source_view(self, number: int) -> int:
         """Return the number of the view whose random numbers determine box and affine map of view ``number``."""
         return number if self.follows is None else number - 1
 
@@ -203,9 +203,9 @@ class ViewSpec:
             area_range=None
             if self.area_range is None
             else (1 - (1 - low) * strength, max(high, 1 - (1 - low) * strength)),
-            zoom_range=_toward_one(self.zoom_range, strength),
+            zoom_range=_scale_toward_one(self.zoom_range, strength),
             rotation_rad=self.rotation_rad * strength,
-            brightness_range=_toward_one(self.brightness_range, strength),
+            brightness_range=_scale_toward_one(self.brightness_range, strength),
             jitter_prob=self.jitter_prob * strength,
             gray_prob=self.gray_prob * strength,
             blur_prob=self.blur_prob * strength,
@@ -214,7 +214,7 @@ class ViewSpec:
         )
 
 
-def _toward_one(limits: tuple[float, float], strength: float) -> tuple[float, float]:
+def _scale_toward_one(limits: tuple[float, float], strength: float) -> tuple[float, float]:
     return 1 + (limits[0] - 1) * strength, 1 + (limits[1] - 1) * strength
 
 

@@ -1,7 +1,7 @@
 """Views of images: resizing, cropping and moving (geometry), and changes of colors (photometry).
 
 A view is made in three stages, each with random numbers keyed by seed, epoch, sample and view:
-    1. a box of the original is resized to ``size x size``     ``boxes``, ``cut_view``
+    1. a box of the original is resized to ``size x size``     ``boxes``, ``crop_and_resize``
     2. zoom, shift, rotation, mirror: one affine map           ``view_matrices``
        and, for a second view that follows a first, a homography  ``spec``
     3. jitter, gray, blur, solarize on tensors, per sample     ``change_colors``
@@ -28,11 +28,11 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.data.batch import ViewGeometry, send, send_all
+from labelkit.data.batch import ViewGeometry, move_to_device, send
 from labelkit.data.center_crop import RESAMPLING, Interpolation, resize_part
-from labelkit.data.datasets import ImageDataset, read_pair
+from labelkit.data.datasets import ImageDataset, read_image_and_mask
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.boxes import box_matrices, boxes_of_views, crop_boxes, replace_paired_boxes
+from labelkit.data.views.boxes import box_matrices, crop_boxes, draw_crop_boxes, replace_paired_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
     apply_color_operations,
@@ -98,7 +98,7 @@ def view_matrices(
         (b, 2, 3), or (b, 3, 3) for a view with ``follows``, float64, from normalized coordinates of the view to
         those of the resized box.
     """
-    matrices = affine_matrices(spec, draws, spec.drawn_as(view))
+    matrices = affine_matrices(spec, draws, spec.find_source_view(view))
     if spec.follows is not None:
         matrices = _square(matrices) @ np.linalg.inv(pair_homographies(spec.follows, draws, view))
     if whole is not None:
@@ -169,7 +169,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
     has_brightness = spec.brightness_range != (1.0, 1.0)
     has_gray = spec.gray_prob > 0 and images.shape[1] == 3
     if not (has_jitter or has_brightness or has_gray or spec.blur_prob or spec.solarize_prob):
-        return _operate(images, spec, draws, view)
+        return _apply_operations(images, spec, draws, view)
     u = draws.uniform(view, "color", _COLOR_DRAWS)
 
     def rows_where(column: int, probability: float) -> NDArray[np.int64]:
@@ -179,7 +179,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
         return np.asarray(limits[0] + (limits[1] - limits[0]) * drawn, dtype=np.float32)
 
     blurred, solarized = rows_where(8, spec.blur_prob), rows_where(10, spec.solarize_prob)
-    factors, gray_rows, blur_rows, sigmas, solarize_rows = send_all(
+    factors, gray_rows, blur_rows, sigmas, solarize_rows = move_to_device(
         (
             between(spec.brightness_range, u[:, 6]),
             rows_where(7, spec.gray_prob),
@@ -199,10 +199,10 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
         images[blur_rows] = gaussian_blur(images[blur_rows], sigmas, spec.blur_kernel)
     if len(solarized):
         images[solarize_rows] = solarize(images[solarize_rows], _SOLARIZE_FROM)
-    return _operate(images, spec, draws, view)
+    return _apply_operations(images, spec, draws, view)
 
 
-def _operate(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
+def _apply_operations(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
     """Apply RandAugment's color operations and Cutout."""
     if spec.random_operations:
         images = apply_color_operations(images, *draw_operations(spec, draws, view))
@@ -244,7 +244,7 @@ def apply_views(
     """
     heights, widths = (np.full(len(draws.keys), side) for side in images.shape[-2:])
     made, geometries = [], []
-    every = boxes_of_views(views, (heights, widths), (heights, widths), draws)
+    every = draw_crop_boxes(views, (heights, widths), (heights, widths), draws)
     for number, spec in enumerate(views):
         boxes = replace_paired_boxes(every[number], pairs, number, heights, widths)
         whole = None if pairs is None else pairs.links >= 0
@@ -288,7 +288,7 @@ def finish_view(
     whole = None if pairs is None else pairs.links >= 0
     inner = view_matrices(spec, draws, view, whole)
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
-    moves, theta = send_all((inner.astype(np.float32), total), crops.device)
+    moves, theta = move_to_device((inner.astype(np.float32), total), crops.device)
     pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
     return _colored(pixels, spec, draws, view, normalize), ViewGeometry(theta, total)
 
@@ -330,9 +330,9 @@ def masked_crops(
         Images (b, c, size, size) float32 in [0, 1], masks (b, size, size) int64.
 
     Raises:
-        DatasetError: see ``read_pair``.
+        DatasetError: see ``read_image_and_mask``.
     """
-    pairs = [read_pair(dataset, int(row)) for row in rows]
+    pairs = [read_image_and_mask(dataset, int(row)) for row in rows]
     heights, widths = ([mask.shape[axis] for _, mask in pairs] for axis in (0, 1))
     draws = Draws(seed, 0, keys)
     boxes = crop_boxes(view, heights, widths, draws, 0)
@@ -345,7 +345,7 @@ def masked_crops(
     return _as_images(images), torch.from_numpy(np.stack(masks).astype(np.int64))
 
 
-def whole_images(
+def read_whole_images(
     dataset: ImageDataset, rows: NDArray[np.int64], size: int
 ) -> tuple[Tensor, list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
     """Read images stretched to a square, together with the original images and masks.
@@ -354,9 +354,9 @@ def whole_images(
         Images (b, c, size, size) float32 in [0, 1], and the pixels (h, w, c) and mask (h, w) of each.
 
     Raises:
-        DatasetError: see ``read_pair``.
+        DatasetError: see ``read_image_and_mask``.
     """
-    pairs = [read_pair(dataset, int(row)) for row in rows]
+    pairs = [read_image_and_mask(dataset, int(row)) for row in rows]
     view = ViewSpec(size, interpolation="bilinear")
     resized = [resize_box(pixels, (0, 0, pixels.shape[1], pixels.shape[0]), view) for pixels, _ in pairs]
     return _as_images(resized), [pixels for pixels, _ in pairs], [mask for _, mask in pairs]
@@ -371,7 +371,7 @@ def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDAr
     return resize_part(image, box, spec.size, spec.interpolation)
 
 
-def cut_view(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
+def crop_and_resize(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
     """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, faster than :func:`resize_box`.
 
     A random box of whole pixels is cropped first and then resized by torch, as torchvision does with tensors; any other

@@ -42,10 +42,10 @@ from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.options import CoTAPConfig
-from labelkit.methods.dense.recipe import SlowTarget, check_crops, copy_branches
+from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, copy_branches
 from labelkit.models.weights.files import fingerprint, load_weights_file
 from labelkit.store.array_files import NeighborFile, read_neighbors, write_neighbors
-from labelkit.training.distributed import process_count
+from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 
@@ -53,7 +53,7 @@ from labelkit.training.method import Phase, StepOutput, TrainState
 MIN_OVERLAP = (0.02, 0.01)
 
 
-class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
+class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
     """Training method CoTAP: dense representation learning without labels; scenes are used in patch terms only."""
 
     never_decayed = "filter.prototypes"
@@ -86,7 +86,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         if missing:
             self._notes = [f"warning: {missing} contains no projection, so the projector starts from scratch"]
         check_crops(config, network)
-        if config.patch_ranking and config.batch_size // process_count() < 2:
+        if config.patch_ranking and config.batch_size // count_processes() < 2:
             raise ConfigError(
                 "--batch-size",
                 "each process needs at least two images for --patch-ranking",
@@ -140,7 +140,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
         self.warn_of_collapse(output.logs)
         return output
 
-    def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
+    def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load backbones and projectors of both networks from a CoTAP run with another filter."""
         projector = self.config.projector_init == "checkpoint"
         if not copy_branches(self.network, self.target, tensors, where, projector=projector):
@@ -149,7 +149,7 @@ class CoTAP(SlowTarget[CoTAPConfig, DenseNetwork]):
             return "both backbones; projectors and filter start from scratch"
         return "both backbones and projectors; the filter starts from scratch"
 
-    def on_backbone_taken(self) -> None:
+    def on_backbone_loaded(self) -> None:
         """Load the projector stored with the backbone, and make both networks equal."""
         source = self.config.init_from
         if source is not None and source.is_file() and self.config.projector_init == "checkpoint":

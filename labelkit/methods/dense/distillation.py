@@ -20,11 +20,15 @@ from labelkit.data.views.recipes import crop_views
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.distillation_options import SelfDistillationConfig
-from labelkit.methods.dense.distilled_network import DistillationNetwork, distilled_branches, distilled_center
-from labelkit.methods.dense.recipe import SlowTarget, check_crops, copy_branches, watch_targets
+from labelkit.methods.dense.distilled_network import (
+    DistillationNetwork,
+    read_checkpoint_center,
+    split_checkpoint_branches,
+)
+from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, compute_target_diagnostics, copy_branches
 from labelkit.models.weights.files import load_weights_file
 from labelkit.training.method import Phase, TrainState
-from labelkit.training.schedules import GrowingWeight
+from labelkit.training.schedules import RampedWeight
 
 CenterOf = Literal["image", "patch"]
 
@@ -72,7 +76,7 @@ class RunningCenter(nn.Module):
 
 def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int], float]:
     """Return a temperature schedule that grows linearly for ``steps`` steps and is then constant."""
-    share = GrowingWeight(1.0, steps)
+    share = RampedWeight(1.0, steps)
     return lambda step: start + (full - start) * share(step)
 
 
@@ -140,7 +144,7 @@ class MultiViewDistillationLoss(nn.Module):
         return total
 
 
-class HiddenPatchLoss(nn.Module):
+class MaskedPatchLoss(nn.Module):
     r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the visible ones.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
@@ -192,7 +196,7 @@ def _check_temperature(temperature: float) -> None:
         raise ValueError(f"temperature must be above 0, got {temperature}")
 
 
-class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
+class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
     """Base of DINO and iBOT: a student, its EMA target and the centers of the target's outputs.
 
     Args:
@@ -284,18 +288,18 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
         state = self._state
         if not state.log_now:
             return {}
-        found = watch_targets(targets, outputs, self.config.student_temperature)
+        found = compute_target_diagnostics(targets, outputs, self.config.student_temperature)
         self.warn_of_collapse(found)
         return found
 
-    def take_parts(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
+    def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load backbones and projectors of both networks from a run of CoTAP, DINO or iBOT."""
         projector = self.config.projector_init == "checkpoint"
         if not copy_branches(self.network, self.target, tensors, where, projector=projector):
             return None
         return "both backbones and projectors; last layers start from scratch" if projector else "both backbones"
 
-    def on_backbone_taken(self) -> None:
+    def on_backbone_loaded(self) -> None:
         """Load the head stored with the backbone, or make both networks equal if there is no pair."""
         source = self.config.init_from
         self._notes = self._start_from(source if source is not None and source.is_file() else None)
@@ -319,13 +323,13 @@ class DistilledStudent(SlowTarget[DistillationConfigT, DistillationNetwork]):
             is_hub = config.pretrained and config.projector_init == "checkpoint" and config.init_from is None
             return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
         where, state = str(path), load_weights_file(path)
-        student, teacher = distilled_branches(state)
+        student, teacher = split_checkpoint_branches(state)
         missing = target.copy_head(teacher, where)
         network.copy_head(student, where)
         if student is not teacher:
-            network.backbone.fit_weights(student, where)
+            network.backbone.replace_weights(student, where)
         for of, center in self._named_centers().items():
-            found = distilled_center(state, of, where)
+            found = read_checkpoint_center(state, of, where)
             if found is None:
                 missing.append(f"center of {of} outputs")
             elif found.shape != center.value.shape:

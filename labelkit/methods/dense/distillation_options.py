@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from labelkit.methods.dense.options import SlowTargetConfig
-from labelkit.options.base import panel, with_default
+from labelkit.methods.dense.options import EMATargetConfig
+from labelkit.options.base import override_default, panel
 
 _HIDDEN_PATCHES = panel("Hidden patches")
 _VIEWS = panel("Views")
 _DISTILLATION = panel("Distillation")
 
 
-class SelfDistillationConfig(SlowTargetConfig):
+class SelfDistillationConfig(EMATargetConfig):
     """Options of DINO and iBOT, with defaults for continuing a checkpoint as in CoTAP's comparison or as described."""
 
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
@@ -25,7 +25,7 @@ class SelfDistillationConfig(SlowTargetConfig):
     scaled: ClassVar[Mapping[str, int]] = {"freeze_last_layer_steps": 0, "teacher_warmup_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
 
-    branch: Literal["online", "target"] = with_default(SlowTargetConfig, "branch", "target")
+    branch: Literal["online", "target"] = override_default(EMATargetConfig, "branch", "target")
     augmentation: Literal["dino", "none"] = _VIEWS(
         "dino",
         "Color augmentation. dino: color jitter, grayscale, blur, and solarization of the second large view; none: no "
@@ -78,7 +78,7 @@ class IBOTConfig(SelfDistillationConfig):
         "patch_center_decay": 0.9,
     }
 
-    num_outputs: int = with_default(SelfDistillationConfig, "num_outputs", 8192)
+    num_outputs: int = override_default(SelfDistillationConfig, "num_outputs", 8192)
     patch_temperature: float = _HIDDEN_PATCHES(
         0.07,
         "Softmax temperature of the target network for patches; with --teacher-warmup-steps, the "

@@ -28,7 +28,7 @@ _LAYER = (
 _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_loss.center2",)}
 
 
-def distilled_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the tensors of student and teacher of a checkpoint, or the same ones twice if it holds only one network.
 
     A released teacher has no mask token, since it sees all patches; it gets the student's.
@@ -47,7 +47,7 @@ def distilled_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
     return student, {**tokens, **{name: value for name, value in teacher.items() if name.split(".")[-1] != _MASK_TOKEN}}
 
 
-def distilled_center(state: Mapping[str, Tensor], of: Literal["image", "patch"], where: str) -> Tensor | None:
+def read_checkpoint_center(state: Mapping[str, Tensor], of: Literal["image", "patch"], where: str) -> Tensor | None:
     """Return the center (k,) of ``image`` or ``patch`` outputs in a full checkpoint, or ``None``.
 
     Raises:

@@ -22,9 +22,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.batch import Batch, DataInfo, send_all
+from labelkit.data.batch import Batch, DataInfo, move_to_device
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.methods.dense.distillation import DistilledStudent, HiddenPatchLoss, centered_targets, warmup_temperature
+from labelkit.methods.dense.distillation import DistilledStudent, MaskedPatchLoss, centered_targets, warmup_temperature
 from labelkit.methods.dense.distillation_options import IBOTConfig
 from labelkit.training.method import StepOutput
 
@@ -43,7 +43,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
 
     def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
         super().__init__(config, data, hides_patches=True)
-        self.patch_loss = HiddenPatchLoss(config.student_temperature)
+        self.patch_loss = MaskedPatchLoss(config.student_temperature)
         self._patch_temperature = warmup_temperature(
             PATCH_TEMPERATURE_START, config.patch_temperature, config.teacher_warmup_steps
         )
@@ -51,9 +51,9 @@ class IBOT(DistilledStudent[IBOTConfig]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the sum of the class token loss and the masked patch loss."""
         large, small = batch.views[:2], batch.views[2:]
-        hidden = self.hidden_patches(batch)  # (2 b, rows, columns)
+        hidden = self.draw_patch_masks(batch)  # (2 b, rows, columns)
         on_host = (hidden, np.flatnonzero(hidden), np.nonzero(hidden)[0])
-        masks, places, owners = send_all(on_host, batch.labels.device)
+        masks, places, owners = move_to_device(on_host, batch.labels.device)
         with torch.no_grad():
             seen = self.target.tokens(torch.cat(large))
             image_targets = self.image_targets(seen.image)
@@ -71,7 +71,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
         logs |= self.collapse_diagnostics(image_targets, outputs[: len(image_targets)])
         return StepOutput(image + patches, logs)
 
-    def hidden_patches(self, batch: Batch) -> NDArray[np.bool_]:
+    def draw_patch_masks(self, batch: Batch) -> NDArray[np.bool_]:
         """Draw the masks (2 b, rows, columns) of the two large views, the first views first."""
         config, side = self.config, self.network.input_spec.size // self.network.patch_size
         images = batch.on_host.sample_index

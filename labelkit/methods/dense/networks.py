@@ -18,7 +18,7 @@ from labelkit.models.backbones.vit import (
 )
 from labelkit.models.heads import Projector
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
-from labelkit.models.weights.files import projector_weights
+from labelkit.models.weights.files import find_projector_weights
 
 _LAYERS = ("hidden1", "hidden2", "output")
 
@@ -116,7 +116,7 @@ class TokenNetwork(BackboneNetwork):
             CheckpointError: there are several heads, or values are not finite.
             ConfigError: the head has other widths.
         """
-        layers = projector_weights(state, where)
+        layers = find_projector_weights(state, where)
         if layers is None:
             return False
         self.copy_projector({f"{_LAYERS[place]}.{kind}": value for (place, kind), value in layers.items()}, where)

@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.algorithms.regions import align_regions, covers_tokens, overlap_boxes, source_boxes, unit
-from labelkit.data.batch import Batch, send_all
+from labelkit.algorithms.regions import align_regions, overlap_boxes, source_boxes, spans_min_tokens, unit
+from labelkit.data.batch import Batch, move_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
 from labelkit.methods.dense.cotap_network import DenseNetwork
@@ -32,7 +32,7 @@ from labelkit.methods.dense.networks import Tokens
 from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.methods.dense.ranking_loss import FLOOR, MARGIN, ranking_terms
 from labelkit.methods.dense.recipe import assignment_entropy
-from labelkit.training.distributed import this_process
+from labelkit.training.distributed import get_rank_and_world_size
 from labelkit.training.method import StepOutput, TrainState
 
 GLOBAL_PAIRS = ((0, 1), (1, 0))
@@ -142,7 +142,7 @@ class DenseObjective(nn.Module):
         if config.prototype_entropy:
             terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects, state, logs)
         if state.log_now:
-            logs |= watch_features(
+            logs |= compute_feature_diagnostics(
                 [patches.flatten(0, 2) for patches in online.patches[:1]],
                 [tokens.patches.flatten(0, 2) for tokens in online.filtered[:1]],
             )
@@ -195,7 +195,7 @@ class DenseObjective(nn.Module):
             epsilon=SK_EPSILON,
             num_iterations=SK_ITERATIONS,
             # in a single process, the reduction would only copy to the CPU and back
-            reduce=None if this_process()[1] == 1 else state.combine,
+            reduce=None if get_rank_and_world_size()[1] == 1 else state.combine,
         )
 
     # ------------------------------------------------------------------ images
@@ -215,7 +215,7 @@ class DenseObjective(nn.Module):
             for a in (0, 1):
                 assigned = self._assignments(target.images[a], state)
                 if a == 0 and state.log_now:
-                    logs |= watch_assignments(assigned, logits[1], self.config.student_temperature)
+                    logs |= compute_assignment_diagnostics(assigned, logits[1], self.config.student_temperature)
                 losses += [self.assignment(view, assigned) for v, view in enumerate(logits) if v != a]
             terms["image_alignment"] = torch.stack(losses).mean()
         if self.config.image_concentration:
@@ -237,13 +237,13 @@ class DenseObjective(nn.Module):
         arrays: list[NDArray[np.generic]] = []
         for v, a in pairs:
             inside = [overlap_boxes(boxes[i], boxes[j], self._sizes[i]) for i, j in ((v, a), (a, v))]
-            valid = [covers_tokens(box, self._patch_size, MIN_TOKENS) for box in inside]
+            valid = [spans_min_tokens(box, self._patch_size, MIN_TOKENS) for box in inside]
             both = valid[0] & valid[1]
             # a placeholder where the overlap is not valid
             whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
             chosen = [torch.where(both[:, None], box, full).numpy() for box, full in zip(inside, whole, strict=True)]
             arrays += [*chosen, both.numpy(), np.flatnonzero(both.numpy())]
-        sent = send_all(arrays, batch.labels.device)
+        sent = move_to_device(arrays, batch.labels.device)
         found = {}
         for number, (v, a) in enumerate(pairs):
             ours, theirs, _, places = sent[4 * number : 4 * number + 4]
@@ -281,19 +281,19 @@ class DenseObjective(nn.Module):
             else:
                 pair = aligned[a, b]
                 ours, theirs, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
-            first, second = send_all((np.flatnonzero(valid), partners[valid]), ours.device)
+            first, second = move_to_device((np.flatnonzero(valid), partners[valid]), ours.device)
             for features, made in ((ours, scores), (theirs, wanted)):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
         if state.log_now:
-            logs |= watch_ranking(p, q)
+            logs |= compute_ranking_diagnostics(p, q)
         loss: Tensor = self.ranking(p, q)
         return loss
 
     def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """Choose at random, for each image, another one of this process's batch, (b,) on the CPU."""
-        rank, _ = this_process()
+        rank, _ = get_rank_and_world_size()
         generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
         return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
 
@@ -305,7 +305,7 @@ class DenseObjective(nn.Module):
         pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
         prototypes = student.filter.flat_prototypes()
         if state.log_now:
-            logs |= watch_prototypes(prototypes, pooled)
+            logs |= compute_prototype_diagnostics(prototypes, pooled)
         loss: Tensor = self.entropy(prototypes, pooled)
         return loss
 
@@ -332,7 +332,7 @@ def _cut(tokens: Tokens, lengths: Sequence[int]) -> list[Tokens]:
 
 
 @torch.no_grad()
-def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
+def compute_feature_diagnostics(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
     """Compute the mean cosine of projections (n, p) and the effective rank of features (n, d).
 
     Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the
@@ -351,7 +351,7 @@ def watch_features(projections: Sequence[Tensor], features: Sequence[Tensor]) ->
 
 
 @torch.no_grad()
-def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
+def compute_assignment_diagnostics(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
     """Compute the relative entropy of the mean prediction and the spread of cluster sizes (0 = equal)."""
     shares = assignments.float().sum(dim=0) * (logits.shape[1] / max(len(assignments), 1))
     return {
@@ -361,7 +361,7 @@ def watch_assignments(assignments: Tensor, logits: Tensor, temperature: float) -
 
 
 @torch.no_grad()
-def watch_ranking(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
+def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
     """Compute diagnostics of the ranking loss: pairs without order, median ratio x (Eq. 12), share above 100."""
     if not len(scores):
         nothing = scores.new_zeros(())
@@ -376,7 +376,7 @@ def watch_ranking(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def watch_prototypes(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
+def compute_prototype_diagnostics(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
     """Compute the maximum cosine of two prototypes and the number of distinct images nearest to them."""
     vectors = torch.nn.functional.normalize(prototypes.float(), dim=1)
     cosines = (vectors @ vectors.T).fill_diagonal_(-1)

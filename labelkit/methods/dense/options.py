@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.representation import RepresentationRunConfig
 from labelkit.options.training import StepRunConfig
@@ -26,7 +26,7 @@ _NEIGHBORS = panel("Neighbors")
 NO_DATASET = "none"
 
 
-class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
+class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
     """Options of methods with an EMA target: networks, crops, data sets and cosine schedules."""
 
     scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
@@ -66,7 +66,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
 
     steps: int = _OPTIMIZATION(100_000, "Number of training steps.", ge=1)
     batch_size: int = _OPTIMIZATION(256, "Batch size, summed over all processes.", ge=2)
-    optimizer: Literal["sgd", "adam", "adamw"] = with_default(StepRunConfig, "optimizer", "adamw")
+    optimizer: Literal["sgd", "adam", "adamw"] = override_default(StepRunConfig, "optimizer", "adamw")
     lr: float = _OPTIMIZATION(3e-5, "Peak learning rate (in DINO, proportional to the batch size).", gt=0)
     lr_final: float = _OPTIMIZATION(1e-6, "Final learning rate of the cosine schedule.", ge=0)
     lr_warmup_steps: int = _OPTIMIZATION(0, "Number of linear warm-up steps.", ge=0)
@@ -113,7 +113,7 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         return -(-self.steps // self.eval_every_steps)
 
     @model_validator(mode="after")
-    def _check_ranges(self) -> SlowTargetConfig:
+    def _check_ranges(self) -> EMATargetConfig:
         if min(self.projector_dims) < 2:
             raise ValueError(f"projector_dims must be at least 2, got {min(self.projector_dims)}")
         for name in ("global_scale", "local_scale"):
@@ -125,13 +125,13 @@ class SlowTargetConfig(RepresentationRunConfig, StepRunConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_shares(self) -> SlowTargetConfig:
+    def _check_shares(self) -> EMATargetConfig:
         if not self.has_objects and self.scene_dataset is None:
             raise ValueError("dataset none requires a scene_dataset")
         return self
 
 
-class CoTAPConfig(SlowTargetConfig):
+class CoTAPConfig(EMATargetConfig):
     """Options of ``labelkit train cotap``, with defaults of the paper unless described otherwise."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
@@ -159,7 +159,7 @@ class CoTAPConfig(SlowTargetConfig):
         "prototype_gather": False,
     }
 
-    dataset: str = with_default(SlowTargetConfig, "dataset", "scene_objects")
+    dataset: str = override_default(EMATargetConfig, "dataset", "scene_objects")
 
     filter: bool = _FILTER(True, "Add the object-aware filter after the backbone.")
     filter_prototypes: int = _FILTER(64, "Number of object prototypes.", ge=1)

@@ -118,7 +118,7 @@ class _Ranking(Function):
 
 
 # maximum number of items in a block
-_MOST_IN_BLOCK = 24
+_MAX_IN_BLOCK = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class Blocks:
 def split_blocks(n: int) -> Blocks:
     """Divide n items into as few blocks of equal size as possible."""
     levels = 0
-    while n > _MOST_IN_BLOCK << levels:
+    while n > _MAX_IN_BLOCK << levels:
         levels += 1
     return Blocks(levels, -(-n // (1 << levels)))
 

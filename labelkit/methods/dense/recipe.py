@@ -17,16 +17,16 @@ from labelkit.data.views.recipes import plain_view
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.networks import TokenNetwork
-from labelkit.methods.dense.options import SlowTargetConfig
+from labelkit.methods.dense.options import EMATargetConfig
 from labelkit.models.ema import EMATeacher
 from labelkit.training.checkpoint import load_model_state
-from labelkit.training.distributed import process_count
+from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
 from labelkit.training.schedules import CosineSchedule
 
-SlowTargetConfigT = TypeVar("SlowTargetConfigT", bound=SlowTargetConfig)
+SlowTargetConfigT = TypeVar("SlowTargetConfigT", bound=EMATargetConfig)
 TokenNetworkT = TypeVar("TokenNetworkT", bound=TokenNetwork)
 
 _BRANCHES = ("network.", "teacher.module.")
@@ -34,7 +34,7 @@ COLLAPSED_COSINE = 0.98
 COLLAPSED_ENTROPY = 0.1
 
 
-class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
+class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
     """Base of methods that train a student against its own EMA target.
 
     Args:
@@ -117,7 +117,7 @@ class SlowTarget(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetw
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
 
     @property
-    def takes_whole_runs(self) -> bool:
+    def loads_whole_runs(self) -> bool:
         """Return whether ``--init-from`` loads whole runs, which keeps the projector."""
         return self.config.projector_init == "checkpoint"
 
@@ -159,13 +159,13 @@ def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
 
 
 @torch.no_grad()
-def watch_targets(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
+def compute_target_diagnostics(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
     """Return relative entropies of the mean prediction (0: one output takes all) and of the targets (1: all alike)."""
     entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
     return {"diag/assignment_entropy": assignment_entropy(outputs, temperature), "diag/target_entropy": entropy}
 
 
-def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
+def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
     """Check that small views are whole patches and that batches divide evenly among processes.
 
     Raises:
@@ -178,7 +178,7 @@ def check_crops(config: SlowTargetConfig, network: TokenNetwork) -> None:
             f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
             f"Try {max(config.local_size // patch, 1) * patch}.",
         )
-    processes = process_count()
+    processes = count_processes()
     for count in (config.objects_per_batch, config.batch_size):
         if count % processes:
             problem = f"{count} cannot be divided among {processes} processes"

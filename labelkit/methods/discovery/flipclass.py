@@ -29,7 +29,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.discovery.losses import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
 from labelkit.methods.discovery.options import FlipClassConfig
-from labelkit.methods.discovery.recipe import TaughtClassifier
+from labelkit.methods.discovery.recipe import SelfDistilledClassifier
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.paired_attention import KeyUpdate
 from labelkit.training.method import Phase, StepOutput, TrainState
@@ -44,7 +44,7 @@ def view_strength(config: FlipClassConfig, epoch: int) -> float:
 FIXMATCH_THRESHOLD = 0.95
 
 
-class FlipClass(TaughtClassifier[FlipClassConfig]):
+class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
     """Training method FlipClass: category discovery with the teacher's attention aligned to the student's."""
 
     def __init__(self, config: FlipClassConfig, data: DataInfo) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Required, Unpack
 import torch
 from torch import Tensor
 
-from labelkit.models.frozen_part import FrozenPart, features_of_tokens, find_frozen_part
+from labelkit.models.frozen_part import FrozenPart, find_frozen_part, pool_tokens
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.inference import BackboneNetwork, BackboneOptions
 from labelkit.models.paired_attention import freeze_backbone, paired_forward
@@ -102,7 +102,7 @@ class PairedNetwork(BackboneNetwork):
     def embed(self, images: Tensor) -> Tensor:
         """Return the features (b, d) of images (b, c, h, w), or of their cached tokens after ``reuse_frozen``."""
         if self._kept is not None and images.ndim < 4:
-            return features_of_tokens(self.backbone.net, images, self._kept)
+            return pool_tokens(self.backbone.net, images, self._kept)
         return super().embed(images)
 
 

@@ -17,7 +17,7 @@ from typing import ClassVar, Literal
 from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneOptions, ReuseOptions
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
@@ -33,13 +33,13 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
     """
 
-    epochs: int = with_default(TrainConfig, "epochs", 200)
+    epochs: int = override_default(TrainConfig, "epochs", 200)
 
     backbone: str = _MODEL(
         "vit_base_patch16_224.dino",
         "A vision transformer by its timm name, or one of labelkit's own (`labelkit list backbones`).",
     )
-    pretrained: bool = with_default(BackboneOptions, "pretrained", True)
+    pretrained: bool = override_default(BackboneOptions, "pretrained", True)
     grad_from_block: int = _MODEL(11, "First transformer block to train (0-based); earlier blocks stay frozen.", ge=0)
     train_stem: bool = _MODEL(
         False,
@@ -147,7 +147,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
         return tuple(sorted(set(blocks)))
 
     @model_validator(mode="after")
-    def _options_of_the_mode(self) -> FlipClassConfig:
+    def _check_mode_options(self) -> FlipClassConfig:
         for name in ("update_space", "alpha", "beta", "gamma_update", "gamma_reg"):
             if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} has no effect with align_mode {self.align_mode}, only with flip")

@@ -98,7 +98,7 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
     return old
 
 
-class TaughtClassifier(Method[DiscoveryConfigT], ABC):
+class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
     """Base of SimGCD and FlipClass, in which the prediction for one view teaches another view.
 
     Args:

@@ -17,12 +17,12 @@ from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.backbone import row_views
 from labelkit.methods.discovery.options import SimGCDConfig
-from labelkit.methods.discovery.recipe import TaughtClassifier
+from labelkit.methods.discovery.recipe import SelfDistilledClassifier
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.training.method import StepOutput
 
 
-class SimGCD(TaughtClassifier[SimGCDConfig]):
+class SimGCD(SelfDistilledClassifier[SimGCDConfig]):
     """Training method SimGCD: contrastive learning with a self-distilled cosine classifier."""
 
     def __init__(self, config: SimGCDConfig, data: DataInfo) -> None:

@@ -26,7 +26,7 @@ from torch.nn.functional import one_hot
 
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.data.batch import Batch, row_shares
+from labelkit.data.batch import Batch, draw_blending_plan
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.spec import ViewSpec
@@ -40,7 +40,7 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import EMATeacher, ema_update, slow_copy
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.method import FullPass, Phase, TrainState
-from labelkit.training.schedules import EMADecay, horizon_decay
+from labelkit.training.schedules import EMADecay, compute_max_decay
 
 #: Learning rate of Adam, and EMA decay of the trained weights (the decay is published, the rate is not).
 MASTER_LR: Final = 1e-3
@@ -112,10 +112,10 @@ class Composition(nn.Module):
             width = _joined_width(student)
             self.converters = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(3))
         self.requires_grad_(False)
-        self.start_from(student)
+        self.initialize_composition(student)
 
     @torch.no_grad()
-    def start_from(self, network: StudentNetwork) -> None:
+    def initialize_composition(self, network: StudentNetwork) -> None:
         """Initialize the converters to average their inputs, and the last layers from ``network``."""
         for converter in self.converters:
             assert isinstance(converter, nn.Linear | nn.Conv2d)
@@ -242,7 +242,7 @@ class MasterTraining:
     ) -> None:
         self.master, self.config, self.labels, self.rows, self.view = master, config, labels, rows, view
         self.state, self.block, self.steps = state, state.epoch, config.steps_of_master
-        high = horizon_decay(self.steps, MASTER_DECAY)
+        high = compute_max_decay(self.steps, MASTER_DECAY)
         self.decay = EMADecay(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
         self._discrimination = None if config.discrimination == "none" else DiscriminationLoss()
@@ -265,7 +265,7 @@ class MasterTraining:
         master.previous.load_state_dict((student if first else master.current).state_dict())
         master.current.load_state_dict(student.state_dict())
         master.averaged.load_state_dict(teacher.state_dict())
-        master.composition.start_from(master.averaged)
+        master.composition.initialize_composition(master.averaged)
         device = next(master.parameters()).device
         composition, generator = master.composition, self.state.generator("lmcs/master")
         sums = torch.zeros(4, device=device)
@@ -324,7 +324,7 @@ class MasterTraining:
         count = int(labeled.sum())
         targets = one_hot(labels[labeled], master.num_outputs).float()
         generator = keyed_generator(self.config.seed, "lmcs/master mixup", self.block * self.steps + step)
-        shares = row_shares(count, MIXUP_ALPHA, generator, images.device)
+        shares = draw_blending_plan(count, MIXUP_ALPHA, generator, images.device)
         inputs = master.inputs(torch.cat([shares.blend(images[labeled]), images[~labeled]]))
         features = master.composition(inputs)
         logits = master.classify(features)

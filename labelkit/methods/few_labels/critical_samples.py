@@ -29,8 +29,8 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     SearchArguments,
     check_features,
     class_means,
+    compute_min_and_max,
     distances_between,
-    extent,
     round_for_sorting,
     search,
 )
@@ -175,9 +175,13 @@ def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round
     found = turn.table([confined[group] for group in chosen], ties, warnings)
     for report in found.per_class:
         inside = nearest == report["label"]
-        low, high = extent(entropy[picked[inside[picked]]])
+        low, high = compute_min_and_max(entropy[picked[inside[picked]]])
         report |= {"confined": int(inside.sum()), "disagreeing": int((inside & (voted != nearest)).sum())}
-        report |= {"radius": extent(turn.distance[confined[inside]])[1], "lowest_entropy": low, "highest_entropy": high}
+        report |= {
+            "radius": compute_min_and_max(turn.distance[confined[inside]])[1],
+            "lowest_entropy": low,
+            "highest_entropy": high,
+        }
     return CriticalDiscovery(**vars(found), soft=soft[picked].astype(np.float32), entropy=entropy[picked])
 
 

@@ -27,9 +27,9 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.options import FreeMatchConfig
 from labelkit.methods.few_labels.recipe import (
-    ObjectiveStudent,
     StudentNetworks,
     StudentObjective,
+    StudentObjectiveMethod,
     head_logits,
     split_labeled,
     student_views,
@@ -233,7 +233,7 @@ class FreeMatchObjective(StudentObjective):
         return StepOutput(loss, logs)
 
 
-class FreeMatch(ObjectiveStudent[FreeMatchConfig]):
+class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
     """Training method FreeMatch: pseudo-labels above adaptive thresholds; needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:

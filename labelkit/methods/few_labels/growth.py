@@ -173,7 +173,7 @@ class LabelGrowth(nn.Module):
         return self.found[:count].cpu().numpy(), self.scores[:count].cpu().numpy()
 
 
-def sync_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
+def broadcast_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
     """Return the main process's discovery on every process, in case processes differ in the last bits.
 
     Args:

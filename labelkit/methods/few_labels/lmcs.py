@@ -39,13 +39,13 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    sync_discovery,
+    broadcast_discovery,
 )
 from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
-    ObjectiveStudent,
+    StudentObjectiveMethod,
     head_logits,
     learning_rate,
     split_labeled,
@@ -59,7 +59,7 @@ from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
-from labelkit.training.schedules import GrowingWeight, PhaseLearningRate
+from labelkit.training.schedules import PhaseLearningRate, RampedWeight
 
 PRETEXT_LR = 0.1
 #: Labels stop growing if nearest mean and soft label disagree about a larger share of the confined images (ours).
@@ -68,7 +68,7 @@ DISAGREE_STOP = 0.5
 _PRETEXT_EPOCH = 1 << 29
 
 
-class LMCS(ObjectiveStudent[LMCSConfig]):
+class LMCS(StudentObjectiveMethod[LMCSConfig]):
     """Training method LMCS: a student guided by composed masters; needs one label per class, preferably four."""
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
@@ -82,7 +82,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         self.growth = LabelGrowth(data.labels, rules)
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
         guidance = config.guidance_weight * config.unlabeled_weight
-        self._guidance = GrowingWeight(guidance, config.unlabeled_ramp * config.steps)
+        self._guidance = RampedWeight(guidance, config.unlabeled_ramp * config.steps)
         # for each phase after the first: number of discoveries that the student learns, first step, number of updates
         self._later: list[list[int]] = []
 
@@ -223,7 +223,7 @@ class LMCS(ObjectiveStudent[LMCSConfig]):
         if config.criterion != "min_distance":
             # the score column of the table is what they were selected by
             found = replace(found, distance=found.entropy)
-        found = sync_discovery(found, rows, state)
+        found = broadcast_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:
             state.warn(
                 f"warning: nearest mean and soft label disagree about the class of {percent(found.disagreement)} % of "

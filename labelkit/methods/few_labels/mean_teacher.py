@@ -24,15 +24,15 @@ from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.losses import SquaredConsistency
 from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import (
-    ObjectiveStudent,
     StudentNetworks,
     StudentObjective,
+    StudentObjectiveMethod,
     head_logits,
     student_views,
     teacher_decay,
 )
 from labelkit.training.method import StepOutput, TrainState
-from labelkit.training.schedules import EMADecay, GrowingWeight
+from labelkit.training.schedules import EMADecay, RampedWeight
 
 #: Weight of the mean squared difference between the logits of two heads (released code, ``symmetric_mse_loss``).
 HEAD_WEIGHT: Final = 0.01
@@ -53,7 +53,7 @@ class MeanTeacherObjective(StudentObjective):
         self,
         view: ViewSpec,
         *,
-        weight: GrowingWeight,
+        weight: RampedWeight,
         class_norm: Literal["labeled", "batch"] = "labeled",
     ) -> None:
         super().__init__()
@@ -104,11 +104,11 @@ class MeanTeacherObjective(StudentObjective):
 
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
     """Build Mean Teacher's training loss from the options, for a (first) phase of ``steps`` updates."""
-    weight = GrowingWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
+    weight = RampedWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
-class MeanTeacher(ObjectiveStudent[MeanTeacherConfig]):
+class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
     """Training method Mean Teacher: consistency with an averaged network; needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:

@@ -9,7 +9,7 @@ from pydantic import model_validator
 
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamOptions, TwoStreamTrainConfig
 from labelkit.options.backbone import PixelOptions
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 from labelkit.options.embeddings import RowOptions
 
 _LOSS = panel("Loss")
@@ -18,7 +18,7 @@ _AVERAGES = panel("Averaged networks")
 _OPTIMIZATION = panel("Optimization")
 
 
-class TeacherRecipe(PixelOptions):
+class MeanTeacherRecipeOptions(PixelOptions):
     """Options for pixels, views and learning rate of Mean Teacher's recipe, also for methods compared with it."""
 
     shift_px: float | None = _VIEWS(None, "Maximum shift in pixels; default: an eighth of the image size.", ge=0)
@@ -45,7 +45,7 @@ class TeacherRecipe(PixelOptions):
     )
 
     @model_validator(mode="after")
-    def _check_shares(self) -> TeacherRecipe:
+    def _check_shares(self) -> MeanTeacherRecipeOptions:
         if self.lr_ramp_up + self.lr_ramp_down > 1:
             raise ValueError("lr_ramp_up and lr_ramp_down must not sum to more than 1")
         return self
@@ -87,20 +87,20 @@ class MeanTeacherOptions(TwoStreamOptions):
         return self
 
 
-class SupervisedConfig(RowOptions, TeacherRecipe, FewLabelTrainConfig):
+class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
     """Options of ``labelkit train supervised``, which are those of ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 
-    steps: int = with_default(FewLabelTrainConfig, "steps", 150_000)
+    steps: int = override_default(FewLabelTrainConfig, "steps", 150_000)
     batch_size: int = _OPTIMIZATION(
         31, "Number of labeled images per step, summed over all processes. The few labeled images repeat often.", ge=2
     )
 
 
-class MeanTeacherConfig(RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions):
+class MeanTeacherConfig(RowOptions, MeanTeacherRecipeOptions, TwoStreamTrainConfig, MeanTeacherOptions):
     """Options of ``labelkit train mean-teacher``, with defaults of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
 
-    steps: int = with_default(TwoStreamTrainConfig, "steps", 150_000)
+    steps: int = override_default(TwoStreamTrainConfig, "steps", 150_000)

@@ -21,23 +21,23 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from labelkit.data.batch import Batch, DataInfo, row_shares
+from labelkit.data.batch import Batch, DataInfo, draw_blending_plan
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.losses import MixMatchLoss, SquaredConsistency, sharpen
 from labelkit.methods.few_labels.options import MixMatchConfig, MixMatchOptions
 from labelkit.methods.few_labels.recipe import (
-    ObjectiveStudent,
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
+    StudentObjectiveMethod,
     head_logits,
     split_labeled,
     student_views,
 )
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput, TrainState
-from labelkit.training.schedules import GrowingWeight
+from labelkit.training.schedules import RampedWeight
 
 #: Temperature that sharpens guessed labels (paper and released code, on all sets).
 TEMPERATURE: Final = 0.5
@@ -89,7 +89,7 @@ class MixMatchObjective(StudentObjective):
         seed: seed of the run.
     """
 
-    def __init__(self, view: ViewSpec, *, weight: GrowingWeight, seed: int) -> None:
+    def __init__(self, view: ViewSpec, *, weight: RampedWeight, seed: int) -> None:
         super().__init__()
         self._view = view
         self.unlabeled_weight = weight
@@ -136,12 +136,12 @@ class MixMatchObjective(StudentObjective):
         weight = self.unlabeled_weight(state.step)
         logs: dict[str, Tensor] = {}
         if not len(others[0]):
-            shares = row_shares(rows, MIXUP_ALPHA, generator, images.device)
+            shares = draw_blending_plan(rows, MIXUP_ALPHA, generator, images.device)
             logits, targets = head_logits(student, shares.blend(images))[0], shares.blend(targets)
         else:
             guesses = self.guess(student, others)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
-            shares = row_shares(3 * rows, MIXUP_ALPHA, generator, images.device)
+            shares = draw_blending_plan(3 * rows, MIXUP_ALPHA, generator, images.device)
             logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
             targets = shares.blend(torch.cat([targets, guesses, guesses]))
         cross_entropy, unlabeled = self.loss(logits, targets, rows)
@@ -173,12 +173,12 @@ class MixMatchObjective(StudentObjective):
         return difference.mean()
 
 
-def unlabeled_weight(steps: int, options: MixMatchOptions) -> GrowingWeight:
+def unlabeled_weight(steps: int, options: MixMatchOptions) -> RampedWeight:
     """Return the schedule of the weight of the unlabeled loss, for a (first) phase of ``steps`` updates."""
-    return GrowingWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
+    return RampedWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 
-class MixMatch(ObjectiveStudent[MixMatchConfig]):
+class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
     """Training method MixMatch: mixup of labeled and guessed images; needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneRunConfig
-from labelkit.options.base import StageConfig, panel, with_default
+from labelkit.options.base import StageConfig, override_default, panel
 from labelkit.options.embeddings import RowOptions, StrongRowOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
@@ -149,7 +149,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
     constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # adds its own noise
 
-    steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
+    steps: int = override_default(TwoStreamTrainConfig, "steps", 1_048_576)
     labeled_batch_size: int = _OPTIMIZATION(
         64, "Number of labeled images among the --batch-size images (published code: 64, plus 448 unlabeled).", ge=1
     )
@@ -190,7 +190,7 @@ class MixMatchConfig(RowOptions, HalfLabeledConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
 
-    steps: int = with_default(TwoStreamTrainConfig, "steps", 1_048_576)
+    steps: int = override_default(TwoStreamTrainConfig, "steps", 1_048_576)
 
 
 class SearchOptions(StageConfig):

@@ -73,7 +73,7 @@ def round_for_sorting(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.round(values, _DECIMALS)
 
 
-def extent(values: NDArray[np.float64]) -> tuple[float, float]:
+def compute_min_and_max(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the minimum and maximum of an array, or NaN if it is empty."""
     return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
 
@@ -180,7 +180,7 @@ class Round:
     def _report(self, label: int, places: NDArray[np.int64]) -> dict[str, Any]:
         mine = self.distance[places[self.nearest[places] == label]]
         quota = None if self.shares is None else int(self.shares[label])
-        nearest, farthest = extent(mine)
+        nearest, farthest = compute_min_and_max(mine)
         report = {"round": self.number, "label": label, "candidates": int((self.nearest == label).sum())}
         return {**report, "quota": quota, "taken": len(mine), "nearest": nearest, "farthest": farthest}
 

@@ -34,11 +34,11 @@ from labelkit.models.ema import StudentChain
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from labelkit.models.inference import InferenceNetwork
-from labelkit.training.distributed import process_count
+from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
-from labelkit.training.schedules import AdamMoments, EMADecay, PhaseLearningRate, horizon_decay
+from labelkit.training.schedules import AdamMoments, EMADecay, PhaseLearningRate, compute_max_decay
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -141,7 +141,7 @@ def build_student(
     )
     if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
         raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Remove --dropout, or choose convnet13.")
-    if process_count() > 1:  # training does not depend on the number of processes
+    if count_processes() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network
 
@@ -223,7 +223,7 @@ def teacher_decay(
         ramp_steps: number of updates of the run with the decay ``start``, if that is lower.
         start: decay during these updates.
     """
-    high = horizon_decay(phase_steps, config.ema_decay)
+    high = compute_max_decay(phase_steps, config.ema_decay)
     return EMADecay(min(start, high), high, round(ramp_steps))
 
 
@@ -277,7 +277,7 @@ def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
     return batch.places(labeled), batch.places(~labeled)
 
 
-class AveragedStudent(Method[FewLabelConfigT]):
+class EMAStudentMethod(Method[FewLabelConfigT]):
     """Base class of few-label methods that train a network, and evaluate and embed with its EMA.
 
     Attributes:
@@ -357,7 +357,7 @@ class AveragedStudent(Method[FewLabelConfigT]):
         return student_eval_view(self.network.input_spec.size)
 
 
-class ObjectiveStudent(AveragedStudent[TwoStreamConfigT]):
+class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
     """Base of few-label methods that train on labeled and unlabeled images by a `StudentObjective`.
 
     Attributes:

@@ -29,15 +29,15 @@ from labelkit.methods.few_labels.growth import (
     GrowthRules,
     LabelGrowth,
     add_discovered,
-    sync_discovery,
+    broadcast_discovery,
 )
 from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
 from labelkit.methods.few_labels.recipe import (
-    ObjectiveStudent,
     StudentNetwork,
     StudentNetworks,
     StudentObjective,
+    StudentObjectiveMethod,
     student_phase,
     student_views,
     teacher_decay,
@@ -48,7 +48,7 @@ from labelkit.methods.few_labels.snowball_search import Select, discover_confide
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
-from labelkit.training.schedules import horizon_decay
+from labelkit.training.schedules import compute_max_decay
 
 #: Decay of the master's weights (beta).
 MASTER_DECAY: Final = 0.999
@@ -85,7 +85,7 @@ class PastFeatures(nn.Module):
         return [*past, features]
 
 
-class Snowball(ObjectiveStudent[SnowballConfig]):
+class Snowball(StudentObjectiveMethod[SnowballConfig]):
     """Training method Snowball: a label set that grows by discovery; needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
@@ -166,7 +166,7 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
         config, length = self.config, state.phase_steps
         ramp = config.consistency_ramp * config.steps
         decay = teacher_decay(config, length, ramp, config.ema_decay_start)(state.step + 1)
-        master = horizon_decay(length, MASTER_DECAY)
+        master = compute_max_decay(length, MASTER_DECAY)
         runs_teacher, runs_master = self.objective.runs_teacher, self.objective.runs_master
         self.chain.update(self.network, decay, master, teacher_runs=runs_teacher, master_runs=runs_master)
 
@@ -222,7 +222,7 @@ class Snowball(ObjectiveStudent[SnowballConfig]):
             balance=config.balance,
             class_names=training_class_names(self.data),
         )
-        found = sync_discovery(found, rows, state)
+        found = broadcast_discovery(found, rows, state)
         if self.truth is not None:
             found = replace(found, labels=self.truth[found.indices])
         add_discovered(growth, found, name, state, self.num_classes)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherOptions, TeacherRecipe
+from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherOptions, MeanTeacherRecipeOptions
 from labelkit.methods.few_labels.options import MixMatchOptions, SearchOptions, TwoStreamTrainConfig
 from labelkit.options.base import panel
 from labelkit.options.embeddings import RowOptions
@@ -39,7 +39,12 @@ class ConfidentSearchOptions(SearchOptions):
 
 
 class SnowballConfig(
-    RowOptions, TeacherRecipe, TwoStreamTrainConfig, MeanTeacherOptions, MixMatchOptions, ConfidentSearchOptions
+    RowOptions,
+    MeanTeacherRecipeOptions,
+    TwoStreamTrainConfig,
+    MeanTeacherOptions,
+    MixMatchOptions,
+    ConfidentSearchOptions,
 ):
     """Options of ``labelkit train snowball``, with defaults of the dissertation where it gives one."""
 

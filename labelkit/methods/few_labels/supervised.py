@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.mean_teacher_options import SupervisedConfig
-from labelkit.methods.few_labels.recipe import AveragedStudent, head_logits, student_phase, student_views
+from labelkit.methods.few_labels.recipe import EMAStudentMethod, head_logits, student_phase, student_views
 from labelkit.training.method import Phase, StepOutput
 
 
-class Supervised(AveragedStudent[SupervisedConfig]):
+class Supervised(EMAStudentMethod[SupervisedConfig]):
     """Supervised baseline trained on the labeled images only, with at least one label per class."""
 
     def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:

@@ -259,7 +259,7 @@ def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tens
     )
 
 
-def term_strength(config: SANConfig, done: float) -> float:
+def compute_term_weight(config: SANConfig, done: float) -> float:
     """Return the weight in [0, 1] of the assembly terms after a fraction ``done`` of the training."""
     start, end = config.term_ramp
     if done >= end:

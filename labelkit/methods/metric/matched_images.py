@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.attention import keypoint_masks
-from labelkit.algorithms.homographies import as_3x3, between_views, move_points
+from labelkit.algorithms.homographies import as_3x3, compute_view_homographies, move_points
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.decode import BadImage
@@ -29,7 +29,7 @@ from labelkit.training.inputs import RunInputs
 
 # A part is the box of the matching keypoints, with a margin, a minimum size and jitter.
 _MARGIN = 0.25
-_LEAST_SIDE = 0.4
+_MIN_SIDE = 0.4
 _JITTER = 0.05
 _DRAWS = 8
 # Fraction of the times that an image with a partner in its cluster is shown with it (ours).
@@ -89,11 +89,11 @@ class MatchedPairing:
             for side, image in enumerate((row, int(shown[i]))):
                 box = self._images.matches.boxes[links[i], side].astype(np.float64)
                 height, width = self._images.image_sizes[image].tolist()
-                boxes[i, side] = part_box(box, height, width, u[i, 2 + side * _DRAWS :][:_DRAWS])
+                boxes[i, side] = compute_part_box(box, height, width, u[i, 2 + side * _DRAWS :][:_DRAWS])
         return PairPlan(shown, links, boxes)
 
 
-def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the part of an image to show for a match: a jittered square around the matched keypoints.
 
     It is square in pixels, and lies inside the image.
@@ -110,14 +110,14 @@ def part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.fl
     sides = np.array([width, height], dtype=np.float64)
     low, high = (box[:2] + 1) / 2 * sides, (box[2:] + 1) / 2 * sides
     shorter = sides.min()
-    side = max(float((high - low).max()) * (1 + _MARGIN), _LEAST_SIDE * shorter)
+    side = max(float((high - low).max()) * (1 + _MARGIN), _MIN_SIDE * shorter)
     side = min(side * (1 + _JITTER * (2 * u[0] - 1)), shorter)
     start = (low + high) / 2 - side / 2 + _JITTER * side * (2 * u[1:3] - 1)
     start = np.clip(start, 0, sides - side)
     return np.concatenate((2 * start / sides - 1, 2 * (start + side) / sides - 1))
 
 
-def second_view(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
+def build_second_view_spec(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
     """Return the spec of the second view, which shows a random transform of the first view."""
     transform = PairTransform(hflip=0.0 if data.chiral or not config.mirror else 0.5)
     return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
@@ -154,7 +154,7 @@ class PairGeometry:
         """
         first, second = (as_3x3(view.matrices) for view in batch.geometry[:2])
         if batch.links is None or self._tables is None:
-            return between_views(first, second), None
+            return compute_view_homographies(first, second), None
         self._tables = tuple(table.to(first.device) for table in self._tables)  # type: ignore[assignment] # three
         assert self._tables is not None
         over, keypoints, present = self._tables

@@ -79,7 +79,7 @@ class MetricNetwork(BackboneNetwork):
         #: (f, h, w) of the last maps; a row of a store is one position
         self.map_shape = (self.backbone.info.feature_dim, 1, 1)
         if not self._of_rows:
-            shape = tuple(self._try_out().shape[1:])
+            shape = tuple(self._run_on_noise().shape[1:])
             if len(shape) != 3:
                 raise ConfigError(
                     "--backbone",
@@ -105,7 +105,7 @@ class MetricNetwork(BackboneNetwork):
                 self.attention = attention(width)
 
     @torch.no_grad()
-    def _try_out(self) -> Tensor:
+    def _run_on_noise(self) -> Tensor:
         """Return the last maps of two images of noise, in evaluation mode."""
         info, was_training = self.backbone.info, self.backbone.training
         generator = torch.Generator().manual_seed(0)
@@ -203,7 +203,7 @@ class MetricNetwork(BackboneNetwork):
             return (change(inputs[0]), *inputs[1:])
 
         hook = stage.register_forward_pre_hook(look)
-        maps = self._try_out()
+        maps = self._run_on_noise()
         hook.remove()
         return F.normalize(self.pooled(maps), dim=1), seen
 

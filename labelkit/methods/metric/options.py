@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.training import LabelKind
 
@@ -52,8 +52,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     batch_size: int = _OPTIMIZATION(
         80, "Number of images per step, summed over all processes; a multiple of --images-per-class.", ge=2
     )
-    epochs: int = with_default(BackboneTrainConfig, "epochs", 60)
-    optimizer: Literal["sgd", "adam", "adamw"] = with_default(BackboneTrainConfig, "optimizer", "adam")
+    epochs: int = override_default(BackboneTrainConfig, "epochs", 60)
+    optimizer: Literal["sgd", "adam", "adamw"] = override_default(BackboneTrainConfig, "optimizer", "adam")
     lr: float = _OPTIMIZATION(3e-5, "Peak learning rate of the backbone.", gt=0)
     weight_decay: float = _OPTIMIZATION(5e-4, "Weight decay.", ge=0)
     new_lr_scale: float = _OPTIMIZATION(10.0, "Learning-rate multiplier for new layers (embedding, attention).", gt=0)

@@ -109,7 +109,7 @@ class PseudoLabels(nn.Module):
                 "Lower --num-clusters, or remove duplicates.",
             )
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]
-        moved = 0.0 if self.is_first else fraction_moved(before.numpy(), ids.numpy())
+        moved = 0.0 if self.is_first else compute_moved_fraction(before.numpy(), ids.numpy())
         sums = torch.zeros(k, embeddings.shape[1], dtype=torch.float64).index_add_(0, ids, embeddings.double())
         self.centroids.copy_((sums / torch.from_numpy(counts)[:, None]).float())
         self.cluster_ids.fill_(-1)
@@ -125,7 +125,7 @@ class PseudoLabels(nn.Module):
         }
 
 
-def fraction_moved(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
+def compute_moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
     """Return the fraction of images that left the majority of their old cluster, however clusters are numbered.
 
     Args:
@@ -161,7 +161,7 @@ class MemoryBank(nn.Module):
         self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
         # number of filled entries, which come first; stored, so as not to wait for a GPU at every step; None: unknown
         self._filled: int | None = 0
-        self.register_load_state_dict_post_hook(_read_again)  # type: ignore[no-untyped-call] # torch does not say
+        self.register_load_state_dict_post_hook(_invalidate_cached_state)  # type: ignore[no-untyped-call] # torch does not say
 
     def __len__(self) -> int:
         """Return q."""
@@ -211,7 +211,7 @@ class MemoryBank(nn.Module):
         self._filled = len(rows)
 
 
-def _read_again(bank: nn.Module, keys: object) -> None:
+def _invalidate_cached_state(bank: nn.Module, keys: object) -> None:
     """Forget the number of filled entries after a checkpoint was loaded."""
     del keys
     assert isinstance(bank, MemoryBank)

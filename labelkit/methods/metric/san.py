@@ -30,8 +30,8 @@ from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     assembly_coherence,
     assembly_terms,
+    compute_term_weight,
     normalized_terms,
-    term_strength,
     weighted_sum,
 )
 from labelkit.methods.metric.losses import (
@@ -163,7 +163,7 @@ class SAN(MetricMethod[SANConfig]):
         if output.assembly is not None:
             assert self.network.assembly is not None
             terms = assembly_terms(config, output.assembly)
-            strength = term_strength(config, state.step / (config.epochs * state.steps_per_epoch))
+            strength = compute_term_weight(config, state.step / (config.epochs * state.steps_per_epoch))
             loss = loss + strength * weighted_sum(config, terms, self.network.assembly)
             logs |= {name: term.detach() for name, term in terms.items()}
         return StepOutput(loss, logs)

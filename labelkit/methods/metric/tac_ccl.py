@@ -35,8 +35,8 @@ from labelkit.methods.metric.matched_images import (
     MatchedImages,
     MatchedPairing,
     PairGeometry,
+    build_second_view_spec,
     read_matched_images,
-    second_view,
 )
 from labelkit.methods.metric.networks import MetricOutput
 from labelkit.methods.metric.pseudo_labels import MemoryBank
@@ -50,7 +50,7 @@ from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
-from labelkit.training.monitors.retrieval import COLLAPSED, similarity_spread
+from labelkit.training.monitors.retrieval import COLLAPSED, compute_similarity_spread
 
 FLAT_ATTENTION = 1e-3
 
@@ -139,7 +139,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the training view and, with attention consistency, the second view that follows it."""
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
-        return (first, second_view(self.config, self.data, first)) if self.config.tac else (first,)
+        return (first, build_second_view_spec(self.config, self.data, first)) if self.config.tac else (first,)
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if it is due, unless a run resumed inside the epoch has the clusters already."""
@@ -149,7 +149,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             if config.memory_refill:
                 rows = torch.from_numpy(self.labels.rows)
                 self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
-            self._watch_collapse(embeddings, state)
+            self._monitor_collapse(embeddings, state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
         self._use_centers = config.ccl and state.epoch >= config.ccl_start_epoch
@@ -166,7 +166,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
             state.warn("warning: attention is the same everywhere, so it has no effect")
         return {}
 
-    def _watch_collapse(self, embeddings: Tensor, state: TrainState) -> None:
+    def _monitor_collapse(self, embeddings: Tensor, state: TrainState) -> None:
         """Store the pair loss of equal embeddings on the new clusters; log the spread of similarities, and warn."""
         ids = self.labels.cluster_ids.cpu().numpy()
         sizes = np.bincount(ids[ids >= 0])
@@ -175,7 +175,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         references = min(len(self.memory), len(self.labels.rows))
         positives = max(0, round(share * references) - 1)
         self.collapsed_loss.fill_(collapsed_multi_similarity(positives, references - 1 - positives))
-        spread = similarity_spread(embeddings.numpy())
+        spread = compute_similarity_spread(embeddings.numpy())
         state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
         if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated
             state.warn(

@@ -14,10 +14,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from labelkit.algorithms.homographies import look_up
+from labelkit.algorithms.homographies import sample_second_views
 from labelkit.algorithms.precision import promote, without_autocast
 
-_LEAST_DISTANCE = 1e-6
+_MIN_DISTANCE = 1e-6
 
 
 class ContrastiveClusteringLoss(nn.Module):
@@ -51,7 +51,7 @@ class ContrastiveClusteringLoss(nn.Module):
             scores = (centers.square().sum(dim=1) - 2 * rows.detach() @ centers.T).detach()
             near, far = scores.topk(2, dim=1, largest=False).indices.unbind(1)
             to_near, to_far = (((rows - centers[i]).square().sum(dim=1) + 1e-12).sqrt() for i in (near, far))
-            return (to_near / to_far.clamp(min=_LEAST_DISTANCE)).mean()
+            return (to_near / to_far.clamp(min=_MIN_DISTANCE)).mean()
 
 
 class TransformedAttentionLoss(nn.Module):
@@ -80,7 +80,7 @@ class TransformedAttentionLoss(nn.Module):
         """Return the mean loss over pairs of views."""
         with without_autocast(first):
             first, second = promote(first), promote(second)
-            moved, visible = look_up(second[:, None], promote(homographies), first.shape[-2:])
+            moved, visible = sample_second_views(second[:, None], promote(homographies), first.shape[-2:])
             weights = visible.to(first.dtype)
             number = weights.sum(dim=(1, 2))
             terms = ((first - moved[:, 0]).square() * weights).sum(dim=(1, 2)) / number.clamp(min=1)

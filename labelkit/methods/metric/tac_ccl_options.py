@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from labelkit.methods.metric.options import MetricLearningConfig
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 
 _DATA = panel("Data")
 _MATCHING_IMAGES = panel("Matching images")
@@ -53,8 +53,8 @@ class TACCCLConfig(MetricLearningConfig):
         "uses clusters, not labels.",
     )
     clip_grad_norm: float | None = _OPTIMIZATION(10.0, "Maximum gradient norm; none: no clipping.", gt=0)
-    lr_schedule: Literal["cosine", "constant", "step"] = with_default(MetricLearningConfig, "lr_schedule", "step")
-    lr_drop_epochs: tuple[int, ...] = with_default(MetricLearningConfig, "lr_drop_epochs", (36,))
+    lr_schedule: Literal["cosine", "constant", "step"] = override_default(MetricLearningConfig, "lr_schedule", "step")
+    lr_drop_epochs: tuple[int, ...] = override_default(MetricLearningConfig, "lr_drop_epochs", (36,))
 
     memory_refill: bool = _MEMORY(True, "Fill the memory with fresh embeddings at every clustering.")
     memory_warmup_steps: int | None = _MEMORY(

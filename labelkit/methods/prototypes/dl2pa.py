@@ -44,8 +44,8 @@ from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo, MixedBatch
 from labelkit.methods.prototypes.losses import InnerProductLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.options import DL2PAConfig
-from labelkit.methods.prototypes.recipe import LabeledClassifier
-from labelkit.methods.prototypes.source import starting_prototypes
+from labelkit.methods.prototypes.recipe import SupervisedClassifierMethod
+from labelkit.methods.prototypes.source import load_initial_prototypes
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 
@@ -139,7 +139,7 @@ class PrototypeHead(nn.Module):
         self.seen.add_(torch.where(moved, counts, torch.zeros_like(counts)))
 
 
-class DL2PA(LabeledClassifier[DL2PAConfig]):
+class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
     """Training method DL2PA: classification by fixed prototypes that are reassigned to classes."""
 
     network: ClassifierNetwork[PrototypeHead]
@@ -158,7 +158,7 @@ class DL2PA(LabeledClassifier[DL2PAConfig]):
         count, dim = head.prototypes.shape
         if not head.prototypes.any():
             names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
-            head.prototypes.copy_(starting_prototypes(config, count, dim, state.warn, names))
+            head.prototypes.copy_(load_initial_prototypes(config, count, dim, state.warn, names))
         if dim < FEW_DIMENSIONS:
             state.warn(f"warning: in {dim} dimensions many images start opposite their prototype and learn slowly")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None

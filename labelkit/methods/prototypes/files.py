@@ -29,7 +29,7 @@ from labelkit.store.commit import canonical_json
 
 # Version of the computation; a change makes old cache files unused.
 _RECIPE_VERSION = 1
-#: Steps and rate of `separated_prototypes` (published).
+#: Steps and rate of `optimize_separated_prototypes` (published).
 SEPARATION_ITERATIONS, SEPARATION_LR = 10_000, 0.1
 
 
@@ -112,7 +112,7 @@ def load_or_make_prototypes(
     return _cached(recipe, make, say or (lambda text: None))
 
 
-def load_or_separate(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
+def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
     """Return the prototypes of hyperspherical prototype networks, from the cache or computed and cached.
 
     Args:
@@ -123,10 +123,10 @@ def load_or_separate(num_prototypes: int, dim: int, say: Callable[[str], None]) 
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
     generator = keyed_generator(0, "separated prototypes")
-    return _cached(recipe, partial(separated_prototypes, num_prototypes, dim, generator), say)
+    return _cached(recipe, partial(optimize_separated_prototypes, num_prototypes, dim, generator), say)
 
 
-def separated_prototypes(
+def optimize_separated_prototypes(
     num_prototypes: int,
     dim: int,
     generator: np.random.Generator,

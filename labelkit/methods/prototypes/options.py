@@ -16,7 +16,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.prototypes import SHARPEST_T
 
@@ -86,7 +86,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
         "class_mean_decay": 0.9,
     }
 
-    epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
+    epochs: int = override_default(SupervisedTrainConfig, "epochs", 250)
 
     prototypes: Literal["uniform", "simplex", "hpn", "words"] = _PROTOTYPES(
         "uniform",
@@ -155,7 +155,7 @@ class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")
     constants: ClassVar[Mapping[str, object]] = {"cosine_scale": None}
 
-    epochs: int = with_default(SupervisedTrainConfig, "epochs", 250)
+    epochs: int = override_default(SupervisedTrainConfig, "epochs", 250)
     uniformity_weight: float = _LOSS(
         0.0, "Weight of the uniformity loss on the classifier directions (0.01 in the paper's Table 8).", ge=0
     )

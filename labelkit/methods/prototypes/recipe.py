@@ -28,7 +28,7 @@ from labelkit.training.monitors.classification import ClassificationMonitor
 SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 
 
-class LabeledClassifier(Method[SupervisedConfigT]):
+class SupervisedClassifierMethod(Method[SupervisedConfigT]):
     """Base of classifiers that train on all labeled images.
 
     Args:

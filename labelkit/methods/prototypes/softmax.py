@@ -18,12 +18,12 @@ from torch import nn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.methods.prototypes.losses import UniformityLoss, WeightedCrossEntropy
 from labelkit.methods.prototypes.options import SoftmaxConfig
-from labelkit.methods.prototypes.recipe import LabeledClassifier
+from labelkit.methods.prototypes.recipe import SupervisedClassifierMethod
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput
 
 
-class Softmax(LabeledClassifier[SoftmaxConfig]):
+class Softmax(SupervisedClassifierMethod[SoftmaxConfig]):
     """Training method Softmax: a linear classifier with learned class vectors."""
 
     network: ClassifierNetwork[nn.Linear]

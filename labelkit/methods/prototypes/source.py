@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.algorithms.prototypes import closed_form_is_least, uniformity
+from labelkit.algorithms.prototypes import is_closed_form_optimal, uniformity
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
-from labelkit.methods.prototypes.files import load_or_make_prototypes, load_or_separate
+from labelkit.methods.prototypes.files import load_or_compute_prototypes, load_or_make_prototypes
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.options.prototypes import SHARPEST_T
 from labelkit.store.array_files import read_prototypes
@@ -22,7 +22,7 @@ from labelkit.training.checkpoint import MODEL, load_checkpoint
 _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 
 
-def starting_prototypes(
+def load_initial_prototypes(
     config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None], class_names: Sequence[str] = ()
 ) -> Tensor:
     """Return the initial prototypes of a run as (c, d) float32 unit rows.
@@ -46,14 +46,14 @@ def starting_prototypes(
             f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
         )
     if config.prototypes == "hpn":
-        return torch.from_numpy(load_or_separate(num_classes, dim, say).vectors)
+        return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, say).vectors)
     if config.class_vectors is not None:
         return _of_words(config.class_vectors, num_classes, dim, class_names)
     source = config.prototypes_from
     if source is None:
         make = partial(load_or_make_prototypes, num_classes, dim, seed=0, say=say)
         made = make(sharpest_t=config.sharpest_t)
-        if made.source == "closed form" and config.sharpest_t is None and not closed_form_is_least(num_classes, dim):
+        if made.source == "closed form" and config.sharpest_t is None and not is_closed_form_optimal(num_classes, dim):
             # with opposite pairs, neither the closed form nor the result of one start always has the lowest loss
             optimized = make(method="optimize", sharpest_t=None)
             made = min(made, optimized, key=lambda one: uniformity(one.vectors))

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from labelkit.options.backbone import FreezeOptions
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 from labelkit.options.embeddings import StrongRowOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
@@ -43,7 +43,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "the labels of the store or the images.",
     )
 
-    epochs: int = with_default(RepresentationTrainConfig, "epochs", 400)
+    epochs: int = override_default(RepresentationTrainConfig, "epochs", 400)
 
     num_heads: int = _LABELS(10, "Number of clustering heads.", ge=1)
     num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters per head, or one number for all heads.")

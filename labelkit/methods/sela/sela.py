@@ -36,9 +36,9 @@ from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import (
     SelfLabels,
-    optimization_times,
+    compute_optimization_times,
+    copy_pseudo_labels,
     solve_warnings,
-    take_labels,
 )
 from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.headed import MultiHeadNetwork, rotations
@@ -102,7 +102,7 @@ class SeLa(Method[SeLaConfig]):
         self.loss = MultiHeadCrossEntropy()
         times: tuple[float, ...] = ()
         if not config.labels_from:
-            times = optimization_times(config.optimization_schedule, config.epochs, config.num_optimizations)
+            times = compute_optimization_times(config.optimization_schedule, config.epochs, config.num_optimizations)
         self.labels = SelfLabels(data.num_samples, clusters, times=times, refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
         self.labels.start(np.arange(data.num_samples), config.seed)
@@ -112,7 +112,7 @@ class SeLa(Method[SeLaConfig]):
     def attach(self, inputs: RunInputs) -> None:
         """Load the pseudo-labels of an earlier run, unless a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
-            take_labels(self.labels, self.config.labels_from, inputs)
+            copy_pseudo_labels(self.labels, self.config.labels_from, inputs)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase of one augmented view, with every image once per epoch."""

@@ -47,7 +47,7 @@ def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str
     return found
 
 
-def optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
+def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
     """Compute the times in epochs at which labels are optimized (specification 3.12).
 
     Args:
@@ -244,7 +244,7 @@ def _look(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: R
 _LABELS = "labels."
 
 
-def take_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
+def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
     """Copy the pseudo-labels of a finished run over the same images.
 
     Args:

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import panel, with_default
+from labelkit.options.base import override_default, panel
 from labelkit.options.representation import RepresentationTrainConfig
 
 _OPTIMIZATION = panel("Optimization")
@@ -28,12 +28,12 @@ class SiameseConfig(RepresentationTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "siamese")
 
-    backbone: str = with_default(RepresentationTrainConfig, "backbone", "resnet18_3x3")
-    epochs: int = with_default(RepresentationTrainConfig, "epochs", 800)
-    batch_size: int = with_default(RepresentationTrainConfig, "batch_size", 512)
-    lr: float = with_default(RepresentationTrainConfig, "lr", 0.06)
+    backbone: str = override_default(RepresentationTrainConfig, "backbone", "resnet18_3x3")
+    epochs: int = override_default(RepresentationTrainConfig, "epochs", 800)
+    batch_size: int = override_default(RepresentationTrainConfig, "batch_size", 512)
+    lr: float = override_default(RepresentationTrainConfig, "lr", 0.06)
     weight_decay: float = _OPTIMIZATION(5e-4, "Weight decay of all parameters.", ge=0)
-    lr_final_ratio: float = with_default(RepresentationTrainConfig, "lr_final_ratio", 0.0)
+    lr_final_ratio: float = override_default(RepresentationTrainConfig, "lr_final_ratio", 0.0)
 
     loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = _LOSS(
         "simclr",

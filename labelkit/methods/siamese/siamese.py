@@ -173,7 +173,7 @@ class Siamese(Method[SiameseConfig]):
         self.queue[places] = newest
         self.oldest.copy_((self.oldest + len(newest)) % len(self.queue))
 
-    def on_backbone_taken(self) -> None:
+    def on_backbone_loaded(self) -> None:
         """Make both networks equal."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())

@@ -60,13 +60,13 @@ def stage_names(net: nn.Module) -> list[str]:
     """Return the names of a network's stages in order, such as ``layer1`` or ``blocks.0``; empty if none are found."""
     for name, child in net.named_children():
         if name in _CONTAINERS and isinstance(child, nn.Sequential | nn.ModuleList) and len(child) > 1:
-            return [f"{name}.{part}" for part, module in child.named_children() if _learns(module)]
+            return [f"{name}.{part}" for part, module in child.named_children() if _has_parameters(module)]
     return [
         name
         for name, child in net.named_children()
         if _NUMBERED.fullmatch(name)
         and not _STEM.match(name)
-        and _learns(child)
+        and _has_parameters(child)
         and any(True for _ in child.children())
     ]
 
@@ -120,7 +120,7 @@ def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
         yield
 
 
-class _Left(Exception):  # noqa: N818 - not an error, but a way to end a pass early
+class _StopForward(Exception):  # noqa: N818 - not an error, but a way to end a pass early
     def __init__(self, maps: Tensor) -> None:
         self.maps = maps
 
@@ -129,13 +129,13 @@ def _left(net: nn.Module, last: str, images: Tensor) -> Tensor:
     """Run images through a network up to a module, and return the output of that module."""
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        raise _Left(output)
+        raise _StopForward(output)
 
     handle = net.get_submodule(last).register_forward_hook(leave)
     forward: Any = net
     try:
         forward.forward_features(images)
-    except _Left as left:
+    except _StopForward as left:
         return left.maps
     finally:
         handle.remove()
@@ -172,5 +172,5 @@ def _cut(net: nn.Module, units: Sequence[str], last: str, image_shape: Sequence[
     return FrozenStages(names, tuple(maps.shape[1:]))
 
 
-def _learns(module: nn.Module) -> bool:
+def _has_parameters(module: nn.Module) -> bool:
     return any(True for _ in module.parameters())

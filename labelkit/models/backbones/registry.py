@@ -32,7 +32,7 @@ from labelkit.models.weights.files import (
     load_weights_file,
     map_weights,
 )
-from labelkit.models.weights.published import crop_share, published_weights, timm_config
+from labelkit.models.weights.published import fetch_published_weights, get_center_crop_fraction, timm_config
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,12 +191,12 @@ class Backbone(nn.Module):
         Raises:
             CheckpointError: the file cannot be read or does not fit; nothing was changed.
         """
-        self.load_report = self.fit_weights(load_weights_file(path), str(path))
+        self.load_report = self.replace_weights(load_weights_file(path), str(path))
         self.source = source or path.name
         self.weights_sha256 = sha256_file(path)
         return self.load_report
 
-    def fit_weights(self, state: Mapping[str, Tensor], where: str) -> LoadReport:
+    def replace_weights(self, state: Mapping[str, Tensor], where: str) -> LoadReport:
         """Replace all weights by those of a state dict, which is not recorded as their source.
 
         Args:
@@ -250,7 +250,7 @@ def build_backbone(
         net, info, cfg = own or _build_timm(name, image_size, in_channels, options)
     backbone = Backbone(net, info)
     if pretrained:
-        backbone.load_weights(*published_weights(name, cfg))
+        backbone.load_weights(*fetch_published_weights(name, cfg))
     elif weights is not None:
         backbone.load_weights(Path(weights))
     return backbone
@@ -328,7 +328,7 @@ def _build_timm(
         num_prefix_tokens=int(getattr(net, "num_prefix_tokens", 0)),
         depth=_count_transformer_blocks(getattr(net, "blocks", None)),
         interpolation=str(cfg.get("interpolation") or "bicubic"),
-        crop_pct=crop_share(name) or float(cfg.get("crop_pct") or 1.0),
+        crop_pct=get_center_crop_fraction(name) or float(cfg.get("crop_pct") or 1.0),
         pooling=_pooling(net),
     )
     return net, info, cfg

@@ -254,7 +254,7 @@ def find_patch_embedding(net: nn.Module) -> Any:
 
 
 @contextmanager
-def any_image_size(net: nn.Module) -> Iterator[None]:
+def allow_any_image_size(net: nn.Module) -> Iterator[None]:
     """Let a plain ViT accept images of any whole number of patches inside a ``with`` block.
 
     Other networks stay unchanged. Position embeddings are resampled for other sizes and unchanged for the network's own
@@ -279,7 +279,7 @@ def any_image_size(net: nn.Module) -> Iterator[None]:
         patches.strict_img_size, patches.flatten, patches.output_fmt = before
 
 
-def keep_windows(net: nn.Module) -> None:
+def keep_window_size(net: nn.Module) -> None:
     """Let a Swin transformer accept images of any size with its window size unchanged.
 
     Other networks stay unchanged. Maps are padded to whole windows, and windows are shifted at every size.

@@ -284,7 +284,7 @@ def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
     return fitted
 
 
-def projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
+def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
     """Return the three-layer projection head stored with a self-supervised network.
 
     DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. If there are an averaged and

@@ -106,7 +106,7 @@ PACKAGES = tuple(
 )
 
 
-def package_of(backbone: str) -> WeightsPackage | None:
+def find_weights_package(backbone: str) -> WeightsPackage | None:
     """Return the package with weights of a network, named with or without a weight tag, or ``None``."""
     for package in PACKAGES:
         if backbone in (package.backbone, package.backbone.partition(".")[0]):
@@ -130,7 +130,7 @@ def embedding_size(name: str) -> int | None:
     return 224 if "_dinov2" in name else None
 
 
-def crop_share(name: str) -> float | None:
+def get_center_crop_fraction(name: str) -> float | None:
     """Return the fraction of the image that the authors' center crop keeps, or ``None`` if timm's value is right.
 
     DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), whereas timm says 0.9.
@@ -138,7 +138,7 @@ def crop_share(name: str) -> float | None:
     return 224 / 256 if name.endswith(".dino") else None
 
 
-def recorded_weights(source: str) -> Path | None:
+def find_recorded_weights(source: str) -> Path | None:
     """Return the local path of the weights that a store records, without downloading, or ``None``.
 
     Raises:
@@ -179,7 +179,7 @@ def buildable_name(recorded: str) -> str:
 @cache  # because the file in the hub's cache is read
 def is_published(name: str, sha256: str) -> bool:
     """Return whether a file's digest is the known one of the published weights of a network."""
-    package = package_of(name)
+    package = find_weights_package(name)
     if package is not None and package.sha256 == sha256:
         return True
     cached = _cached(timm_config(name))
@@ -192,7 +192,7 @@ def describe_published(name: str) -> tuple[str, str]:
     Args:
         name: name of a timm network, with or without the tag of its weights.
     """
-    cfg, package = timm_config(name), package_of(name)
+    cfg, package = timm_config(name), find_weights_package(name)
     place = ""
     if _cached(cfg) is not None:
         place = "hub cache"
@@ -201,7 +201,7 @@ def describe_published(name: str) -> tuple[str, str]:
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
-def best_available(*, several: bool = False) -> str | None:
+def find_best_available_backbone(*, several: bool = False) -> str | None:
     """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 
     Args:
@@ -218,7 +218,7 @@ def best_available(*, several: bool = False) -> str | None:
     return next((name for name in names if all(map(is_here, name.split("+")))), None)
 
 
-def published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
+def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
     """Return a file of published weights and its address, downloading it if necessary.
 
     Args:
@@ -254,7 +254,7 @@ def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | 
     cached = _cached(cfg)
     if cached is not None:
         return cached
-    package = package_of(name)
+    package = find_weights_package(name)
     path = package.find() if package is not None else None
     if package is None or path is None:
         return None

@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.common.training_data import chosen_old_classes, has_own_splits, read_listing
+from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.training_data import has_own_splits, parse_old_classes, read_listing
 from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
 from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError, ResourceError
 from labelkit.formatting import percent
@@ -29,14 +29,14 @@ from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
     JUDGES,
     DataFacts,
-    RunFailed,
-    embed_for_judges,
-    judge_store,
+    RunError,
+    embed_for_evaluation,
+    evaluate_store,
     method_config,
     stored_record,
     train_and_evaluate,
 )
-from labelkit.pipelines.own_code import check_same_code
+from labelkit.pipelines.own_code import check_method_code
 from labelkit.progress import Progress, current_progress
 from labelkit.store.commit import commit_json, translate_os_errors
 from labelkit.store.parts import hold_lock
@@ -112,8 +112,8 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     """
     names = _chosen(config.methods)
     data, images, config = _data(config)
-    with _workplace(config) as folder:
-        rows = _references(names, config, data, folder)
+    with _open_runs_folder(config) as folder:
+        rows = _evaluate_untrained_networks(names, config, data, folder)
         rows += _trained(names, config, data, folder)
     values: dict[str, object] = {
         "measured": f"features of {len(names)} methods on {data.test_split} of {config.dataset}",
@@ -125,7 +125,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     }
     made: tuple[Path, ...] = ()
     if config.out is not None:
-        commit_json(config.out, jsonable(values))
+        commit_json(config.out, to_json_types(values))
         made = (config.out,)
     trained = [row for row in rows if row.name in names]
     if not any(row.runs for row in trained):
@@ -165,13 +165,13 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
         # a file may have changed when the comparison is continued
-        old = chosen_old_classes(config.old_classes, listing.class_names)
+        old = parse_old_classes(config.old_classes, listing.class_names)
         config = config.model_copy(update={"old_classes": tuple(listing.class_names[label] for label in old)})
     return DataFacts(len(listing.class_names), test_split, holdout), images, config
 
 
 @contextmanager
-def _workplace(config: CompareConfig) -> Iterator[Path]:
+def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
     """Provide the folder for runs: ``--keep`` with its lock held, or a temporary folder.
 
     Raises:
@@ -206,11 +206,13 @@ def _workplace(config: CompareConfig) -> Iterator[Path]:
             commit_json(about, now)
         for name in _chosen(config.methods):
             remedy = f"Remove {name}-s* and {name}.* from this folder, or choose another folder."
-            check_same_code(config.keep / f"{name}.code.json", name, remedy)
+            check_method_code(config.keep / f"{name}.code.json", name, remedy)
         yield config.keep
 
 
-def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
+def _evaluate_untrained_networks(
+    names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path
+) -> list[Row]:
     """Evaluate pixels, and the networks of the methods before training."""
     progress = current_progress()
     wanted: dict[str, tuple[str, dict[str, Any]]] = {_PIXELS: ("pixels", {"backbone": "pixels", "image_size": 32})}
@@ -234,8 +236,8 @@ def _references(names: Sequence[str], config: CompareConfig, data: DataFacts, fo
             try:
                 if not record.exists():
                     seeded = model if label == _PIXELS else model | {"seed": seed}
-                    embed_for_judges(config, store, data.holdout, **seeded)
-                    found = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own="nothing")
+                    embed_for_evaluation(config, store, data.holdout, **seeded)
+                    found = evaluate_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
                 row.runs.append(stored_record(record))
             except LabelkitError as error:
@@ -264,7 +266,7 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folde
                     options: Any = method_config(name, config, data, seed)
                     row.kind, row.network = options.label_kind, options.backbone
                     record = train_and_evaluate(name, config, data, folder, seed)
-                except (RunFailed, LabelkitError) as error:
+                except (RunError, LabelkitError) as error:
                     row.failures[seed] = str(error).strip()
                     continue
                 row.runs.append(record | {"minutes": record["seconds"] / 60})

@@ -83,7 +83,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         return value
 
     @model_validator(mode="after")
-    def _one_choice_of_old_classes(self) -> CompareConfig:
+    def _check_old_class_choice(self) -> CompareConfig:
         if self.old_classes is not None and self.num_old_classes is not None:
             raise ValueError("old_classes and num_old_classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:

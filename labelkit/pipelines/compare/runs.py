@@ -37,7 +37,7 @@ from labelkit.commands.evaluate.retrieval import evaluate_retrieval
 from labelkit.commands.train.run import train_method
 from labelkit.errors import InputError, LabelkitError
 from labelkit.files import read_bytes, read_object
-from labelkit.methods.registry import METHODS, own_digest
+from labelkit.methods.registry import METHODS, compute_method_digest
 from labelkit.options.embed import EmbedConfig
 from labelkit.options.presets import resolve
 from labelkit.options.training import RunConfig
@@ -56,7 +56,7 @@ _LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
 _END_SECONDS = 60
 
 
-def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **model: Any) -> None:
+def embed_for_evaluation(config: CompareConfig, out: Path, holdout: float | None, **model: Any) -> None:
     """Embed the training and held-out images with one network, for evaluation.
 
     Args:
@@ -84,7 +84,7 @@ def embed_for_judges(config: CompareConfig, out: Path, holdout: float | None, **
     )
 
 
-def judge_store(index: Path, test_split: str, *, neighbors: int, seed: int, own: str) -> dict[str, float]:
+def evaluate_store(index: Path, test_split: str, *, neighbors: int, seed: int, own: str) -> dict[str, float]:
     """Evaluate the embeddings of a store by kNN, k-means and retrieval, and the network's own output if there is one.
 
     Args:
@@ -129,7 +129,7 @@ def _grouping(index: Path, test_split: str, result: str) -> dict[str, Any]:
     return found
 
 
-class RunFailed(Exception):  # noqa: N818 - says what happened to a run, and is always caught
+class RunError(Exception):
     """Exception for a run that did not finish; the message gives the reason."""
 
 
@@ -204,7 +204,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
         The record of the run.
 
     Raises:
-        RunFailed: the run failed; the message is the reason.
+        RunError: the run failed; the message is the reason.
     """
     record = folder / f"{name}-s{seed}.json"
     if record.exists():
@@ -215,14 +215,14 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
         run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
         cost = _train(name, config, options, run)
         summary = stored_record(run / "summary.json")
-        embed_for_judges(config, store, data.holdout, checkpoint=run)
-        scores = judge_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own=options.own_output)
+        embed_for_evaluation(config, store, data.holdout, checkpoint=run)
+        scores = evaluate_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own=options.own_output)
     except LabelkitError as error:
-        raise RunFailed(str(error).strip()) from error
+        raise RunError(str(error).strip()) from error
     except Exception as error:
-        if own_digest(name) is None or isinstance(error, RunFailed):
+        if compute_method_digest(name) is None or isinstance(error, RunError):
             raise
-        raise RunFailed(f"{type(error).__name__}: {error}") from error  # code of a user can raise any error
+        raise RunError(f"{type(error).__name__}: {error}") from error  # code of a user can raise any error
     values = {
         "method": name,
         "seed": seed,
@@ -275,7 +275,7 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
     environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
     cost, code = run_process(command, said, limit=limit, environment=environment)
     if code != 0:
-        raise RunFailed(_reason(said, code))
+        raise RunError(_reason(said, code))
     return cost
 
 
@@ -303,7 +303,7 @@ def run_process(
         environment: environment of the process.
 
     Raises:
-        RunFailed: it took longer than ``limit``; the process has ended.
+        RunError: it took longer than ``limit``; the process has ended.
     """
     deadline = time.monotonic() + limit
     peak = cpu_seconds = 0.0
@@ -327,7 +327,7 @@ def run_process(
                     process.kill()
                     process.wait()
     if not in_time:
-        raise RunFailed(f"did not finish within {limit:.0f} s, so it was stopped")
+        raise RunError(f"did not finish within {limit:.0f} s, so it was stopped")
     return {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}, process.returncode
 
 

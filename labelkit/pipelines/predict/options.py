@@ -77,13 +77,13 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         return new
 
     @model_validator(mode="after")
-    def _column_of_a_table(self) -> PredictConfig:
+    def _check_label_column(self) -> PredictConfig:
         if self.label_column is not None and self.labels is None:
             raise ValueError("--label-column requires --labels FILE")
         return self
 
     @model_validator(mode="after")
-    def _tables_are_shown(self) -> PredictConfig:
+    def _check_shown_tables(self) -> PredictConfig:
         if self.out is not None and self.format == "table":
             raise ValueError("--format table cannot be combined with --out: pass csv or jsonl")
         return self

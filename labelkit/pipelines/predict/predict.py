@@ -17,22 +17,22 @@ from pathlib import Path
 
 import numpy as np
 
-from labelkit.algorithms.answer_rule import AnswerRule, group_rule
+from labelkit.algorithms.answer_rule import AnswerRule, build_nearest_mean_rule
 from labelkit.algorithms.confidences import Confidences, concatenate
 from labelkit.algorithms.row_blocks import StoredRows, square_roots
 from labelkit.commands.common.apply import apply_to_rows
-from labelkit.commands.common.embeddings import check_features, never_negative, unit_rows
+from labelkit.commands.common.embeddings import check_features, is_nonnegative, unit_rows
 from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.results import SimpleResult, Table
-from labelkit.commands.common.search_queries import Queries, embedded_images, is_store, rows_of_other
+from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
-from labelkit.data.datasets import FileSource, ImageDataset, sorted_by_bytes
+from labelkit.data.datasets import FileSource, ImageDataset, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.formatting import percent
 from labelkit.pipelines.predict.options import PredictConfig
-from labelkit.pipelines.start.record import RECORD, Record, last_finished
+from labelkit.pipelines.start.record import RECORD, Record, find_last_finished_round
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_text
@@ -41,7 +41,7 @@ from labelkit.store.reader import LazyRows
 from labelkit.store.results import Result, list_results, newest_name, read_result
 
 
-def open_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
+def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
     """Open the store and the result that labels for new photos are predicted from.
 
     Args:
@@ -75,7 +75,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
     remedy = "Pass a folder that `labelkit start` made, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
-    last = last_finished(Record.read(folder).rounds, folder, "answer", "groups")
+    last = find_last_finished_round(Record.read(folder).rounds, folder, "answer", "groups")
     if last is None:
         raise ConfigError("--from", f"{folder} has no finished results", "Run `labelkit start` again.")
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
@@ -105,10 +105,10 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     features = check_features(store, rows)
     is_unit = result.params.get("normalize") is not False
     is_tree = result.stage == "discover categories" and result.params.get("criterion") != "published"
-    roots = is_tree and never_negative(store)
+    roots = is_tree and is_nonnegative(store)
     features = square_roots(features) if roots else features
     features = unit_rows(features) if is_unit else features
-    return group_rule(features, groups[rows], new_groups(result), scaled=is_unit, roots=roots)
+    return build_nearest_mean_rule(features, groups[rows], new_groups(result), scaled=is_unit, roots=roots)
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
@@ -159,14 +159,14 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
         raise DatasetError(
             "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
         )
-    store, result, rule = open_source(config.from_, config.result)
+    store, result, rule = load_prediction_source(config.from_, config.result)
     min_confidence = config.min_confidence
     if min_confidence is None:
         min_confidence = float(result.params.get("min_confidence", 0.0))  # groups have none
-    asked = [rows_of_other(store, path) for path in stores]
+    asked = [load_other_store_queries(store, path) for path in stores]
     truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
     if photos:
-        found = embedded_images(
+        found = embed_query_images(
             _as_dataset(photos),
             store,
             checkpoint=config.checkpoint,
@@ -207,7 +207,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
             if not is_folder(entry):
                 yield entry
                 continue
-            names = sorted_by_bytes(walk_images(entry, exclude=config.exclude))
+            names = sort_by_bytes(walk_images(entry, exclude=config.exclude))
             if not names:
                 raise DatasetError(str(entry), "contains no images", "Pass a folder of photos.")
             yield from (entry / name for name in names)
@@ -223,7 +223,7 @@ def _lines() -> list[str]:
 
 def _as_dataset(photos: list[Path]) -> ImageDataset:
     """List photos from any folders; their ids are the paths as given."""
-    ids = tuple(sorted_by_bytes({str(photo) for photo in photos}))
+    ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
     none = np.full(len(ids), -1)
     return ImageDataset(
         name="photos",

@@ -26,17 +26,17 @@ from labelkit import __version__
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
 from labelkit.files import read_json
-from labelkit.pipelines.own_code import check_same_code
+from labelkit.pipelines.own_code import check_method_code
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.tables import (
     PublishedTable,
     Row,
     available_tables,
-    chosen_rows,
     complete_command,
-    missing_data,
+    describe_missing_data,
+    list_row_inputs,
     read_table,
-    row_inputs,
+    select_rows,
 )
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -75,7 +75,7 @@ _ESCAPED = {
 }
 
 
-def written_tables(record: Mapping[str, Any]) -> dict[str, str]:
+def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
     """Render a reproduced table as the contents of ``table.md``, ``table.csv`` and ``table.tex``, by file name.
 
     A line of the table is a row, and a column is a value: published, or measured as mean and deviation over seeds. A
@@ -206,11 +206,11 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         DatasetError: no row has its data.
     """
     names = list(available_tables()) if config.all else [str(config.table)]
-    tables = [(table, chosen_rows(table, config.row)) for table in map(read_table, names)]
+    tables = [(table, select_rows(table, config.row)) for table in map(read_table, names)]
     progress = current_progress()
-    needs = {name for _, rows in tables for row in rows for name in row_inputs(row)}
-    missing = {name: fault for name in sorted(needs) if (fault := missing_data(name, config.data_root))}
-    runnable = [row for _, rows in tables for row in rows if not missing.keys() & row_inputs(row)]
+    needs = {name for _, rows in tables for row in rows for name in list_row_inputs(row)}
+    missing = {name: fault for name in sorted(needs) if (fault := describe_missing_data(name, config.data_root))}
+    runnable = [row for _, rows in tables for row in rows if not missing.keys() & list_row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
         raise DatasetError("reproduce", f"all rows lack data: {first}", "Use --dry-run to see what is missing.")
@@ -223,7 +223,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             folder = config.out / table.name
             outcomes = []
             for row in rows:
-                absent = next((missing[name] for name in sorted(row_inputs(row)) if name in missing), "")
+                absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
                 outcome = _Outcome("no data", absent)
                 if config.dry_run or not absent:
                     outcome = _run_row(config, table, row, folder, faults)
@@ -234,7 +234,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             shown.append(_shown(record))
             if not config.dry_run:
                 commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
-                for name, text in written_tables(record).items():
+                for name, text in render_tables(record).items():
                     commit_bytes(folder / name, text.encode())
     states = [row["state"] for record in values for row in record["rows"]]
     counts = {state: states.count(state) for state in sorted(set(states))}
@@ -322,7 +322,7 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
 
 def _check_code(command: list[str], here: Path, number: int) -> None:
     if command[0] == "train":
-        check_same_code(here / f"step-{number}.code.json", command[1], "Choose another --out.")
+        check_method_code(here / f"step-{number}.code.json", command[1], "Choose another --out.")
 
 
 def _file_name(text: str) -> str:

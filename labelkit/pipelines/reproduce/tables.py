@@ -131,7 +131,7 @@ class PublishedTable(BaseModel):
             filled = {name: str(value) for name, value in (line.model_extra or {}).items()}
             filled |= {name: f"{{{name}}}" for name in _OWN}
             commands = tuple(tuple(shlex.split(command.format(**filled))) for command in self.commands)
-            datasets = dict.fromkeys(words[place] for words in commands for place in dataset_places(words))
+            datasets = dict.fromkeys(words[place] for words in commands for place in find_dataset_arguments(words))
             published = published_values(line, self.values)
             rows.append(Row(line.name, published, commands, tuple(datasets), line.against))
         return tuple(rows)
@@ -201,7 +201,7 @@ def read_table(name: str) -> PublishedTable:
         ) from error
 
 
-def dataset_places(words: Sequence[str]) -> list[int]:
+def find_dataset_arguments(words: Sequence[str]) -> list[int]:
     """Return the positions of data set names among the words of a command."""
     return [at for at in range(1, len(words)) if words[at - 1] in _OF_DATASETS and words[at] != "none"]
 
@@ -210,7 +210,7 @@ IN_DATA_ROOT = "{data_root}/"
 """Prefix, in a table, of a file in the data folder."""
 
 
-def chosen_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
+def select_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
     """Return the rows of a published table whose names match the given parts; all rows for ``None``.
 
     Raises:
@@ -241,12 +241,12 @@ def _without_spaces(name: str) -> str:
     return re.sub(r"\s*,\s*", ",", name)
 
 
-def row_inputs(row: Row) -> set[str]:
+def list_row_inputs(row: Row) -> set[str]:
     """Return the inputs that a table row's commands read: data sets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
-def missing_data(dataset: str, root: Path) -> str:
+def describe_missing_data(dataset: str, root: Path) -> str:
     """Return a message that says why a data set or file cannot be loaded; empty if it can."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
@@ -270,7 +270,7 @@ def complete_command(
 ) -> list[str]:
     """Fill in a table's command: paths, data set names, and for ``train`` also device, seed and output folder."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
-    for place in dataset_places(words):
+    for place in find_dataset_arguments(words):
         filled[place] = named[words[place]]
     if filled[0] != "train":
         return filled

@@ -14,15 +14,15 @@ from pydantic import ValidationError
 from labelkit.commands.common.results import SimpleResult
 from labelkit.errors import StoreError
 from labelkit.options.base import command_words
-from labelkit.pipelines.start.given import GIVEN, SKIPPED, WrittenLabel
+from labelkit.pipelines.start.given import GIVEN, SKIPPED, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import Result, free_name, list_results, read_result
+from labelkit.store.results import Result, find_free_name, list_results, read_result
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import newest_session
-from labelkit.studio.label.label import check_server, serve_labels, session_labels
+from labelkit.studio.label.label import check_server, read_session_labels, serve_labels
 from labelkit.studio.label.options import LabelConfig
 
 _STEP = "labels of the browser"
@@ -53,7 +53,7 @@ def start_in_browser(
     given = folder / GIVEN
     served: dict[str, Any] = {
         "index": store,
-        "result": free_name(open_store(store), "labels"),
+        "result": find_free_name(open_store(store), "labels"),
         "from_": given if given.is_file() else None,
         "label_column": None,
         "dataset": str(config.photos),
@@ -82,7 +82,7 @@ def start_in_browser(
     return once(config)
 
 
-def recorded_call(config: LabelConfig) -> StartConfig | None:
+def read_start_call(config: LabelConfig) -> StartConfig | None:
     """Return the call of ``start`` that made the store of ``label --serve``, to be repeated with the labels from there.
 
     ``None`` if there was none, or it cannot be repeated: the photos are elsewhere now, another result is to be shown,
@@ -120,7 +120,7 @@ def recorded_call(config: LabelConfig) -> StartConfig | None:
         return None
 
 
-def browser_labels(record: Record) -> tuple[int, list[WrittenLabel]]:
+def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
     """Return the last round of the last browser session, and its labels unless a call has read this round already.
 
     The text of a label is empty if it was removed there: by hand, or since an earlier call read it.
@@ -129,16 +129,16 @@ def browser_labels(record: Record) -> tuple[int, list[WrittenLabel]]:
     path = record.path.with_name(str(noted.get("store")))
     if not noted or not path.is_file() or noted["session"] not in list_results(store := open_store(path)):
         return 0, []
-    last, found = session_labels(store, noted["session"])
+    last, found = read_session_labels(store, noted["session"])
     if last == noted.get("round"):
         return last, []
-    labels = [WrittenLabel(*one) for one in found]
+    labels = [TableLabel(*one) for one in found]
     there = {(label.path, label.file) for label in labels}
     gone = ((path, file) for path, file in noted.get("taken", []) if (path, file) not in there)
-    return last, [*labels, *(WrittenLabel(path, "", file) for path, file in gone)]
+    return last, [*labels, *(TableLabel(path, "", file) for path, file in gone)]
 
 
-def note_browser(record: Record, last_round: int, labels: Sequence[WrittenLabel]) -> None:
+def record_browser_round(record: Record, last_round: int, labels: Sequence[TableLabel]) -> None:
     """Note up to which round the labels of the last browser session are read."""
     if labels:
         taken = [[label.path, label.file] for label in labels if label.text]

@@ -17,7 +17,7 @@ from pathlib import Path
 from labelkit.commands.common.label_files import LabeledImages, find_images_by_path, match_label_paths
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import escaped_path, find_paths
+from labelkit.data.path_rule import escape_path, find_paths
 from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv, read_paths
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
@@ -37,7 +37,7 @@ _FEW = 2
 
 
 @dataclass(frozen=True)
-class WrittenLabel:
+class TableLabel:
     """Label of a photo as written in a table, with the photo's path and file digest at that time.
 
     Attributes:
@@ -52,7 +52,7 @@ class WrittenLabel:
 
 
 @dataclass(frozen=True)
-class KnownLabels:
+class CollectedLabels:
     """All labels that people have given so far, matched to the photos in the folder.
 
     Attributes:
@@ -66,13 +66,13 @@ class KnownLabels:
 
     placed: dict[int, str]
     files: dict[int, str]
-    away: list[WrittenLabel]
+    away: list[TableLabel]
     followed: int
     left: dict[str, list[str]]
 
 
 def collect_labels(
-    tables: OwnTables,
+    tables: GeneratedTables,
     labels: Sequence[Path],
     dataset: ImageDataset,
     label_column: str | None = None,
@@ -80,10 +80,10 @@ def collect_labels(
     *,
     left: Mapping[str, Sequence[str]] | None = None,
     checked: Mapping[str, str] | None = None,
-    corrected: Sequence[WrittenLabel] = (),
-    browser: Sequence[WrittenLabel] = (),
+    corrected: Sequence[TableLabel] = (),
+    browser: Sequence[TableLabel] = (),
     is_same: bool = False,
-) -> KnownLabels:
+) -> CollectedLabels:
     """Collect the labels of photos from tables and the browser; later sources override earlier ones.
 
     Args:
@@ -92,7 +92,7 @@ def collect_labels(
         dataset: the photos.
         label_column: header of the column of labels in the CSVs of the user; ``None`` for the usual one.
         stores: of earlier calls, the newest first, which know what file was at a path.
-        left: of the last call; see :class:`KnownLabels`.
+        left: of the last call; see :class:`CollectedLabels`.
         checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
         corrected: labels that were corrected in ``labels.csv``.
         browser: labels that were given in the browser; without a text, labels that were taken back there.
@@ -102,7 +102,7 @@ def collect_labels(
         DatasetError: a file cannot be used, or names photos that are not there and were not in an earlier call.
     """
     progress = current_progress()
-    place_of = {escaped_path(name): place for place, name in enumerate(dataset.sample_ids)}
+    place_of = {escape_path(name): place for place, name in enumerate(dataset.sample_ids)}
     gone_from = {path: set(texts) for path, texts in (left or {}).items()}
     folder = tables.folder
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
@@ -114,14 +114,14 @@ def collect_labels(
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
-    removed = [] if tables.was_saved(GIVEN) else [label for label in browser if not label.text]
+    removed = [] if tables.was_edited(GIVEN) else [label for label in browser if not label.text]
     gone = [old for label in removed if (old := earlier.pop((label.path, label.file), None)) is not None]
     for old in gone:
         gone_from.setdefault(old.path, set()).add(old.text)
     if gone:
         progress.message(f"{_labels(len(gone))} removed in the browser")
 
-    def take(table: Path, written: Sequence[WrittenLabel]) -> None:
+    def take(table: Path, written: Sequence[TableLabel]) -> None:
         for new in written:
             old = earlier.get((new.path, new.file), new)
             changed[table] += old.text != new.text
@@ -132,7 +132,7 @@ def collect_labels(
     for path, written in zip(own, filled, strict=True):
         take(path, written)
     placed: dict[int, tuple[str, Path]] = {}
-    newest: set[WrittenLabel] = set()
+    newest: set[TableLabel] = set()
     for path in labels:
         if path == FOLDERS:
             fresh, written = {i: dataset.class_names[k] for i, k in enumerate(dataset.labels.tolist()) if k >= 0}, []
@@ -152,7 +152,7 @@ def collect_labels(
     noted = {place_of[one.path]: one.file for one in given if one.path in place_of and one.path not in fresh_paths}
     files = _Files(dataset, {place: file for place, file in noted.items() if file and is_same})
     known: dict[int, str] = {}
-    strays: list[WrittenLabel] = []
+    strays: list[TableLabel] = []
     for label in earlier.values():
         place = place_of.get(label.path)
         if place is None or (label.file and files.digest(place) not in (label.file, "")):
@@ -167,18 +167,18 @@ def collect_labels(
     class_table: dict[str, Path] = {}
     for path in labels:
         mine = {place: text for place, (text, table) in placed.items() if table == path}
-        fresh = _without_old(mine, known, place_of, gone_from, told=(path, folder / GIVEN))
+        fresh = _drop_outdated_lines(mine, known, place_of, gone_from, told=(path, folder / GIVEN))
         changed[path] += sum(known.get(place, text) != text for place, text in fresh.items())
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
         progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new labels are used")
-    for name, count, near in _slips(known):
+    for name, count, near in _find_likely_typos(known):
         progress.warning(
             f"the class {name!r} ({_labels(count)}) looks like {near!r}: if both are the same class, replace {name!r} "
             f"in {class_table.get(name, folder / GIVEN)} and run again"
         )
-    return KnownLabels(
+    return CollectedLabels(
         known,
         {place: files.digest(place) for place in known},
         followed.away,
@@ -187,7 +187,7 @@ def collect_labels(
     )
 
 
-def _without_old(
+def _drop_outdated_lines(
     placed: Mapping[int, str],
     known: Mapping[int, str],
     place_of: Mapping[str, int],
@@ -216,7 +216,7 @@ def _without_old(
     return {place: text for place, text in placed.items() if place not in stale}
 
 
-def _tell(followed: _Followed, known_away: Set[WrittenLabel], folder: Path) -> None:
+def _tell(followed: _MovedLabels, known_away: Set[TableLabel], folder: Path) -> None:
     """Return which labels went elsewhere, wait from now on, or stay with edited photos."""
     progress = current_progress()
     if followed.moved:
@@ -238,7 +238,7 @@ def _labels(count: int) -> str:
     return "1 label" if count == 1 else f"{count} labels"
 
 
-def _names(labels: Sequence[WrittenLabel]) -> str:
+def _names(labels: Sequence[TableLabel]) -> str:
     more = ", ..." if len(labels) > _SHOWN else ""
     return ", ".join(label.path for label in labels[:_SHOWN]) + more
 
@@ -251,7 +251,7 @@ def _read_user_table(
     left: Mapping[str, Set[str]],
     *,
     is_own: bool,
-) -> tuple[dict[int, str], list[WrittenLabel]]:
+) -> tuple[dict[int, str], list[TableLabel]]:
     """Read the table of ``--labels``: labels by place, and labels of the files that were at a path in an earlier call.
 
     A table that ``start`` made, or one that tells files, is of the photos of that time. In others a path is that of the
@@ -259,7 +259,7 @@ def _read_user_table(
     taken along before.
     """
     read_label_csv(labels, label_column, tell=current_progress().message)
-    written = [WrittenLabel(*row) for row in read_file_labels(labels, label_column)]
+    written = [TableLabel(*row) for row in read_file_labels(labels, label_column)]
     if is_own:
         written = _with_files(written, stores)
     told = [label for label in written if label.file]
@@ -269,38 +269,38 @@ def _read_user_table(
     if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
         were, _ = find_paths(unknown, former, table=labels, root=dataset.root)
-        gone = [WrittenLabel(escaped_path(former[place]), texts.pop(name), "") for name, place in were.items()]
+        gone = [TableLabel(escape_path(former[place]), texts.pop(name), "") for name, place in were.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
     return match_label_paths(labels, texts, images) if texts else {}, told
 
 
 @dataclass(frozen=True)
-class _Followed:
+class _MovedLabels:
     """Labels of photos with another path, of none, and of photos that are other files at the same path."""
 
-    moved: list[WrittenLabel]
-    away: list[WrittenLabel]
-    edited: list[WrittenLabel]
+    moved: list[TableLabel]
+    away: list[TableLabel]
+    edited: list[TableLabel]
 
 
 def _follow(
-    strays: Sequence[WrittenLabel],
-    sought: Sequence[WrittenLabel],
-    newest: Set[WrittenLabel],
+    strays: Sequence[TableLabel],
+    sought: Sequence[TableLabel],
+    newest: Set[TableLabel],
     place_of: Mapping[str, int],
     files: _Files,
     stores: Sequence[EmbeddingStore],
     known: dict[int, str],
-) -> _Followed:
+) -> _MovedLabels:
     """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left."""
     texts = defaultdict(set)
     for label in strays:
         texts[label.file].add(label.text)
     wanted = {label.file for label in sought if label.file and len(texts[label.file]) == 1}
-    found = _places_of(wanted, files, stores)
+    found = _find_moved_files(wanted, files, stores)
     # a photo of any earlier call, which came back or has another's name
     described = {digest.tobytes().hex() for store in stores if strays for digest in store.sha256}
-    followed = _Followed([], [], [])
+    followed = _MovedLabels([], [], [])
     for label in strays:
         place = place_of.get(label.path)
         if label.file in found:
@@ -330,7 +330,7 @@ def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[s
     return sorted({*before, *left} - labels.keys())
 
 
-class OwnTables:
+class GeneratedTables:
     """Tables that ``start`` wrote, protected from being overwritten after a person edits them.
 
     Args:
@@ -342,7 +342,7 @@ class OwnTables:
         self.folder, self._written = folder, written
         self._read: dict[Path, str] = {}
 
-    def read(self, path: Path) -> list[WrittenLabel]:
+    def read(self, path: Path) -> list[TableLabel]:
         """Read the labels in a table that ``start`` wrote; return an empty list if it is missing or has no rows."""
         if not path.is_file():
             return []
@@ -350,14 +350,14 @@ class OwnTables:
         # of away.csv, one path may be that of two photos, which came one after the other; labels.csv has guesses
         if path.name not in (AWAY, LABELS):
             read_label_csv(path, empty_ok=True, tell=current_progress().message)
-        return [WrittenLabel(*row) for row in read_file_labels(path)]
+        return [TableLabel(*row) for row in read_file_labels(path)]
 
-    def was_saved(self, name: str) -> bool:
+    def was_edited(self, name: str) -> bool:
         """Return whether a person saved a table: it was read and differs from what ``start`` wrote."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
-    def may_replace(self, path: Path) -> bool:
+    def can_replace(self, path: Path) -> bool:
         """Return whether a table may be replaced; an edited table that ``start`` never reads is renamed first."""
         now = sha256_file(path) if path.is_file() else None
         if now in (None, self._read.get(path)):
@@ -375,7 +375,7 @@ class OwnTables:
 
     def replace(self, path: Path, made: Path) -> bool:
         """Replace a table by a finished file, unless the table has changed since it was read; return whether it was."""
-        if not self.may_replace(path):
+        if not self.can_replace(path):
             made.unlink()
             return False
         install(made, path, replace=True)
@@ -389,24 +389,24 @@ class OwnTables:
             DatasetError: it was changed since it was read.
         """
         path = self.folder / name
-        if not self.may_replace(path):
+        if not self.can_replace(path):
             raise DatasetError(str(path), "was changed during this run", "Run again to read it.")
         self._read[path] = self._written[name] = commit_bytes(path, data)
 
     def remove(self, *names: str) -> None:
         """Remove tables that ``start`` wrote, except those that changed since they were read."""
         for name in names:
-            if self.may_replace(self.folder / name):
+            if self.can_replace(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
 
 
-def _with_files(labels: Sequence[WrittenLabel], stores: Sequence[EmbeddingStore]) -> list[WrittenLabel]:
+def _with_files(labels: Sequence[TableLabel], stores: Sequence[EmbeddingStore]) -> list[TableLabel]:
     """Add the files that are not known: those that the newest store with the path had there."""
     missing = {label.path for label in labels if not label.file}
     found: dict[str, str] = {}
     for store in stores if missing else ():
         for row, name in enumerate(store.sample_ids):
-            path = escaped_path(name)
+            path = escape_path(name)
             if path in missing and path not in found:
                 found[path] = store.sha256[row].tobytes().hex()
     return [label if label.file else replace(label, file=found.get(label.path, "")) for label in labels]
@@ -437,7 +437,7 @@ class _Files:
                     yield place
 
 
-def _places_of(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
+def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
     """Where files that earlier stores had are now."""
     sizes: set[int] = set()
     for store in stores if wanted else ():
@@ -450,7 +450,7 @@ def _places_of(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]
     return found
 
 
-def _slips(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
+def _find_likely_typos(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
     """Name classes of one or two labels that look like a slip of one with more."""
     counts = Counter(known.values())
     for name, count in counts.items():
@@ -469,16 +469,16 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
     return len({store.sha256[row].tobytes().hex() for row in rows} & there)
 
 
-def missing_photos_csv(away: Sequence[WrittenLabel]) -> bytes:
+def missing_photos_csv(away: Sequence[TableLabel]) -> bytes:
     """Return the labels of missing photos as CSV, sorted by path."""
     return _csv(sorted(away, key=lambda label: (label.path, label.file)))
 
 
-def labels_csv(dataset: ImageDataset, known: KnownLabels) -> bytes:
+def labels_csv(dataset: ImageDataset, known: CollectedLabels) -> bytes:
     """Return the known labels as CSV with path, label and SHA-256, which identifies a photo after it is moved."""
     places = sorted(known.placed)
-    return _csv(WrittenLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)
+    return _csv(TableLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)
 
 
-def _csv(labels: Iterable[WrittenLabel]) -> bytes:
+def _csv(labels: Iterable[TableLabel]) -> bytes:
     return csv_bytes(("path", "label", FILE_COLUMN), ((label.path, label.text, label.file) for label in labels))

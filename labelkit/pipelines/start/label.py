@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from labelkit.commands.common.results import SimpleResult
-from labelkit.pipelines.start.browser import recorded_call, start_in_browser
+from labelkit.pipelines.start.browser import read_start_call, start_in_browser
 from labelkit.pipelines.start.run import start
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
@@ -21,5 +21,5 @@ def label(config: LabelConfig) -> SimpleResult:
         ConfigError: files that would be overwritten.
         BusyError: another server or call of ``start`` works there.
     """
-    call = recorded_call(config)
+    call = read_start_call(config)
     return label_images(config) if call is None else start_in_browser(call, start, config)

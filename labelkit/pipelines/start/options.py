@@ -52,7 +52,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     dry_run: bool = _RUN(False, "Show the steps and the estimated time without writing anything.")
 
     @model_validator(mode="after")
-    def _column_of_a_table(self) -> StartConfig:
+    def _check_label_column(self) -> StartConfig:
         if self.label_column is not None and not self.labels:
             raise ValueError("--label-column requires --labels FILE")
         return self

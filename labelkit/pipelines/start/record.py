@@ -13,14 +13,14 @@ from typing import Any
 
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.commands.find.label_errors import COLUMNS
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
 from labelkit.files import read_object
 from labelkit.progress import current_progress
 from labelkit.store.commit import canonical_json, commit_bytes, commit_json
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result, results_beside
+from labelkit.store.results import list_result_files, read_result
 
 RECORD = "start.json"
 _VERSION = 1
@@ -133,7 +133,7 @@ def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str
     except StoreError:  # the summary tells of it
         return {}
     lines = zip(before.sample_ids, found.labels, found.kinds, strict=True)
-    guesses = {escaped_path(name): guess for name, guess, kind in lines if kind != "given"}
+    guesses = {escape_path(name): guess for name, guess, kind in lines if kind != "given"}
     return {path: text for path, text in labels.items() if guesses.get(path, text) != text}
 
 
@@ -168,7 +168,7 @@ def digest(value: object) -> str:
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-def last_finished(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
+def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
     """Return the last round of ``start`` whose result is stored; ``None`` if there is none.
 
     Args:
@@ -180,6 +180,6 @@ def last_finished(rounds: Sequence[dict[str, Any]], folder: Path, *results: str)
     for entry in reversed(rounds):
         store = folder / str(entry["store"])
         name = next(entry[result] for result in results if entry[result])
-        if store.is_file() and name in results_beside(store):
+        if store.is_file() and name in list_result_files(store):
             return entry
     return None

@@ -17,20 +17,20 @@ from typing import Any
 import numpy as np
 from pydantic import ValidationError
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table, jsonable
-from labelkit.commands.common.stable_ids import rows_in_other_store
+from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
+from labelkit.commands.common.stable_ids import find_images_in_other_store
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.find.options import FindDuplicatesConfig, FindMislabeledConfig, FindNovelConfig, FindOddConfig
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.commands.table import all_commands
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
-from labelkit.models.weights.published import recorded_weights
+from labelkit.models.weights.published import find_recorded_weights
 from labelkit.options.base import StageConfig, command_words, flag
 from labelkit.options.embed import EmbedConfig
-from labelkit.pipelines.start.browser import browser_labels, note_browser, start_in_browser
+from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
 from labelkit.pipelines.start.given import (
     AWAY,
     CHECK,
@@ -41,9 +41,9 @@ from labelkit.pipelines.start.given import (
     NOVEL,
     SEEN,
     SKIPPED,
-    KnownLabels,
-    OwnTables,
-    WrittenLabel,
+    CollectedLabels,
+    GeneratedTables,
+    TableLabel,
     collect_labels,
     count_moved,
     labels_csv,
@@ -51,7 +51,7 @@ from labelkit.pipelines.start.given import (
     skipped_photos,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, corrections, digest, last_finished, remove_confirmed
+from labelkit.pipelines.start.record import Record, corrections, digest, find_last_finished_round, remove_confirmed
 from labelkit.pipelines.start.summary import corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import translate_os_errors
@@ -67,14 +67,14 @@ _TIMED_PHOTOS = 16
 #: photos that came later up to which no time is told: to load the network and time it takes longer than they do
 _FEW_LATER = 100
 #: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
-_MOST_BY_TSNE = 2000
+_MAX_BY_TSNE = 2000
 #: photos up to which small copies are kept for the next search of duplicates, in 120 MB at most
-_MOST_CACHED = 30_000
+_MAX_CACHED = 30_000
 _NOVEL_PHOTOS = 50
 #: photos that came later from which on they are compared with those that were there
-_FEWEST_LATER = 10
+_MIN_LATER = 10
 #: share of photos that may be unreadable: they are listed, and the others are what the user came for
-_MOST_UNREADABLE = 0.5
+_MAX_UNREADABLE = 0.5
 _OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
 _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
@@ -163,14 +163,14 @@ def _held(folder: Path) -> Iterator[None]:
 
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
     record = Record.read(folder)
-    tables = OwnTables(folder, record.tables)
+    tables = GeneratedTables(folder, record.tables)
     stores = [open_store(folder / name) for name in _stores(record, folder)]
-    alone = bool(stores) and _photos_left(config, folder, dataset, stores[0]) == 0
+    alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
     listing = _listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
-    browser_round, browser = browser_labels(record)
+    browser_round, browser = read_browser_labels(record)
     known = collect_labels(
         tables,
         config.labels or (),
@@ -184,8 +184,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         is_same=is_same,
     )
     labels = known.placed
-    now = {escaped_path(dataset.sample_ids[place]): text for place, text in labels.items()}
-    if tables.was_saved(CHECK):
+    now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
+    if tables.was_edited(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
@@ -198,18 +198,18 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if len(labels) < len(dataset) < fewest:
         problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are needed"
         raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
-    config = _asked(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
+    config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {} if this.answered is None else corrections(now, *this.answered)
-    hashes = {escaped_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
+    hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
     this = replace(this, confirmed=record.follow_confirmed(now, hashes))
     steps = _steps(config, this)
     progress = current_progress()
-    _tell_photos(config, dataset, labels)
+    _report_photos(config, dataset, labels)
     if not config.dry_run:
-        _tell_steps(steps, is_first=not last)
+        _report_steps(steps, is_first=not last)
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None:
         progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
@@ -222,7 +222,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record.call["photos_at"] = str(config.photos.resolve())
     record.write()
     _write_labels(tables, dataset, known)
-    note_browser(record, browser_round, browser)
+    record_browser_round(record, browser_round, browser)
     record.write()
     if known.followed:
         # what they say of paths held before; their labels are in the tables that were written
@@ -233,7 +233,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         else:
             tables.remove(name)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables)}
-    _set_unreadable_aside(this, tables, dataset, known)
+    _keep_labels_of_unreadable(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
@@ -249,7 +249,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     return result
 
 
-def _asked(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
+def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
     """Ask, in a terminal, what the test of ``--new-classes auto`` can only guess."""
     said = config.num_classes is not None or config.new_classes != "auto"
     if said or config.dry_run or all_labeled or classes < 2:
@@ -265,7 +265,7 @@ def _asked(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConf
         return config
 
 
-def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
+def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int, str]) -> None:
     progress, named = current_progress(), len(set(labels.values()))
     classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
@@ -278,7 +278,7 @@ def _tell_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[int
         progress.message(note)
 
 
-def _tell_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
+def _report_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
     """Show the commands, the first time."""
     progress = current_progress()
     if not is_first:
@@ -327,7 +327,7 @@ def _stores(record: Record, folder: Path) -> list[str]:
     return [name for name in names if (folder / name).is_file()]
 
 
-def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
+def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
     """Count the photos of the last call that are there, wherever in the folder they are now.
 
     Raises:
@@ -345,7 +345,7 @@ def _photos_left(config: StartConfig, folder: Path, dataset: ImageDataset, store
     return left
 
 
-def _write_labels(tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
+def _write_labels(tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels) -> None:
     """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
     if known.away:
         tables.write(AWAY, missing_photos_csv(known.away))
@@ -355,7 +355,9 @@ def _write_labels(tables: OwnTables, dataset: ImageDataset, known: KnownLabels) 
         tables.remove(AWAY)
 
 
-def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset, known: KnownLabels) -> None:
+def _keep_labels_of_unreadable(
+    this: _Round, tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels
+) -> None:
     """Keep labels of photos that cannot be read with those of photos that are not there."""
     unread = {name for name, _ in open_store(this.store).skipped}
     aside = {place: text for place, text in known.placed.items() if dataset.sample_ids[place] in unread}
@@ -367,7 +369,7 @@ def _set_unreadable_aside(this: _Round, tables: OwnTables, dataset: ImageDataset
     )
     readable = {place: text for place, text in known.placed.items() if place not in aside}
     unread_labels = (
-        WrittenLabel(escaped_path(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
+        TableLabel(escape_path(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
     )
     _write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
@@ -405,10 +407,10 @@ def _round(
     rounds = record.rounds
     if rounds and rounds[-1]["inputs"] == inputs:
         *earlier, mine = rounds
-        before = None if mine.get("alone") else last_finished(earlier, folder, "groups")
+        before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
         return _Round(folder, mine, before, _described(earlier, folder, mine), labels, num_photos)
     number = len(rounds) + 1
-    before = None if alone else last_finished(rounds, folder, "groups")
+    before = None if alone else find_last_finished_round(rounds, folder, "groups")
     suffix = "" if number == 1 else f"-{number}"
     store = f"photos{suffix}.h5"
     if rounds and (rounds[-1]["photos"], rounds[-1]["backbone"]) == (listing, config.backbone):
@@ -441,7 +443,7 @@ def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -
     this = replace(this, previous=_previous(this, stores, dataset))
     if (
         this.before is None
-        or rows_in_other_store(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
+        or find_images_in_other_store(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
     ):
         return this
     return replace(this, before=None)  # each photo is another one under a name that was there
@@ -456,8 +458,8 @@ def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Pa
     for path in stores:
         if path.name == this.store.name:
             continue
-        held = rows_in_other_store(open_store(path), store)
-        if held.any() and int((unlabeled & ~held).sum()) >= _FEWEST_LATER:
+        held = find_images_in_other_store(open_store(path), store)
+        if held.any() and int((unlabeled & ~held).sum()) >= _MIN_LATER:
             return path
     return None
 
@@ -465,7 +467,7 @@ def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Pa
 def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
     """Store and answers of the last round that had some; ``None``: there is none, or this one has none to compare."""
     answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
-    entry = last_finished(answered, this.folder, "answer")
+    entry = find_last_finished_round(answered, this.folder, "answer")
     if entry is None or not this.record["answer"] or this.record.get("alone"):
         return None
     return this.folder / str(entry["store"]), str(entry["answer"])
@@ -480,7 +482,7 @@ def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | N
     if config.backbone != "auto" or described is None:
         return config.backbone, described
     model = open_store(described).model
-    if all(recorded_weights(source) is not None for source in model.source.split(" + ")):
+    if all(find_recorded_weights(source) is not None for source in model.source.split(" + ")):
         return model.name, described
     return "auto", None
 
@@ -499,7 +501,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             label_split="none",
             backbone=backbone,
             pretrained=backbone not in ("auto", "pixels"),
-            max_bad=_MOST_UNREADABLE,
+            max_bad=_MAX_UNREADABLE,
             reuse=None if described is None else (described,),
             out=this.store,
             **shared,
@@ -552,7 +554,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
             num_images=_NOVEL_PHOTOS,
             **looked,
         )
-    cache = folder / "duplicates.npz" if this.num_photos <= _MOST_CACHED else None
+    cache = folder / "duplicates.npz" if this.num_photos <= _MAX_CACHED else None
     steps["duplicates"] = FindDuplicatesConfig(out=folder / DUPLICATES, cache=cache, **looked)
     steps["odd"] = FindOddConfig(out=folder / ODD, **looked)
     if 1 < len(set(this.labels.values())) < len(this.labels):
@@ -563,7 +565,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         result=str(answer or groups),
         tables=folder,
         out=folder / REPORT,
-        projection="tsne" if this.num_photos <= _MOST_BY_TSNE else "pca",
+        projection="tsne" if this.num_photos <= _MAX_BY_TSNE else "pca",
         dataset=str(config.photos),
         overwrite=True,
         seed=config.seed,
@@ -595,7 +597,7 @@ def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[
     return record.finished_values(*_key(this, name, config), _inputs(this, name))
 
 
-def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: OwnTables) -> dict[str, Any]:
+def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: GeneratedTables) -> dict[str, Any]:
     """Do a step, unless it is done; return what its command told.
 
     A table is made beside the one that is there, which may be changed while the step runs.
@@ -610,7 +612,7 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ow
     out = Path(getattr(config, "out", ""))
     made = out.with_name(f".{out.name}") if out.suffix == ".csv" else out
     result = _run(config if made == out else config.model_copy(update={"out": made}))
-    values = jsonable(result.to_json())
+    values = to_json_types(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:
         remove_confirmed(made, values, this.confirmed)

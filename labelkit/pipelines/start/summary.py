@@ -12,11 +12,11 @@ import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import class_name
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
-from labelkit.pipelines.start.given import LABELS, OwnTables, WrittenLabel
+from labelkit.pipelines.start.given import LABELS, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import csv_bytes
@@ -38,7 +38,7 @@ _SOME_LABELS = 3
 # share of the photos that classes without a label have together, below which the test finds half of them at most
 _OFTEN_MISSED = 0.1
 # Later photos that are nearer to each other, below which none is said to be of a new class.
-_LEAST_OF_A_CLASS = 3
+_MIN_OF_A_CLASS = 3
 
 
 def write_summary(
@@ -49,7 +49,7 @@ def write_summary(
     told: Mapping[str, Mapping[str, Any]],
     made: Sequence[Path],
     last: tuple[Path, str] | None,
-    tables: OwnTables,
+    tables: GeneratedTables,
 ) -> SimpleResult:
     """Write ``labels.csv`` and ``changed.csv``, and return the summary that ``start`` prints.
 
@@ -68,7 +68,7 @@ def write_summary(
     found = read_stored_predictions(result)
     rows = _rows(store, found)
     tables.write(LABELS, csv_bytes(COLUMNS, rows))
-    since = None if last is None else _since(store, rows, *last)
+    since = None if last is None else _compare_with_earlier_result(store, rows, *last)
     changes = made[0].with_name(CHANGED)
     if since is None:
         tables.remove(CHANGED)
@@ -106,7 +106,9 @@ def write_summary(
     return SimpleResult(values, (made[0].parent, *there), shown)
 
 
-def corrected_labels(tables: OwnTables, rounds: Sequence[Mapping[str, Any]], written: str | None) -> list[WrittenLabel]:
+def corrected_labels(
+    tables: GeneratedTables, rounds: Sequence[Mapping[str, Any]], written: str | None
+) -> list[TableLabel]:
     """Return the labels that a person changed in ``labels.csv``; none if nobody knows what was written there.
 
     Args:
@@ -129,7 +131,7 @@ def corrected_labels(tables: OwnTables, rounds: Sequence[Mapping[str, Any]], wri
         rows = _rows(store, found)
         if hashlib.sha256(csv_bytes(COLUMNS, rows)).hexdigest() != written:
             continue
-        before = {escaped_path(row[0]): class_name(row[1]) or "" for row in rows}
+        before = {escape_path(row[0]): class_name(row[1]) or "" for row in rows}
         changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
         counts = Counter((before[one.path], one.text) for one in changed)
         shown = ", ".join(f"{count} from {old!r} to {new!r}" for (old, new), count in counts.most_common(_SHOWN))
@@ -163,7 +165,7 @@ def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ..
     return rows
 
 
-def _since(
+def _compare_with_earlier_result(
     store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str
 ) -> tuple[list[tuple[str, ...]], dict[str, Any]] | None:
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
@@ -210,12 +212,12 @@ def _found_table(
                 f"in {groups} without a label (novel.csv)",
             ]
         )
-    lines.append(["to look at", *_to_look_at(told, len(rows))])
+    lines.append(["to look at", *_count_images_to_check(told, len(rows))])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them with the right label"
     return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
 
 
-def _to_look_at(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
+def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
     """Count copies, pairs of one scene, and outliers; more pairs than photos are named and not counted."""
     scene, pairs = "of photos of the same scene", told["duplicates"]["pairs"]
     scenes = pairs.get("same_scene", pairs.get("burst", 0))  # as versions before 0.2 call them
@@ -308,7 +310,7 @@ def _later_sentence(novel: Mapping[str, Any], folder: Path) -> str | None:
     first = f"stand first in {folder / 'novel.csv'}"
     # the larger the part of later photos, the more are nearer to each other by chance
     few = _FEW_LATER * novel["images"] <= novel["earlier"]
-    if few and novel["nearer_to_each_other"] < _LEAST_OF_A_CLASS:
+    if few and novel["nearer_to_each_other"] < _MIN_OF_A_CLASS:
         return (
             f"None of the {novel['images']} photos that came later seems to be of a new class; the likeliest {first}."
         )

@@ -50,7 +50,7 @@ from torchvision.ops.poolers import initLevelMapper
 
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
-from labelkit.models.backbones.vit import find_patch_embedding, keep_windows, patch_size
+from labelkit.models.backbones.vit import find_patch_embedding, keep_window_size, patch_size
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.protocols.segmentation.pyramid_heads import level_maps
@@ -135,7 +135,7 @@ class DetectionBackbone(nn.Module):
             self.divisible = math.lcm(_STRIDES[-1], side)
             self.pyramid: nn.Module = SimplePyramid(backbone.info.feature_dim, self.stride)
         else:
-            keep_windows(backbone.net)
+            keep_window_size(backbone.net)
             self.divisible = _STRIDES[-1]
             widths, self.strides = self._stages(image_size)
             self.pyramid = FeaturePyramidNetwork(widths, WIDTH)
@@ -185,7 +185,7 @@ class DetectionBackbone(nn.Module):
         return [one.shape[1] for one in maps], strides
 
 
-def keep_statistics(net: nn.Module) -> None:
+def freeze_batch_statistics(net: nn.Module) -> None:
     """Switch batch normalization to its running statistics, since the few images of a batch are too noisy."""
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):

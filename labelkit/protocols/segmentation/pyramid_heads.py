@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
-from labelkit.models.backbones.vit import any_image_size, find_patch_embedding
+from labelkit.models.backbones.vit import allow_any_image_size, find_patch_embedding
 from labelkit.models.patch_maps import no_feature_map
 
 LEVELS = 4
@@ -42,7 +42,7 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
         return list(forward(images, intermediates_only=True))[-LEVELS:]
     depth = len(given.blocks)
     quarters = [max(0, depth * (level + 1) // LEVELS - 1) for level in range(LEVELS)]
-    with any_image_size(net):
+    with allow_any_image_size(net):
         taken = forward(images, sorted(set(quarters)), intermediates_only=True)
     found = dict(zip(sorted(set(quarters)), taken, strict=True))
     return [found[quarter] for quarter in quarters]

@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST_LETTERS = 200
-MOST_STEPS = 2_000
+MAX_LETTERS = 200
+MAX_STEPS = 2_000
 #: Number of typical images that represent a named group: those nearest to its mean.
 TYPICAL = 12
 _KEYS = {
@@ -74,8 +74,8 @@ def read_steps(raw: object, num_rows: int) -> list[Step]:
     Raises:
         InvalidStep: it is not a list of steps, a row or name is invalid, ...
     """
-    if not isinstance(raw, list) or not raw or len(raw) > MOST_STEPS:
-        raise InvalidStep(f"an action must be a list of 1 to {MOST_STEPS} steps")
+    if not isinstance(raw, list) or not raw or len(raw) > MAX_STEPS:
+        raise InvalidStep(f"an action must be a list of 1 to {MAX_STEPS} steps")
     return [_step(one, num_rows) for one in raw]
 
 
@@ -94,18 +94,18 @@ def _step(raw: object, num_rows: int) -> Step:
             raise InvalidStep(f"rows must be from 0 to {num_rows - 1}")
         rows = tuple(dict.fromkeys(listed))
     group = raw.get("group", -1)
-    if type(group) is not int or not -1 <= group <= num_rows + MOST_STEPS * num_rows:
+    if type(group) is not int or not -1 <= group <= num_rows + MAX_STEPS * num_rows:
         raise InvalidStep("group must be the number of a group, or -1")
     value = raw.get("value", True)
     if type(value) is not bool:
         raise InvalidStep("value must be true or false")
     name = raw.get("name")
     if name is not None or do in ("not", "make"):
-        name = checked_name(name)
+        name = validate_class_name(name)
     return Step(do, rows, group, name, value)
 
 
-def checked_name(name: object) -> str:
+def validate_class_name(name: object) -> str:
     """Validate the name of a class, and return it without surrounding spaces.
 
     Raises:
@@ -114,8 +114,8 @@ def checked_name(name: object) -> str:
     if not isinstance(name, str) or not name.strip():
         raise InvalidStep("a name must not be empty")
     name = name.strip()
-    if len(name) > MOST_LETTERS:
-        raise InvalidStep(f"a name may have at most {MOST_LETTERS} characters, but this one has {len(name):,}")
+    if len(name) > MAX_LETTERS:
+        raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
     if not name.isprintable():
         raise InvalidStep("a name must not contain line breaks or unprintable characters")
     return name
@@ -237,7 +237,7 @@ def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
     return rows, {step.group for step in steps if step.do in ("name", "make")}
 
 
-def labels_to_learn(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
+def choose_training_labels(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the labels to train on, (n,) int64, -1 = none: from single images and typical images of named groups.
 
     All images of a named group would be too many: errors of the grouping would be learned as correct labels.

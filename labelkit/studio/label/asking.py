@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.errors import LabelkitError
 from labelkit.store.csv_table import csv_text
-from labelkit.store.results import Result, free_name, list_results, read_result
-from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, labels_to_learn
+from labelkit.store.results import Result, find_free_name, list_results, read_result
+from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, choose_training_labels
 from labelkit.studio.label.browser import BrowsedStore
 from labelkit.studio.label.session import Session
 from labelkit.studio.report.groups import describe_groups
@@ -111,7 +111,7 @@ class BackgroundPredictor:
         with self._lock:
             if self.asked["state"] == "running":
                 raise InvalidStep("a prediction is already running")
-            learned = self.session.read(lambda work: labels_to_learn(work, self.browsed.images.features))
+            learned = self.session.read(lambda work: choose_training_labels(work, self.browsed.images.features))
             if not (learned >= 0).any():
                 raise InvalidStep("name a group or label an image first: there is nothing to learn from")
             number = self.asked["number"] + 1
@@ -131,7 +131,7 @@ class BackgroundPredictor:
             else:
                 with tempfile.TemporaryDirectory() as folder:
                     result = self._answer(Path(folder) / "labels.csv", learned)
-            changed = self._take_in(result, by=by, client=client)
+            changed = self._apply_prediction(result, by=by, client=client)
             self.asked = {**self.asked, "state": "done", "step": "", "changed": changed}
         except (LabelkitError, OSError, ValueError) as error:
             self.asked = {**self.asked, "state": "failed", "step": str(error)}
@@ -140,10 +140,10 @@ class BackgroundPredictor:
         """Run the commands; return the predictions, or the groups if there are too few labels to predict."""
         store, classes = self.session.store, self.session.read(lambda work: list(work.classes))
         labeled = np.flatnonzero(learned >= 0).tolist()
-        lines = ([escaped_path(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
+        lines = ([escape_path(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
         # strict encoding, because a name that is not valid text would come back changed
         table.write_bytes(csv_text(["path", "label"], lines).encode())
-        groups, answer = free_name(store, "groups"), free_name(store, "answer")
+        groups, answer = find_free_name(store, "groups"), find_free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
         earlier = self._earlier_groups()
         previous = [] if earlier is None else ["--previous", str(store.path), "--previous-result", earlier]
@@ -180,13 +180,13 @@ class BackgroundPredictor:
         values: dict[str, Any] = json.loads(told)
         return values
 
-    def _take_in(self, result: Result, *, by: str, client: str) -> dict[str, Any]:
+    def _apply_prediction(self, result: Result, *, by: str, client: str) -> dict[str, Any]:
         made = describe_groups(self.browsed.store, self.browsed.images, result, "asked again", 1)
         if made is None:
             raise ValueError(f"{result.name} puts no image into a group")
         before, _, _ = self.session.snapshot()
         names = [group.name for group in made.groups]
-        done = self.session.act_on(
+        done = self.session.plan_and_commit(
             "ask again", lambda work: regrouping_steps(work, made.ids, names), by=by, client=client
         )
         self.browsed.grouping = made

@@ -12,22 +12,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
-from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.errors import DatasetError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
-from labelkit.studio.label.actions import LabelingState, labels_to_learn
+from labelkit.studio.label.actions import LabelingState, choose_training_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import add_labels, initial_labels
 from labelkit.studio.label.session import CommittedAction, Session, is_session, restore_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
-from labelkit.studio.report.images import ShownImages, choose_images, place_images
+from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions
 from labelkit.studio.report.page import encode_array, page_data
 from labelkit.studio.report.thumbnails import Pictures
-from labelkit.studio.report.work import likely_groups, suggested_images, work_data
+from labelkit.studio.report.work import build_labeling_data, find_likely_groups, list_suggested_images
 
 #: Longer side of thumbnails and of large images, in pixels.
 THUMBNAIL, LARGE = 160, 1280
@@ -63,8 +63,8 @@ class BrowsedStore:
         work, log, last_round = session.snapshot()
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
         scale = np.minimum(1.0, THUMBNAIL / np.maximum(sizes.max(axis=1, initial=1), 1))[:, None]
-        choices = likely_groups(self.images.features, work.groups, len(work.group_names))
-        begun = work_data(self.store, self.images, self.grouping, choices)
+        choices = find_likely_groups(self.images.features, work.groups, len(work.group_names))
+        begun = build_labeling_data(self.store, self.images, self.grouping, choices)
         nothing = np.full(n, -1)
         columns = {
             "group": work.groups,
@@ -89,9 +89,9 @@ class BrowsedStore:
         """Return [row, reason] of the images to label next, the most useful first and skipped ones last."""
         work, _, _ = session.snapshot()
         # an image whose only label is the name of its group may be suggested
-        learned, truth = labels_to_learn(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
+        learned, truth = choose_training_labels(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
         given = UsableLabels(learned, truth, tuple(work.classes), session.name, {})
-        found = suggested_images(self.store, self.images, self.grouping, given, 0, skipped | self.skipped)
+        found = list_suggested_images(self.store, self.images, self.grouping, given, 0, skipped | self.skipped)
         return [[row, reason] for row, reason in found if work.hand[row] < 0 and not work.rejected[row]]
 
     def similar_images(self, row: int) -> list[dict[str, Any]]:
@@ -161,14 +161,14 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     grouping = None if found is None else describe_groups(store, images, *found, 1)
     note, source = "", None
     try:
-        source = indexed_images(store, config.dataset, config.data_root)
+        source = open_store_images(store, config.dataset, config.data_root)
     except DatasetError as error:
         if config.dataset is not None:
             raise
         note = str(error)
         current_progress().warning(f"{error}; pages will show no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
-        places, _ = place_images(images.features, "pca", 0)
+        places, _ = compute_map_positions(images.features, "pca", 0)
     pictures = Pictures.of_store(source, store, images.rows)
     return BrowsedStore(store, images, grouping, pictures, note, places, skipped_rows(config.skip, store))
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import indexed_images
+from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.results import SimpleResult, Table
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
@@ -24,7 +24,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import changed_rows_and_groups, labels_to_learn
+from labelkit.studio.label.actions import changed_rows_and_groups, choose_training_labels
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
@@ -61,7 +61,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         path = _write(config, store, name, final, {**params, "changed": told["conflicts"]})
         made.append(path)
         values |= {"result": name, "path": path, **told}
-        tables += _told_tables(told)
+        tables += _build_label_tables(told)
     counts, table = _class_counts(final.labels, final.class_names)
     values |= {"classes": counts, "labels": int((final.labels >= 0).sum()), "rows": store.n}
     tables.append(table)
@@ -102,7 +102,7 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels,
         raise
 
 
-def _told_tables(told: dict[str, Any]) -> list[Table]:
+def _build_label_tables(told: dict[str, Any]) -> list[Table]:
     """Return tables of what was added, and of the images that had another label."""
     columns = ["round", "labels before", "added", "confirmed", "in conflict", "by"]
     row = [told[key] for key in ("round", "labels_before", "added", "confirmed")]
@@ -128,7 +128,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     Raises:
         DatasetError: the images are not files, or some are missing.
     """
-    images = indexed_images(store, config.dataset, config.data_root)
+    images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Remove --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
@@ -187,7 +187,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
     store = open_store(config.index)
     results_folder(store.path).mkdir(exist_ok=True)
     with contextlib.ExitStack() as held:
-        _hold(held, results_folder(store.path))
+        _lock_results_folder(held, results_folder(store.path))
         browsed = open_browsed_store(config, store)
         session = open_session(config, store, browsed.grouping)
         server = LabelServer(session, browsed, by=config.by, predict=predict)
@@ -210,10 +210,10 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
                 raise
         finally:
             server.asking.stop()
-    return _served(config, session)
+    return _summarize_session(config, session)
 
 
-def session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[str, str, str]]]:
+def read_session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[str, str, str]]]:
     """Return the last round of a labeling session, and the path, label and SHA-256 in hex of each image it labeled.
 
     Labels are those of single images, and of the most typical images of named groups. The label is empty for an image
@@ -228,7 +228,7 @@ def session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[st
     """
     session = restore_session(store, read_result(store, name))
     work = session.work
-    learned = labels_to_learn(work, choose_images(store, store.n, 0).features)
+    learned = choose_training_labels(work, choose_images(store, store.n, 0).features)
     rows, _ = changed_rows_and_groups(
         [step for done in session.log for step in done.steps if step.do in ("label", "reject")]
     )
@@ -236,12 +236,12 @@ def session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[st
     listed[sorted(rows)] = True
     names = [*work.classes, ""]  # -1: none
     return session.round, [
-        (escaped_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
+        (escape_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
         for row in np.flatnonzero(listed).tolist()
     ]
 
 
-def _hold(held: contextlib.ExitStack, folder: Path) -> None:
+def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
     """Take the lock of a folder of results, and remove the leftovers of killed servers.
 
     Raises:
@@ -254,7 +254,7 @@ def _hold(held: contextlib.ExitStack, folder: Path) -> None:
         raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
 
 
-def _served(config: LabelConfig, session: Session) -> SimpleResult:
+def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:
     labels, by_group = session.work.labels()
     counts, table = _class_counts(labels, session.work.classes)
     path = results_folder(session.store.path) / f"{session.name}.h5"

@@ -95,7 +95,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     port: int = _SERVE(0, "Port to listen on (with --serve); 0: any free port.", ge=0, le=65_535)
 
     @model_validator(mode="after")
-    def _something_to_do(self) -> LabelConfig:
+    def _check_something_to_do(self) -> LabelConfig:
         if self.serve:
             for name in ("csv", "export", "out", "link"):
                 if name in self.model_fields_set:
@@ -115,7 +115,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         return self
 
     @model_validator(mode="after")
-    def _set_is_whole(self) -> LabelConfig:
+    def _check_set_options(self) -> LabelConfig:
         if (self.export is None) != (self.out is None):
             raise ValueError("--export and --out require each other")
         suffix = SET_FILES.get(self.export or "")

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, own_result, read_csv_labels, read_labels
-from labelkit.commands.common.labels import labels_to_use, similar_names
+from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels, read_labels
+from labelkit.commands.common.labels import choose_usable_labels, similar_names
 from labelkit.data.datasets import natural_key
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -50,14 +50,14 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     """
     rows = np.arange(store.n, dtype=np.int64)
     if config.labels is None:
-        given = labels_to_use(None, store, rows)
+        given = choose_usable_labels(None, store, rows)
         labels = given.labels if config.own_labels else np.full(store.n, -1, dtype=np.int64)
         return Labels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
-    name = own_result(config.labels, store)
+    name = find_labels_result(config.labels, store)
     if name is None:
         problem = f"{config.labels} is not a result of {store.path}"
         raise ConfigError("--labels", problem, "Pass a file with --from, or an earlier result with --labels.")
-    given = labels_to_use(config.labels, store, rows)
+    given = choose_usable_labels(config.labels, store, rows)
     result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
@@ -76,7 +76,7 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
     placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
     texts = match_known_spelling(placed, base.class_names)
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
-    slips = _slips(path, fresh, base.class_names)
+    slips = _find_likely_typos(path, fresh, base.class_names)
     names = (*base.class_names, *fresh)
     number = {name: label for label, name in enumerate(names)}
     labels, rounds = base.labels.copy(), base.rounds.copy()
@@ -118,7 +118,7 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
     return Labels(labels, names, rounds, base.round + 1, {}), told
 
 
-def _slips(path: Path, fresh: list[str], known: tuple[str, ...]) -> dict[str, str]:
+def _find_likely_typos(path: Path, fresh: list[str], known: tuple[str, ...]) -> dict[str, str]:
     """Warn of new class names that look like misspellings, and return the similar name of each."""
     found: dict[str, str] = {}
     for name in fresh:

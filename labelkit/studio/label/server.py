@@ -40,7 +40,7 @@ from labelkit.studio.label.session import Conflict, Session
 from labelkit.studio.report.page import render_label_page
 
 #: Maximum size of a request: 100,000 rows as numbers.
-MOST_BYTES = 2 << 20
+MAX_BYTES = 2 << 20
 #: Time after which an incomplete request is dropped.
 PATIENCE_SECONDS = 30.0
 _LONGEST_PATH = 200
@@ -55,7 +55,7 @@ _HEADERS = {
 }
 
 
-class _Impatient(H11Protocol):
+class _RequestTimeoutProtocol(H11Protocol):
     """Connection that is closed if no complete request arrives in time; uvicorn would wait without limit."""
 
     _late: asyncio.TimerHandle | None = None
@@ -83,7 +83,7 @@ SETTINGS: dict[str, Any] = {
     "lifespan": "off",
     "ws": "none",
     "server_header": False,
-    "http": _Impatient,
+    "http": _RequestTimeoutProtocol,
 }
 
 
@@ -110,14 +110,14 @@ class Guard:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        await self._app(scope, _limited(receive), send)
+        await self._app(scope, _limit_body_size(receive), send)
 
     def _refusal(self, scope: Scope) -> Response | None:
         headers: dict[bytes, list[bytes]] = {}
         for name, value in scope["headers"]:
             headers.setdefault(name.lower(), []).append(value)
         host = [value.decode("latin-1") for value in headers.get(b"host", [])]
-        if len(host) != 1 or not self._is_mine(host[0]):
+        if len(host) != 1 or not self._is_allowed_host(host[0]):
             return _refuse(421, "this server does not have that name")
         for origin in headers.get(b"origin", []):
             if origin.decode("latin-1") != f"http://{host[0]}":
@@ -132,11 +132,11 @@ class Guard:
         if len(scope["path"]) > _LONGEST_PATH:  # Python refuses to parse numbers with very many digits
             return _refuse(404, "nothing has this name")
         length = headers.get(b"content-length", [b"0"])[0]
-        if not length.isdigit() or int(length) > MOST_BYTES:
-            return _refuse(413, f"a request has at most {MOST_BYTES:,} bytes")
+        if not length.isdigit() or int(length) > MAX_BYTES:
+            return _refuse(413, f"a request has at most {MAX_BYTES:,} bytes")
         return None
 
-    def _is_mine(self, host: str) -> bool:
+    def _is_allowed_host(self, host: str) -> bool:
         if host in self._names:
             return True
         address, _, port = host.rpartition(":")
@@ -149,7 +149,7 @@ class Guard:
         return True
 
 
-def _limited(receive: Receive) -> Callable[[], Awaitable[Message]]:
+def _limit_body_size(receive: Receive) -> Callable[[], Awaitable[Message]]:
     """Stop reading a body that exceeds the limit, whatever length its header states."""
     total = 0
 
@@ -157,7 +157,7 @@ def _limited(receive: Receive) -> Callable[[], Awaitable[Message]]:
         nonlocal total
         message = await receive()
         total += len(message.get("body", b""))
-        return {"type": "http.disconnect"} if total > MOST_BYTES else message
+        return {"type": "http.disconnect"} if total > MAX_BYTES else message
 
     return read
 
@@ -327,7 +327,7 @@ async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
     try:
         told = json.loads(await request.body())
     except ClientDisconnect as error:
-        raise InvalidStep(f"a request has at most {MOST_BYTES:,} bytes") from error
+        raise InvalidStep(f"a request has at most {MAX_BYTES:,} bytes") from error
     except (ValueError, RecursionError) as error:
         raise InvalidStep(str(error)) from error
     if not isinstance(told, dict) or set(told) != set(keys):
@@ -347,7 +347,7 @@ def _number(value: object, key: str) -> int:
     return value
 
 
-def bound_socket(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int) -> socket.socket:
     """Open a TCP socket that listens on a host and port.
 
     Raises:
@@ -405,7 +405,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
         ResourceError: the server cannot listen on the address.
         Interrupted: a signal other than Ctrl-C ended the server.
     """
-    listening = bound_socket(host, port)
+    listening = open_listening_socket(host, port)
     port = listening.getsockname()[1]
     token = secrets.token_urlsafe(24)
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host

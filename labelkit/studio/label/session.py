@@ -105,7 +105,7 @@ class Session:
         self.store, self.name, self.work = store, name, work
         self.log = list(log)
         self._rounds, self._params, self._first = rounds, params, first_round
-        self._written = None if path is None else _stamp(path)
+        self._written = None if path is None else _read_file_version(path)
         self._lock = threading.Lock()
 
     @property
@@ -142,7 +142,7 @@ class Session:
         with self._lock:
             return self._commit(kind, steps, by=by, client=client, seen=seen)
 
-    def act_on(
+    def plan_and_commit(
         self, kind: str, plan: Callable[[LabelingState], list[Step]], *, by: str, client: str
     ) -> CommittedAction | None:
         """Plan a labeling action from the current state, and commit it; return ``None`` if nothing is planned.
@@ -253,11 +253,11 @@ class Session:
             stage=STAGE,
             overwrite=True,
         )
-        self._written = _stamp(path)
+        self._written = _read_file_version(path)
 
     def _check_disk(self) -> None:
         path = results_folder(self.store.path) / f"{self.name}.h5"
-        there = _stamp(path) if path.exists() else None
+        there = _read_file_version(path) if path.exists() else None
         if there != self._written and there is not None:
             problem = "another program wrote this result while the page was open"
             raise Mismatch(str(path), problem, "Stop the server, and start it again with another --result.")
@@ -270,7 +270,7 @@ class Session:
         ]
 
 
-def _stamp(path: Path) -> tuple[int, int, int]:
+def _read_file_version(path: Path) -> tuple[int, int, int]:
     """Return inode, time and size of a file, which distinguish its versions, since every version is a new file."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size

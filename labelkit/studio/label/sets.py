@@ -23,8 +23,8 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import indexed_images
-from labelkit.commands.common.label_files import own_result, read_labels
+from labelkit.commands.common.images.read import open_store_images
+from labelkit.commands.common.label_files import find_labels_result, read_labels
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImage, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
@@ -35,10 +35,10 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.studio.label.options import SET_FILES, LabelConfig
 from labelkit.studio.label.rounds import Labels
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
-from labelkit.studio.report.images import choose_images, place_images
+from labelkit.studio.report.images import choose_images, compute_map_positions
 
 _SHOWN = 5
-_MOST_BYTES = 255
+_MAX_BYTES = 255
 _PLACES = 65_535
 #: Texts that pandas reads as missing values in a CSV, even if they are quoted.
 _NO_VALUES = frozenset(
@@ -183,7 +183,7 @@ def _atlas(
     confidence = np.full(store.n, np.nan, dtype=np.float32)
     if grouping is not None and grouping.measure == "confidence":
         confidence = grouping.confidence.astype(np.float32)
-    points = place_images(images.features, "pca", 0)[0].astype(np.float32) / _PLACES
+    points = compute_map_positions(images.features, "pca", 0)[0].astype(np.float32) / _PLACES
     by_group = _by_group(config, store, final)
     kinds = ["group" if by_group[row] else "image" for row in found.rows.tolist()]
     return {
@@ -198,7 +198,7 @@ def _atlas(
 
 def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
     """Return which labels come from the name of a group in a session of `label --serve`, (n,) bool."""
-    name = None if config.labels is None else own_result(config.labels, store)
+    name = None if config.labels is None else find_labels_result(config.labels, store)
     arrays = {} if name is None else read_labels(store, name).arrays
     said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)
     if config.from_ is not None:  # these label single images
@@ -211,7 +211,7 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
 
 def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
     assert config.out is not None
-    images = indexed_images(store, config.dataset, config.data_root)
+    images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(
             images.name, "its images are not files that can be copied", "Use --export coco, --export atlas, or --csv."
@@ -282,7 +282,7 @@ def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
 
 def _is_folder_name(name: str) -> bool:
     # programs that list folders skip names that begin with a dot
-    fits = len(os.fsencode(name)) <= _MOST_BYTES
+    fits = len(os.fsencode(name)) <= _MAX_BYTES
     return fits and not name.startswith(".") and not any(letter in '/\\:*?"<>|\0' for letter in name)
 
 
@@ -323,7 +323,7 @@ def _flat_names(ids: Sequence[str], *, stems: bool) -> list[str]:
     for name in ids:
         own = PurePosixPath(name).name
         whole = name.replace("/", "__")
-        file = whole if count[key(own)] > 1 and len(os.fsencode(whole)) <= _MOST_BYTES else own
+        file = whole if count[key(own)] > 1 and len(os.fsencode(whole)) <= _MAX_BYTES else own
         first, number = PurePosixPath(file), 1
         while key(file) in taken:
             number += 1

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import indexed_images
-from labelkit.commands.common.labels import labels_to_use, with_labels
+from labelkit.commands.common.images.read import open_store_images
+from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, DatasetError
@@ -25,7 +25,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.studio.report.curves import read_curves
 from labelkit.studio.report.findings import Finding, find_neighbors, read_findings, read_suggested
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
-from labelkit.studio.report.images import ShownImages, choose_images, place_images, shown_text
+from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions, escape_for_page
 from labelkit.studio.report.options import ReportConfig
 from labelkit.studio.report.overview import describe_store, score_groupings
 from labelkit.studio.report.page import groups_data, neighbors_data, page_data, render_page
@@ -34,11 +34,11 @@ from labelkit.studio.report.thumbnails import (
     TILES,
     Pictures,
     Thumbnails,
-    image_numbers,
+    compute_image_ids,
     make_thumbnails,
     read_thumbnails,
 )
-from labelkit.studio.report.work import likely_groups, suggested_images, work_data
+from labelkit.studio.report.work import build_labeling_data, find_likely_groups, list_suggested_images
 
 # Maximum number of typical images, and of doubtful images, of a group.
 _EXAMPLES = 18
@@ -58,7 +58,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
         ConfigError: the page exists, its folder does not, or the page cannot be as small as required.
     """
     started = time.monotonic()
-    store = with_labels(open_store(config.index), config.labels, config.label_column)
+    store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     results = find_results(store)
     chosen = choose_result(store, config.result, results)
     curves = read_curves(store.model, config.run)
@@ -73,16 +73,18 @@ def write_report(config: ReportConfig) -> SimpleResult:
         scores = score_groupings(store, results, grouping.result, config.seed)
     nobody = np.full(len(images), -1, dtype=np.int64)
     ids, groups = (nobody, ()) if grouping is None else (grouping.ids, grouping.groups)
-    choices = likely_groups(images.features, ids, len(groups))
+    choices = find_likely_groups(images.features, ids, len(groups))
     suggested = None if config.tables is None else read_suggested(config.tables, store, images)
     if suggested is None:
-        suggested = suggested_images(store, images, grouping, labels_to_use(None, store, images.rows), config.seed)
-    points, words = place_images(images.features, config.projection, config.seed)
+        suggested = list_suggested_images(
+            store, images, grouping, choose_usable_labels(None, store, images.rows), config.seed
+        )
+    points, words = compute_map_positions(images.features, config.projection, config.seed)
     pictures = Pictures.of_store(source, store, images.rows)
     score_range, neighbor_columns = neighbors_data(near, near_scores)
     usable = np.zeros(store.n, dtype=bool) if store.labeled is None else store.labeled
     page: dict[str, Any] = {
-        "title": shown_text(store.path.name),
+        "title": escape_for_page(store.path.name),
         "num_images": store.n,
         "num_shown": len(images),
         "overview": describe_store(store),
@@ -102,11 +104,11 @@ def write_report(config: ReportConfig) -> SimpleResult:
         "usable": usable[images.rows],
         "split": nobody if store.splits is None else store.splits[images.rows],
         "point": points,
-        "image": image_numbers(pictures.sha256),
+        "image": compute_image_ids(pictures.sha256),
         "choice": choices,
         **neighbor_columns,
     }
-    work = work_data(store, images, grouping, choices, suggested)
+    work = build_labeling_data(store, images, grouping, choices, suggested)
 
     def rendered(thumbnails: Thumbnails) -> bytes:
         data = page_data(
@@ -114,8 +116,8 @@ def write_report(config: ReportConfig) -> SimpleResult:
             grouping,
             store.metric,
             {**columns, "tile": thumbnails.tiles, "tileSize": thumbnails.sizes},
-            classes=[shown_text(name) for name in store.class_names],
-            splits=[shown_text(name) for name in store.split_names],
+            classes=[escape_for_page(name) for name in store.class_names],
+            splits=[escape_for_page(name) for name in store.split_names],
             groups=[] if grouping is None else groups_data(grouping),
             neighbors=config.neighbors,
             scoreRange=score_range,
@@ -148,12 +150,12 @@ def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset |
             )
         return None, "the embeddings were imported without images"
     try:
-        return indexed_images(store, config.dataset, config.data_root), ""
+        return open_store_images(store, config.dataset, config.data_root), ""
     except DatasetError as error:
         if config.dataset is not None:
             raise
         current_progress().warning(f"{error}; the page shows no images")
-        return None, shown_text(error.problem)
+        return None, escape_for_page(error.problem)
 
 
 def _thumbnails(

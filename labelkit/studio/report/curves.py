@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from labelkit.commands.common.locations import find_model
-from labelkit.commands.common.run_logs import MAIN_METRICS, Logged, Series, read_log
+from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, Series, read_log
 from labelkit.errors import LabelkitError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import ModelIdentity
-from labelkit.studio.report.images import shown_text
+from labelkit.studio.report.images import escape_for_page
 from labelkit.training.run_dir import METRICS
 
 # Maximum number of points of a curve, about its pixels, and of curves; `show curves` draws the others.
-_MOST_POINTS, _MOST_CURVES = 400, 24
+_MAX_POINTS, _MAX_CURVES = 400, 24
 
 
 def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None:
@@ -59,15 +59,15 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
 
 
 def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
-    from labelkit.commands.common.networks import run_network  # torch is loaded only if there is a run
+    from labelkit.commands.common.networks import load_run_network  # torch is loaded only if there is a run
 
     try:
-        return run_network(checkpoint).identity({}).weights_fingerprint == model.weights_fingerprint
+        return load_run_network(checkpoint).identity({}).weights_fingerprint == model.weights_fingerprint
     except LabelkitError:
         return False
 
 
-def _curves(logged: Logged, note: str) -> dict[str, Any]:
+def _curves(logged: LoggedMetrics, note: str) -> dict[str, Any]:
     # if a name has values per epoch and per step, those per epoch come first and are used
     chosen = {name: found[0] for name, found in logged.series.items()}
     names = [name for name in MAIN_METRICS if name in chosen]
@@ -76,10 +76,10 @@ def _curves(logged: Logged, note: str) -> dict[str, Any]:
     drawn = [_curve(name, chosen[name], in_epochs=in_epochs, main=name in MAIN_METRICS) for name in names]
     curves = [curve for curve in drawn if curve is not None]
     return {
-        "run": shown_text(logged.name),
+        "run": escape_for_page(logged.name),
         "over": "epochs" if in_epochs else "steps",
-        "curves": curves[:_MOST_CURVES],
-        "left_out": max(0, len(curves) - _MOST_CURVES),
+        "curves": curves[:_MAX_CURVES],
+        "left_out": max(0, len(curves) - _MAX_CURVES),
         "note": note,
     }
 
@@ -91,7 +91,7 @@ def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> dict[st
         return None
     values = series.values[finite]
     least, most, start, stop = float(values.min()), float(values.max()), float(x[0]), float(x[-1])
-    kept = np.unique(np.linspace(0, len(x) - 1, min(_MOST_POINTS, len(x))).astype(np.int64))
+    kept = np.unique(np.linspace(0, len(x) - 1, min(_MAX_POINTS, len(x))).astype(np.int64))
     across = 100 * (x[kept] - start) / (stop - start if stop > start else 1.0)
     up = (series.values[kept] - least) / (most - least) if most > least else np.full(len(kept), 0.5)
     lines: list[list[str]] = [[]]
@@ -103,4 +103,4 @@ def _curve(name: str, series: Series, *, in_epochs: bool, main: bool) -> dict[st
     # a single point is drawn as a dot, which is a line of length 0 with round ends
     points = [" ".join(line * 2 if len(line) == 1 else line) for line in lines if line]
     ends = {"first": float(values[0]), "last": float(values[-1]), "least": least, "most": most}
-    return {"name": shown_text(name), "points": points, **ends, "start": start, "stop": stop, "main": main}
+    return {"name": escape_for_page(name), "points": points, **ends, "start": start, "stop": stop, "main": main}

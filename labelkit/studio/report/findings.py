@@ -16,14 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.data.path_rule import escaped_path
+from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import read_table
 from labelkit.errors import DatasetError
 from labelkit.files import decode_table
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.studio.report.images import ShownImages, shown_text
+from labelkit.studio.report.images import ShownImages, escape_for_page
 
-_MOST_CARDS = 60
+_MAX_CARDS = 60
 
 Line = Mapping[str, str]
 
@@ -153,12 +153,12 @@ def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> 
         return None
     places = _places(store, images)
     lines = _lines(table, "labelkit suggest")
-    return tuple((places[line["path"]], shown_text(line["reason"])) for line in lines if line["path"] in places)
+    return tuple((places[line["path"]], escape_for_page(line["reason"])) for line in lines if line["path"] in places)
 
 
 def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
     """Return the number of each image on the page, by its path as written in tables."""
-    return {escaped_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
+    return {escape_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
 def _read(folder: Path | None, found: Finding, places: Mapping[str, int]) -> Finding:
@@ -170,10 +170,10 @@ def _read(folder: Path | None, found: Finding, places: Mapping[str, int]) -> Fin
     shown: tuple[Mapping[str, Any], ...] = tuple(
         {
             "images": [places.get(path, -1) for path in paths],
-            "names": [shown_text(path) for path in paths],
-            "texts": [shown_text(text) for text in texts],
+            "names": [escape_for_page(path) for path in paths],
+            "texts": [escape_for_page(text) for text in texts],
         }
-        for paths, texts in cards[:_MOST_CARDS]
+        for paths, texts in cards[:_MAX_CARDS]
     )
     return replace(found, count=count, total=len(cards), cards=shown)
 

@@ -18,7 +18,7 @@ from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, newest_name, read_result
-from labelkit.studio.report.images import ShownImages, shown_text
+from labelkit.studio.report.images import ShownImages, escape_for_page
 
 GROUPINGS = ("pseudo_labels", "cluster_ids")
 # Kinds of results, most informative first: names with confidences, then bare numbers, then groups of some images only.
@@ -103,7 +103,7 @@ def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
             found[name] = read_result(store, name)
         except StoreError as error:
             current_progress().warning(f"{error}; the page shows the other results")
-            found[name] = shown_text(f"cannot be used: {error.problem}")
+            found[name] = escape_for_page(f"cannot be used: {error.problem}")
     return found
 
 
@@ -200,11 +200,20 @@ def describe_groups(
     chances = correctness_probabilities(result)
     expected = None if chances is None else chances[images.rows].astype(np.float32)
     return Grouping(
-        result, why, tuple(groups), shown_ids, confidence, measure, runner_up, ungrouped, _decided(result), expected
+        result,
+        why,
+        tuple(groups),
+        shown_ids,
+        confidence,
+        measure,
+        runner_up,
+        ungrouped,
+        _summarize_decisions(result),
+        expected,
     )
 
 
-def _decided(result: Result) -> dict[str, Any] | None:
+def _summarize_decisions(result: Result) -> dict[str, Any] | None:
     if result.kind != "answers":
         return None
     found = read_stored_predictions(result)
@@ -225,7 +234,7 @@ def _ids(result: Result) -> NDArray[np.int64] | None:
 
 def _name(result: Result, number: int) -> str:
     names = result.arrays.get("names")
-    return shown_text(names[number]) if names is not None and number < len(names) else f"group {number}"
+    return escape_for_page(names[number]) if names is not None and number < len(names) else f"group {number}"
 
 
 def _is_new(result: Result, number: int) -> bool | None:

@@ -8,8 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.projection import principal_directions, principal_plane, tsne_plane
-from labelkit.commands.common.embeddings import check_features, unit_rows, zero_rows
+from labelkit.algorithms.projection import embed_by_tsne, principal_directions, project_to_principal_plane
+from labelkit.commands.common.embeddings import check_features, find_zero_embeddings, unit_rows
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
 from labelkit.progress import current_progress
@@ -20,7 +20,7 @@ _STEPS = 65_535
 _TSNE_DIRECTIONS = 50
 
 
-def place_images(
+def compute_map_positions(
     features: NDArray[np.float32], projection: Literal["pca", "tsne"], seed: int
 ) -> tuple[NDArray[np.uint16], str]:
     """Compute the map positions of images by projecting their features (m, d) to two dimensions.
@@ -36,8 +36,8 @@ def place_images(
                 directions, shares = principal_directions(rows, _TSNE_DIRECTIONS)
                 rows = (rows - rows.mean(axis=0)) @ directions
                 words += f". Of {_TSNE_DIRECTIONS} principal directions ({percent(shares.sum())} % of the variance)"
-            return _quantized(tsne_plane(rows, seed=seed)), words
-    points, shares_of_two = principal_plane(features)
+            return _quantized(embed_by_tsne(rows, seed=seed)), words
+    points, shares_of_two = project_to_principal_plane(features)
     first, second = (f"{percent(share)} %" for share in shares_of_two)
     words = f"PCA: the two directions in which the embeddings vary most ({first} and {second} of the variance)"
     return _quantized(points), words
@@ -57,7 +57,7 @@ class ShownImages:
 
     Attributes:
         rows: (m,) int64, increasing; image i of the page is row ``rows[i]`` of the store.
-        names: m texts that can be shown, see :func:`shown_text`.
+        names: m texts that can be shown, see :func:`escape_for_page`.
         features: (m, d) float32, scaled to length 1 if they are compared by cosine.
         directed: (m,) bool, False for zero embeddings that are compared by cosine: nothing is near them.
         labels: (m,) int64, class of each image as far as it is known, -1 = unknown.
@@ -86,15 +86,15 @@ def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownIma
     features = check_features(store, rows)
     directed = np.ones(len(rows), dtype=np.bool_)
     if store.metric == "cosine":
-        directed = ~zero_rows(features)
+        directed = ~find_zero_embeddings(features)
         features = unit_rows(features)
     labels = np.full(len(rows), -1, dtype=np.int64)
     if store.labels is not None:
         labels = np.asarray(store.labels, dtype=np.int64)[rows]
-    return ShownImages(rows, [shown_text(store.sample_ids[int(row)]) for row in rows], features, directed, labels)
+    return ShownImages(rows, [escape_for_page(store.sample_ids[int(row)]) for row in rows], features, directed, labels)
 
 
-def shown_text(text: str) -> str:
+def escape_for_page(text: str) -> str:
     r"""Escape the characters of a text that a page cannot show.
 
     Bytes that are not UTF-8 become ``\xff``; control characters, and those that change the direction of text, become

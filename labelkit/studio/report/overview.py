@@ -13,10 +13,10 @@ from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result
 from labelkit.studio.report.groups import GROUPINGS
-from labelkit.studio.report.images import shown_text
+from labelkit.studio.report.images import escape_for_page
 
 # Maximum number of listed files that could not be embedded.
-_MOST_SKIPPED = 100
+_MAX_SKIPPED = 100
 
 
 def score_groupings(
@@ -44,7 +44,7 @@ def score_groupings(
     try:
         found: Any = evaluate_clustering(config).to_json()
     except StoreError as error:
-        return shown_text(error.problem)
+        return escape_for_page(error.problem)
     held_out = store.labeled is not None and bool(store.labeled.any())
     return {"scores": found["scores"], "resamples": config.bootstrap, "held_out": held_out}
 
@@ -67,7 +67,7 @@ def describe_store(store: EmbeddingStore) -> dict[str, Any]:
         ("class known", f"{known:,}"),
         ("label usable in training", f"{usable:,}"),
         ("listed but not embedded", f"{len(store.skipped):,}"),
-        ("made by", shown_text(store.created_by)),
+        ("made by", escape_for_page(store.created_by)),
         ("digest", store.content_digest),
     )
     model = store.model
@@ -83,10 +83,10 @@ def describe_store(store: EmbeddingStore) -> dict[str, Any]:
     )
     return {
         "facts": facts,
-        "model": [(name, shown_text(value)) for name, value in rows if value],
+        "model": [(name, escape_for_page(value)) for name, value in rows if value],
         "classes": _classes(store),
         "splits": _splits(store),
-        "skipped": [(shown_text(name), shown_text(reason)) for name, reason in store.skipped[:_MOST_SKIPPED]],
+        "skipped": [(escape_for_page(name), escape_for_page(reason)) for name, reason in store.skipped[:_MAX_SKIPPED]],
         "num_skipped": len(store.skipped),
         "num_labels": known,
     }
@@ -98,7 +98,7 @@ def _classes(store: EmbeddingStore) -> list[dict[str, Any]]:
     labels = np.asarray(store.labels)
     usable = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
     old = [None] * len(store.class_names) if store.old_classes is None else store.old_classes.astype(bool).tolist()
-    names = [*map(shown_text, store.class_names), ""]  # the last one is for label -1
+    names = [*map(escape_for_page, store.class_names), ""]  # the last one is for label -1
     images = np.bincount(labels % len(names), minlength=len(names)).tolist()
     labeled = np.bincount(labels[(labels >= 0) & usable], minlength=len(names)).tolist()
     rows = zip(names, images, labeled, [*old, None], strict=True)
@@ -110,6 +110,6 @@ def _splits(store: EmbeddingStore) -> list[tuple[str, int]]:
     if store.splits is None:
         return []
     splits = np.asarray(store.splits)
-    found = [(shown_text(name), int((splits == i).sum())) for i, name in enumerate(store.split_names)]
+    found = [(escape_for_page(name), int((splits == i).sum())) for i, name in enumerate(store.split_names)]
     outside = int((splits < 0).sum())
     return found + ([("(no split)", outside)] if outside else [])

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from labelkit import __version__
 from labelkit.studio.report.groups import Grouping
-from labelkit.studio.report.images import ShownImages, shown_text
+from labelkit.studio.report.images import ShownImages, escape_for_page
 from labelkit.studio.report.thumbnails import COLUMNS, LOSSLESS
 
 _FOLDER = Path(__file__).parent / "page"
@@ -63,7 +63,7 @@ def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
             data=Markup(script_safe_json(data)),
             sheets=[Markup(base64.b64encode(sheet).decode("ascii")) for sheet in page["thumbnails"].sheets],
             classes=data["classes"],
-            crossing=_crossing(page["grouping"], data["classes"]),
+            crossing=_cross_tabulate(page["grouping"], data["classes"]),
             lossless=LOSSLESS,
         )
     )
@@ -80,7 +80,7 @@ def render_label_page(title: str) -> tuple[bytes, str]:
     html = (
         _environment()
         .get_template("label.html.j2")
-        .render(title=shown_text(title), version=__version__, style=Markup(style), script=Markup(script))
+        .render(title=escape_for_page(title), version=__version__, style=Markup(style), script=Markup(script))
     )
     policy = _policy(style, script, "connect-src 'self'; frame-ancestors 'none'")
     return html.encode("utf-8"), policy
@@ -98,7 +98,7 @@ def _environment() -> Environment:
     )
     environment.filters["number"] = lambda value: f"{value:,}"
     environment.filters["percent"] = lambda value: f"{value:.1f}"
-    environment.filters["shown"] = shown_text
+    environment.filters["shown"] = escape_for_page
     environment.filters["short"] = lambda value: f"{value:.4g}"
     return environment
 
@@ -205,7 +205,7 @@ def _policy(style: str, script: str, more: str = "img-src data:") -> str:
     )
 
 
-def _crossing(grouping: Grouping | None, classes: list[str]) -> list[tuple[str, list[int]]] | None:
+def _cross_tabulate(grouping: Grouping | None, classes: list[str]) -> list[tuple[str, list[int]]] | None:
     """Return the number of images of each class (row) in each group, or ``None`` if that is too large for a table."""
     if grouping is None or len(grouping.groups) > _WIDEST_TABLE or len(classes) > _WIDEST_TABLE:
         return None

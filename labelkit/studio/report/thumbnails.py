@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.commands.common.images.read import embedded_pixels
+from labelkit.commands.common.images.read import read_embedded_image
 from labelkit.data.datasets import ImageDataset
 from labelkit.files import read_bytes
 from labelkit.progress import Task, current_progress
@@ -46,7 +46,7 @@ _SHARPNESS = 2
 # Safety factor, because the images of a sample may be a little smaller than the others.
 _MARGIN = 1.08
 # Minimum share of images with a thumbnail in the earlier page for its sheets to be reused; else another size may fit.
-_LEAST_HELD = 0.8
+_MIN_HELD = 0.8
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Pictures:
         if self.source is None:
             return "not in the data set"
         row = int(self.rows[image]) if self.rows[image] >= 0 else None
-        pixels = embedded_pixels(
+        pixels = read_embedded_image(
             self.source, row, self.sha256[image], self.source.in_channels, least_side=_SHARPNESS * side
         )
         if isinstance(pixels, str):
@@ -146,7 +146,7 @@ def make_thumbnails(
                 sizes = [(side, quality)]
 
 
-def image_numbers(sha256: NDArray[np.uint8]) -> NDArray[np.uint64]:
+def compute_image_ids(sha256: NDArray[np.uint8]) -> NDArray[np.uint64]:
     """Return the first eight bytes of each (m, 32) digest as a uint64 that identifies the image across pages."""
     return np.ascontiguousarray(sha256[:, :8]).view("<u8").ravel()
 
@@ -159,8 +159,8 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
         max_size: maximum size of the new page.
 
     Returns:
-        The thumbnails, and the (k,) ``image_numbers`` of their images; ``None`` without such a page, or if some of its
-        images had no thumbnail.
+        The thumbnails, and the (k,) ``compute_image_ids`` of their images; ``None`` without such a page, or if some of
+        its images had no thumbnail.
     """
     try:
         text = read_bytes(page).decode()
@@ -184,13 +184,13 @@ def _extended(
     old: Thumbnails, earlier: NDArray[np.uint64], pictures: Pictures, order: Sequence[int], pool: ThreadPoolExecutor
 ) -> Thumbnails | None:
     """Reuse sheets whose images are all shown, and make the other thumbnails at the same size; ``None`` if too few."""
-    images, sheet_of = image_numbers(pictures.sha256), old.tiles // TILES
+    images, sheet_of = compute_image_ids(pictures.sha256), old.tiles // TILES
     dropped = np.unique(sheet_of[~np.isin(earlier, images)])  # the page must contain no image that is not shown
     kept = np.setdiff1d(np.arange(len(old.sheets)), dropped)
     usable = np.flatnonzero(np.isin(sheet_of, kept))
     numbers, first = np.unique(earlier[usable], return_index=True)
     there = np.isin(images, numbers)
-    if there.mean() < _LEAST_HELD:
+    if there.mean() < _MIN_HELD:
         return None
     rest = [image for image in order if not there[image]]
     with current_progress().task(f"thumbnails of {old.side} pixels", total=len(rest)) as task:

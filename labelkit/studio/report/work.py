@@ -12,21 +12,21 @@ from numpy.typing import NDArray
 from labelkit.algorithms.calibration import group_means
 from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.suggest.options import SuggestConfig
-from labelkit.commands.suggest.suggest import suggested_rows
-from labelkit.data.path_rule import escaped_path
+from labelkit.commands.suggest.suggest import choose_rows_to_label
+from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import LABEL_COLUMNS, PATH_COLUMNS
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.studio.label.actions import MOST_LETTERS
+from labelkit.studio.label.actions import MAX_LETTERS
 from labelkit.studio.report.groups import Grouping
-from labelkit.studio.report.images import ShownImages, shown_text
+from labelkit.studio.report.images import ShownImages, escape_for_page
 
 SUGGESTED, CHOICES = 30, 5
 # For groups without a calibrated confidence: the margin from which an image is no longer doubtful.
 _DOUBTFUL_MARGIN = 0.1
 
 
-def work_data(
+def build_labeling_data(
     store: EmbeddingStore,
     images: ShownImages,
     grouping: Grouping | None,
@@ -39,10 +39,10 @@ def work_data(
         store: the store.
         images: the images of the page.
         grouping: groups, or None.
-        choices: likely groups of each image, see ``likely_groups``.
-        suggested: see ``suggested_images``; empty if the page requests them from a server.
+        choices: likely groups of each image, see ``find_likely_groups``.
+        suggested: see ``list_suggested_images``; empty if the page requests them from a server.
     """
-    paths = {place: escaped_path(store.sample_ids[int(row)]) for place, row in enumerate(images.rows)}
+    paths = {place: escape_path(store.sample_ids[int(row)]) for place, row in enumerate(images.rows)}
     return {
         "mode": "file",
         # key under which the browser stores the work, so that other images or groups start afresh
@@ -52,13 +52,13 @@ def work_data(
         "perImage": choices.shape[1],
         "suggested": [list(one) for one in suggested],
         "doubtful": _DOUBTFUL_MARGIN if grouping is None or grouping.decided is None else grouping.decided["limit"],
-        "mostLetters": MOST_LETTERS,
+        "mostLetters": MAX_LETTERS,
         "pathColumns": PATH_COLUMNS,
         "labelColumns": LABEL_COLUMNS,
     }
 
 
-def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
+def find_likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
     """Return likely groups of each image, (m, c) int16, -1 = none: its own, then those with the nearest means.
 
     Args:
@@ -83,7 +83,7 @@ def likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: 
     return found
 
 
-def suggested_images(
+def list_suggested_images(
     store: EmbeddingStore,
     images: ShownImages,
     grouping: Grouping | None,
@@ -104,7 +104,9 @@ def suggested_images(
     result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
     config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)
     try:
-        chosen = suggested_rows(config, store, images.rows, given, skipped)
+        chosen = choose_rows_to_label(config, store, images.rows, given, skipped)
     except DatasetError:  # every image has a label
         return ()
-    return tuple((int(place), shown_text(reason)) for place, reason in zip(chosen.places, chosen.reasons, strict=True))
+    return tuple(
+        (int(place), escape_for_page(reason)) for place, reason in zip(chosen.places, chosen.reasons, strict=True)
+    )

@@ -10,7 +10,7 @@ import numpy as np
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.models.inference import InferenceNetwork
-from labelkit.training.inputs import HeldOut
+from labelkit.training.inputs import HeldOutImages
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 
 
@@ -22,7 +22,7 @@ class ClassificationMonitor(Monitor):
         class_order: class of the data set for each column of the classifier; further columns have none.
     """
 
-    def __init__(self, held_out: HeldOut | None, class_order: Sequence[int]) -> None:
+    def __init__(self, held_out: HeldOutImages | None, class_order: Sequence[int]) -> None:
         self._held_out = held_out
         self._column = {label: column for column, label in enumerate(class_order)}
         self._best = 0.0

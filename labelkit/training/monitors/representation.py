@@ -12,7 +12,7 @@ from labelkit.algorithms.feature_probes import knn_votes
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import majority_accuracy
-from labelkit.training.inputs import HeldOut
+from labelkit.training.inputs import HeldOutImages
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 
 MAX_TABLE = 50_000_000
@@ -36,7 +36,7 @@ class RepresentationMonitor(Monitor):
         self,
         rows: NDArray[np.int64],
         truth: NDArray[np.int64],
-        held_out: HeldOut | None,
+        held_out: HeldOutImages | None,
         *,
         num_classes: int,
         k: int = 10,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labelkit.formatting import percent
 from labelkit.metrics.retrieval import score_retrieval
-from labelkit.training.inputs import HeldOut
+from labelkit.training.inputs import HeldOutImages
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.training.monitors.representation import describe_groups, group_scores, representation_table
 
@@ -32,7 +32,7 @@ class RetrievalMonitor(Monitor):
     compares_with_start: ClassVar[bool] = True
 
     def __init__(
-        self, rows: NDArray[np.int64], truth: NDArray[np.int64], held_out: HeldOut | None, ks: Sequence[int]
+        self, rows: NDArray[np.int64], truth: NDArray[np.int64], held_out: HeldOutImages | None, ks: Sequence[int]
     ) -> None:
         self._known = rows[truth[rows] >= 0]
         self._truth = truth
@@ -46,7 +46,7 @@ class RetrievalMonitor(Monitor):
         metrics |= found
         if embeddings is None:
             return metrics
-        return metrics | {"similarity_sd": similarity_spread(embeddings)}
+        return metrics | {"similarity_sd": compute_similarity_spread(embeddings)}
 
     def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score the pooled features of the backbone, since the embedding layer starts from random weights."""
@@ -99,7 +99,7 @@ class RetrievalMonitor(Monitor):
         )
 
 
-def similarity_spread(embeddings: NDArray[np.float32]) -> float:
+def compute_similarity_spread(embeddings: NDArray[np.float32]) -> float:
     """Return the standard deviation of cosines between at most 1,000 different embeddings, evenly chosen."""
     step = -(-len(embeddings) // 1000)
     unit = embeddings[::step].astype(np.float64)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.labels import labels_to_use, with_labels
+from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
@@ -22,7 +22,7 @@ def write(path: Path, *lines: str, header: str = "path,label") -> Path:
 
 
 def used(store: EmbeddingStore, option: Path, **options: Any) -> dict[str, str]:
-    given = labels_to_use(option, store, np.arange(store.n), **options)
+    given = choose_usable_labels(option, store, np.arange(store.n), **options)
     return {
         store.sample_ids[row]: given.class_names[given.labels[row]] for row in np.flatnonzero(given.labeled).tolist()
     }
@@ -76,7 +76,7 @@ def test_the_file_wins_over_the_store_and_differences_are_counted(
 
 def test_shown_labels_are_all_of_the_store_and_those_of_the_file(make_store: Any, tmp_path: Path) -> None:
     store = make_store(np.eye(4), labels=[0, 1, 0, -1], labeled=[1, 0, 0, 0])
-    seen = with_labels(store, write(tmp_path / "a.csv", "0002.png,owl", "0003.png,class-1"))
+    seen = override_store_labels(store, write(tmp_path / "a.csv", "0002.png,owl", "0003.png,class-1"))
 
     assert seen.class_names == ("class-0", "class-1", "owl")
     assert seen.labels is not None
@@ -93,7 +93,7 @@ def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: 
     with pytest.raises(StoreError, match="not labels"):
         used(plain, Path("k-means"))
     with pytest.raises(ConfigError, match="requires --labels FILE"):
-        labels_to_use(None, plain, np.arange(plain.n), label_column="kind")
+        choose_usable_labels(None, plain, np.arange(plain.n), label_column="kind")
 
 
 def test_embed_takes_labels_and_folders_are_no_classes_then(labelkit: Labelkit, photos: Path, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_label_is_of_the_class_of_the_store_whatever_its_spelling(
     embed(labelkit, tmp_path / "set", tmp_path / "a.h5", "--label-split", "given")
     path = write(tmp_path / "known.csv", "1.0/01.png,caf\u00e9", "1.0/02.png,1", "1.0/03.png,1.0")
     store = open_store(tmp_path / "a.h5")
-    given = labels_to_use(path, store, np.arange(store.n))
+    given = choose_usable_labels(path, store, np.arange(store.n))
     assert given.class_names == names
     assert given.labels[[store.sample_ids.index(f"1.0/0{i}.png") for i in (1, 2, 3)]].tolist() == [1, 0, 0]
 

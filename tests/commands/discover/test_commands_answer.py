@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.few_label_classifier import RowClassifier
-from labelkit.algorithms.unlabeled_classes import UnlabeledGroups
+from labelkit.algorithms.few_label_classifier import RefittableClassifier
+from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate
 from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover import calibrate as calibrate_module
 from labelkit.commands.discover import categories
 from labelkit.commands.discover.answer import COLUMNS, answer_images
-from labelkit.commands.discover.calibrate import calibrate, hidden_label_evidence, labeled_evidence
+from labelkit.commands.discover.calibrate import calibrate, collect_hidden_label_evidence, collect_labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
-from labelkit.commands.discover.label_weights import without_corrections
+from labelkit.commands.discover.label_weights import drop_low_weight_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.commands.evaluate.predictions import evaluate_answer
@@ -103,7 +103,7 @@ def test_embeddings_that_are_never_negative_count_by_their_square_roots(
 def test_groups_count_by_the_evidence_for_them_unless_they_are_said_to_be_there(
     build: Build, monkeypatch: pytest.MonkeyPatch, new_classes: str, weight: float
 ) -> None:
-    monkeypatch.setattr(UnlabeledGroups, "group_weight", 0.01)
+    monkeypatch.setattr(UnlabeledGroupEstimate, "group_weight", 0.01)
     store = build(0.3, clustered=False)
     groups = discover_categories(DiscoverCategoriesConfig(index=store.path, new_classes=new_classes)).to_json()
     answer(store)
@@ -152,9 +152,9 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
     truth = np.arange(200) % 5
     features = (np.eye(5)[truth] + rng.normal(0, 0.45, (200, 5))).astype(np.float32)
     labels = np.where(np.arange(200) < 60, truth, -1)
-    judge, groups = RowClassifier(features, labels), np.arange(5)
+    judge, groups = RefittableClassifier(features, labels), np.arange(5)
 
-    evidence = hidden_label_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
+    evidence = collect_hidden_label_evidence(judge, labels, truth, groups, 0.0, min_size=1, seed=0)
 
     assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
     found = calibrate(evidence)
@@ -188,8 +188,8 @@ def test_rows_of_a_hidden_class_are_named_wrongly_where_there_is_no_new_group(rn
     features = (np.eye(5)[truth] + rng.normal(0, 0.2, (200, 5))).astype(np.float32)
     labels = np.where(np.arange(200) < 60, truth, -1)
 
-    evidence = hidden_label_evidence(
-        RowClassifier(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0
+    evidence = collect_hidden_label_evidence(
+        RefittableClassifier(features, labels), labels, truth, np.arange(5), 0.1, min_size=1, seed=0
     )
 
     assert evidence is not None
@@ -202,7 +202,7 @@ def test_a_hidden_class_is_right_where_the_others_of_it_are_in_the_same_new_grou
     shares = np.array([[0.1, 0.9, 0], [0.2, 0.8, 0], [0.3, 0.7, 0], [0.9, 0.1, 0], [0.8, 0.1, 0.1]])
     groups = np.array([4, -1, -1])  # the class of the first group; the others are new
 
-    found = labeled_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
+    found = collect_labeled_evidence(shares, groups, np.array([7, 7, 7, 4, -1]))
 
     assert found.correct.tolist() == [1, 1, 1, 1]
     assert found.of_new.tolist() == [True, True, True, False]
@@ -599,7 +599,7 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
 def test_labels_that_count_for_less_than_half_are_left_out_but_where_a_class_has_no_others() -> None:
     labels, weights = np.array([0, 0, 1, 1, -1, 2]), np.array([1, 0.4, 0.1, 0.2, 1, 0.5])
 
-    assert without_corrections(labels, weights).tolist() == [0, -1, 1, 1, -1, 2]
+    assert drop_low_weight_labels(labels, weights).tolist() == [0, -1, 1, 1, -1, 2]
 
 
 def test_labels_that_count_are_hidden_before_corrections_which_groups_are_made_without(
@@ -615,9 +615,9 @@ def test_labels_that_count_are_hidden_before_corrections_which_groups_are_made_w
         "build_hierarchy",
         lambda rows, kept, generator: (seen.append(kept), make(rows, kept, generator=generator))[1],
     )
-    judge = RowClassifier(features, labels, weights)
+    judge = RefittableClassifier(features, labels, weights)
 
-    evidence = hidden_label_evidence(judge, labels, truth, np.arange(5), 0.0, min_size=1, seed=0)
+    evidence = collect_hidden_label_evidence(judge, labels, truth, np.arange(5), 0.0, min_size=1, seed=0)
 
     assert evidence.weights.sum() == pytest.approx(evidence.num_labels)
     assert all((kept[30:] == -1).all() and (kept[:30] >= 0).any() for kept in seen)

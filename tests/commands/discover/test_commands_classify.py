@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.algorithms.few_label_classifier import ALPHA, OWN_GROUP, RowClassifier, check_hidden_labels
+from labelkit.algorithms.few_label_classifier import ALPHA, OWN_GROUP, RefittableClassifier, check_hidden_labels
 from sklearn.linear_model import LogisticRegression
 
 
@@ -15,7 +15,7 @@ def test_regression_in_the_span_of_all_labels_is_that_of_all_dimensions(rng: np.
     moved = features - features.mean(axis=0)
     moved *= 10 / np.sqrt((moved**2).sum(axis=1).mean())
     peer = LogisticRegression(C=10, tol=1e-8, max_iter=2000).fit(moved[:9], some[:9])
-    judge = RowClassifier(features, every)
+    judge = RefittableClassifier(features, every)
 
     found = judge.class_shares(some, np.arange(3))
     rule = judge.classifier(some, np.arange(3))
@@ -29,7 +29,7 @@ def test_shares_are_regression_times_diffusion_and_group_that_flow(rng: np.rando
     truth, ids = np.arange(40) % 2, rng.integers(0, 2, 40)
     features = (np.eye(2, 5)[truth] + rng.normal(0, 0.4, (40, 5))).astype(np.float32)
     labels = np.where(np.arange(40) < 2 * per_class, truth, -1)
-    judge = RowClassifier(features, labels)
+    judge = RefittableClassifier(features, labels)
     graph, known = judge.graph.toarray(), labels >= 0
     seeds = np.eye(2)[truth] * known[:, None]
     reached = np.linalg.solve(np.eye(40) - 0.9 * graph, 0.1 * seeds)
@@ -52,7 +52,7 @@ def test_new_group_takes_the_rows_that_fit_no_class(rng: np.random.Generator) ->
     labels = np.full(60, -1)
     labels[[0, 1, 20, 21]] = [0, 0, 1, 1]
 
-    shares = RowClassifier(features, labels).shares(labels, truth, np.array([0, 1, -1]))
+    shares = RefittableClassifier(features, labels).shares(labels, truth, np.array([0, 1, -1]))
 
     assert (shares.argmax(axis=1) == truth).all()
     np.testing.assert_allclose(shares.sum(axis=1), 1)
@@ -63,14 +63,14 @@ def test_row_of_zeros_is_judged_too(rng: np.random.Generator) -> None:
     features[9] = 0
     labels = np.array([0, 0, 1, 1, -1, -1, -1, -1, -1, -1])
 
-    assert np.isfinite(RowClassifier(features, labels).shares(labels)).all()
+    assert np.isfinite(RefittableClassifier(features, labels).shares(labels)).all()
 
 
 def test_groups_alone_are_named_without_any_label(rng: np.random.Generator) -> None:
     groups = np.arange(30) % 3
     features = (np.eye(3)[groups] + rng.normal(0, 0.1, (30, 3))).astype(np.float32)
     labels = np.full(30, -1)
-    judge, classes = RowClassifier(features, labels), np.full(3, -1)
+    judge, classes = RefittableClassifier(features, labels), np.full(3, -1)
 
     shares = judge.shares(labels, groups, classes)
 
@@ -83,6 +83,6 @@ def test_each_label_of_a_class_with_two_is_hidden_once(rng: np.random.Generator)
     features = (np.eye(4)[truth] + rng.normal(0, 0.1, (40, 4))).astype(np.float32)
     labels = np.where(np.arange(40) < 12, truth, -1)
 
-    right = check_hidden_labels(RowClassifier(features, labels), labels, rng)
+    right = check_hidden_labels(RefittableClassifier(features, labels), labels, rng)
 
     assert right.tolist() == [True] * 12

@@ -9,13 +9,13 @@ import pytest
 from labelkit.algorithms import few_label_classifier as classify
 from labelkit.algorithms.answer_rule import (
     AnswerRule,
-    LinearShares,
+    LinearSoftmaxClassifier,
     blend_classifier,
-    group_rule,
-    nearest_mean_classifier,
+    build_nearest_mean_classifier,
+    build_nearest_mean_rule,
 )
 from labelkit.algorithms.confidences import Temperatures
-from labelkit.algorithms.few_label_classifier import RowClassifier
+from labelkit.algorithms.few_label_classifier import RefittableClassifier
 
 NO_CLASS = np.zeros(0, dtype=np.int64)
 
@@ -32,18 +32,18 @@ def test_an_image_near_the_mean_of_a_group_begins_as_a_stored_row_of_it_does(
     labels = np.where((ids < num_classes) & (np.arange(60) < 24), ids, -1)
     class_of_group = np.arange(6)
     class_of_group[num_classes:] = -1
-    judge = RowClassifier(features, labels)
+    judge = RefittableClassifier(features, labels)
     shares = judge.shares(labels, ids, class_of_group, group_weight=weight)
 
     rule = judge.rule(labels, ids, class_of_group, shares, group_weight=weight)
-    found = rule.predict_shares(features, features)
+    found = rule.predict_probabilities(features, features)
 
     np.testing.assert_allclose(found[labels < 0], shares[labels < 0], atol=2e-4)
 
 
 def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> AnswerRule:
     """A rule whose start is the same for all images: the softmax of the biases."""
-    start = LinearShares(np.zeros((len(biases), 2), dtype=np.float32), np.array(biases))
+    start = LinearSoftmaxClassifier(np.zeros((len(biases), 2), dtype=np.float32), np.array(biases))
     return AnswerRule(
         class_of_group=np.array([0, -1]),
         unit_rows=True,
@@ -97,7 +97,7 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     features = (np.eye(3)[ids] + rng.normal(0, 0.3, (60, 3))).astype(np.float32)
     features = np.abs(features) if positive else features
     labels = np.where((ids < 2) & (np.arange(60) < 24), ids, -1)
-    judge, class_of_group = RowClassifier(features, labels), np.array([0, 1, -1])
+    judge, class_of_group = RefittableClassifier(features, labels), np.array([0, 1, -1])
     shares = judge.shares(labels, ids, class_of_group)
     rule = replace(judge.rule(labels, ids, class_of_group, shares, group_weight=0.7), square_roots=positive)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
@@ -106,7 +106,9 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
 
     assert found is not None
     assert found.temperatures == Temperatures(0.6, 1.3)
-    np.testing.assert_array_equal(found.predict_shares(features, features), rule.predict_shares(features, features))
+    np.testing.assert_array_equal(
+        found.predict_probabilities(features, features), rule.predict_probabilities(features, features)
+    )
     assert (found.alpha, found.unit_rows, found.square_roots) == (classify.ALPHA, False, positive)
     assert (found.group_weight, found.own_group) == (0.7, classify.OWN_GROUP)
     kept["rule_settings"] = kept["rule_settings"][:3]
@@ -142,7 +144,7 @@ def test_square_roots_count_whatever_the_length_of_an_image() -> None:
 
 def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
     features = np.array([[1, 0], [0, 1], [0.1, 1]], dtype=np.float32)
-    rule = group_rule(features, np.array([0, 2, 2]), np.array([False, True, True]), scaled=False)
+    rule = build_nearest_mean_rule(features, np.array([0, 2, 2]), np.array([False, True, True]), scaled=False)
 
     found = rule.predict(np.array([[0.9, 0.2], [0.2, 0.9]], dtype=np.float32), features)
 
@@ -153,7 +155,7 @@ def test_groups_name_the_nearest_mean_without_a_confidence() -> None:
 def test_the_nearest_mean_has_the_posterior_of_spherical_groups(rng: np.random.Generator) -> None:
     images, means = rng.normal(size=(5, 3)), np.array([[0, 0, 1], [np.nan] * 3, [1, 2, 0]])
 
-    shares = nearest_mean_classifier(means, 0.4)(images.astype(np.float32))
+    shares = build_nearest_mean_classifier(means, 0.4)(images.astype(np.float32))
 
     distances = np.square(images[:, None] - means[None, [0, 2]]).sum(axis=2)
     densities = np.exp(-distances / 0.8)

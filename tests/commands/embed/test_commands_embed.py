@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.common.initialize import describe_weights
-from labelkit.commands.common.networks import run_network
+from labelkit.commands.common.networks import load_run_network
 from labelkit.commands.embed.embed import embed_images
 from labelkit.errors import DatasetError, OutputExistsError
 from labelkit.models.inference import BackboneNetwork
@@ -21,7 +21,7 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.progress import SilentProgress, Task, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
-from labelkit.training.compute_device import compute_device, images_at_once
+from labelkit.training.compute_device import compute_device, default_batch_size
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -80,7 +80,7 @@ def test_usable_labels_and_old_classes_are_those_of_the_run(embedded: Path, trai
 
 @pytest.mark.slow
 def test_rows_are_what_the_runs_network_makes_of_the_pictures(embedded: Path, photos: Path, trained: Path) -> None:
-    model = run_network(trained)
+    model = load_run_network(trained)
     spec = model.network.input_spec
     pixels = [np.asarray(Image.open(photos / "ant" / f"{i:02d}.png").convert("RGB")) for i in range(3)]
     images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
@@ -236,7 +236,7 @@ def test_a_dry_run_tells_the_plan_and_writes_nothing(
     assert plan["config"]["out"] == str(tmp_path / "x.h5")
     assert plan["parameters"] > 0
     assert plan["estimated_minutes"] >= 0
-    assert plan["batch_size"] == images_at_once(compute_device("auto"))
+    assert plan["batch_size"] == default_batch_size(compute_device("auto"))
     assert plan["memory_mib"] > 0
     assert all(f"\n{name} " in shown for name in EmbedConfig.model_fields)
     assert list(tmp_path.iterdir()) == []
@@ -303,7 +303,7 @@ def test_images_that_show_next_to_nothing_are_said_once_with_the_reason(
 def test_a_network_that_gives_no_numbers_makes_no_store(
     labelkit: Any, photos: Path, trained: Path, tmp_path: Path
 ) -> None:
-    state = run_network(trained).network.state_dict()
+    state = load_run_network(trained).network.state_dict()
     backbone = {name.removeprefix("backbone."): value for name, value in state.items() if name.startswith("backbone.")}
     save_file({name: torch.full_like(value, 1e38) for name, value in backbone.items()}, tmp_path / "huge.safetensors")
     words = ("--dataset", photos, "--backbone", "vit_nano_p8_32", "--weights", tmp_path / "huge.safetensors")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from huggingface_hub import constants
 from labelkit.cli.main import main
-from labelkit.commands.common.networks import recorded_network
+from labelkit.commands.common.networks import load_recorded_network
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights import published
 from labelkit.models.weights.published import buildable_name, recorded_name
@@ -43,7 +43,7 @@ def test_best_network_at_hand_embeds_and_is_found_again(
     )
     model = open_store(out).model
     assert model.source == " + ".join(published.PACKAGES[number].source for number in (0, 2))
-    assert recorded_network(model, None).identity({}).differences(model) == []
+    assert load_recorded_network(model, None).identity({}).differences(model) == []
 
 
 def test_images_are_prepared_as_the_store_says_when_the_default_has_changed_since(
@@ -55,7 +55,7 @@ def test_images_are_prepared_as_the_store_says_when_the_default_has_changed_sinc
     model = open_store(out).model
     old = replace(model, preprocess={**model.preprocess, "resize_ratio": 1.25})
 
-    found = recorded_network(old, None)
+    found = load_recorded_network(old, None)
 
     assert found.view.resize_ratio == 1.25
     assert found.identity({}).differences(old) == []
@@ -96,7 +96,7 @@ def test_weights_of_a_file_are_not_called_published_ones(pictures: Path, tmp_pat
 
     model = open_store(out).model
     assert (model.name, model.source) == ("resnet18 (prepared like .a1_in1k)", "mine.safetensors")
-    assert recorded_network(model, None).identity({}).differences(model) == []
+    assert load_recorded_network(model, None).identity({}).differences(model) == []
 
 
 def test_weights_with_the_digest_of_published_ones_have_their_name() -> None:

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.common import onnx_export
-from labelkit.commands.common.networks import embedding_network
-from labelkit.commands.common.onnx_export import NotExported, cache_onnx, onnx_bytes
-from labelkit.commands.common.onnx_session import DECODER, onnx_embeddings, preprocess_image
+from labelkit.commands.common.networks import build_embedding_network
+from labelkit.commands.common.onnx_export import OnnxExportError, cache_onnx, export_onnx_bytes
+from labelkit.commands.common.onnx_session import DECODER, embed_with_onnx, preprocess_image
 from labelkit.commands.embed.embed import embed_images
 from labelkit.data.loaders import EvalLoader
 from labelkit.data.registry import load_dataset
@@ -60,7 +60,7 @@ def test_pixels_need_neither_torch_nor_a_cache(photos: Path, own_cache: Path, tm
     embed_images(EmbedConfig(dataset=str(photos), split="all", backbone="pixels", out=tmp_path / "s.h5"))
     store = open_store(tmp_path / "s.h5")
 
-    found = onnx_embeddings(load_dataset(str(photos), data_root=photos), store.model)
+    found = embed_with_onnx(load_dataset(str(photos), data_root=photos), store.model)
 
     assert found is not None
     np.testing.assert_array_equal(found[0], store.embeddings)
@@ -79,7 +79,7 @@ def kept(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, 
         patch.setenv("LABELKIT_CACHE", str(folder / "cache"))
         patch.setenv("LABELKIT_ONNX", "1")
         embed_images(config)
-        cache_onnx(embedding_network(config, 3).network, open_store(folder / "s.h5").model)
+        cache_onnx(build_embedding_network(config, 3).network, open_store(folder / "s.h5").model)
     return folder / "s.h5", folder / "cache"
 
 
@@ -99,7 +99,7 @@ def test_kept_network_gives_the_rows_of_the_store_and_names_what_it_cannot_read(
     (tmp_path / "2a.png").write_text("no image")
     store = open_store(use_kept[0])
 
-    found = onnx_embeddings(load_dataset(str(tmp_path), data_root=tmp_path), store.model)
+    found = embed_with_onnx(load_dataset(str(tmp_path), data_root=tmp_path), store.model)
 
     assert found is not None
     rows, kept_rows, bad = found
@@ -135,7 +135,7 @@ def test_a_file_of_the_cache_that_changed_is_not_used(
         (tmp_path / "onnx" / path.name).write_bytes(path.read_bytes()[: None if path.suffix == ".json" else -1])
     monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path))
 
-    found = onnx_embeddings(load_dataset(str(photos), data_root=photos), open_store(use_kept[0]).model)
+    found = embed_with_onnx(load_dataset(str(photos), data_root=photos), open_store(use_kept[0]).model)
 
     assert found is None
 
@@ -152,5 +152,7 @@ def test_a_network_that_the_run_time_cannot_run_is_not_exported(monkeypatch: pyt
 
     monkeypatch.setattr(torch.onnx, "export", lambda *args, **options: args[2].write_bytes(b"model"))
     monkeypatch.setattr(onnx_export, "OnnxNetwork", Refuses)
-    with pytest.raises(NotExported, match="cannot run it: INVALID_ARGUMENT : Got: 7 Expected: 2 Please fix the model"):
-        onnx_bytes(BackboneNetwork("smallcnn", seed=0))
+    with pytest.raises(
+        OnnxExportError, match="cannot run it: INVALID_ARGUMENT : Got: 7 Expected: 2 Please fix the model"
+    ):
+        export_onnx_bytes(BackboneNetwork("smallcnn", seed=0))

@@ -4,19 +4,19 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from labelkit.commands.evaluate.predictions import classes_of_predictions
+from labelkit.commands.evaluate.predictions import find_prediction_classes
 
 
 def test_known_group_keeps_its_class_even_if_another_fits_better() -> None:
     # group 0 is named 0 but holds class 1 only; group 1 is new and may have class 2, not class 1 that is taken
-    found = classes_of_predictions([1, 1, 1, 2, 0], [0, 0, 0, 2, 2], [0, 1, -1])
+    found = find_prediction_classes([1, 1, 1, 2, 0], [0, 0, 0, 2, 2], [0, 1, -1])
     np.testing.assert_array_equal(found, [0, 1, 2])
 
 
 def test_new_groups_are_matched_as_the_best_permutation_does(rng: np.random.Generator) -> None:
     labels, groups = rng.integers(0, 6, 60), rng.integers(0, 6, 60)
     named = np.array([2, -1, 0, -1, -1, -1])
-    found = classes_of_predictions(labels, groups, named)
+    found = find_prediction_classes(labels, groups, named)
     free = (1, 3, 4, 5)
     best = max(
         sum(((groups == group) & (labels == label)).sum() for group, label in zip(free, order, strict=True))
@@ -28,13 +28,13 @@ def test_new_groups_are_matched_as_the_best_permutation_does(rng: np.random.Gene
 
 
 def test_surplus_new_group_has_no_class() -> None:
-    assert classes_of_predictions([0, 1, 1, 1], [0, 1, 1, 2], [0, -1, -1]).tolist() == [0, 1, -1]
+    assert find_prediction_classes([0, 1, 1, 1], [0, 1, 1, 2], [0, -1, -1]).tolist() == [0, 1, -1]
 
 
 def test_without_a_free_class_new_groups_are_wrong() -> None:
-    assert classes_of_predictions([0, 0], [0, 1], [0, -1]).tolist() == [0, -1]
+    assert find_prediction_classes([0, 0], [0, 1], [0, -1]).tolist() == [0, -1]
 
 
 def test_a_group_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match="below num_clusters=1"):
-        classes_of_predictions([0, 1], [0, 1], [0])
+        find_prediction_classes([0, 1], [0, 1], [0])

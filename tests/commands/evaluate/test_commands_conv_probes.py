@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from labelkit.commands.evaluate.probes import ConvProbe, choose_pooling, collect_outputs, probed_layers
+from labelkit.commands.evaluate.probes import ConvProbe, choose_pooling, collect_outputs, find_probed_layers
 from labelkit.models.backbones.convnets import _ALEXNET, AlexNet
 
 
@@ -30,7 +30,7 @@ def test_small_maps_are_not_pooled_and_large_ones_as_far_as_can_be() -> None:
 def test_an_alexnet_has_five_probed_layers_with_its_published_maps() -> None:
     with torch.device("meta"):  # shapes alone: its wide layers have 50 million weights
         network, images = AlexNet(_ALEXNET, 224, 3).eval(), torch.zeros(1, 3, 224, 224)
-    layers = probed_layers(network)
+    layers = find_probed_layers(network)
     assert all(isinstance(layer, torch.nn.ReLU) for layer in layers.values())
     with torch.no_grad(), collect_outputs(list(layers.values())) as maps:
         network(images)

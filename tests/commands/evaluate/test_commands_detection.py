@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from labelkit.commands.evaluate.detection import Updates, train_detector
+from labelkit.commands.evaluate.detection import UpdateSchedule, train_detector
 from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.registry import load_dataset
 from labelkit.models.inference import BackboneNetwork
@@ -55,7 +55,7 @@ def test_pycocotools_is_asked_for(labelkit: Any, root: Path, monkeypatch: pytest
 
 
 def test_the_learning_rate_rises_and_drops_as_published() -> None:
-    updates = Updates.for_images(EvaluateDetectionConfig(batch_size=16, epochs=12), 16_000)
+    updates = UpdateSchedule.for_images(EvaluateDetectionConfig(batch_size=16, epochs=12), 16_000)
     assert updates == (12_000, 500, (9000, 11_000))
     assert updates.factor(0) == pytest.approx(1 / 500)
     assert [updates.factor(step) for step in (499, 8999, 9000, 11_000)] == pytest.approx([1, 1, 0.1, 0.01])

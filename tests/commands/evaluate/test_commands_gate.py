@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.gate import judge, matching_scores, named_scores
+from labelkit.commands.common.gate import collect_scores_by_name, find_matching_scores, judge
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.options.gate import GateConfig
@@ -105,14 +105,14 @@ def test_scores_are_named_as_in_the_json_and_means_stand_for_seeds() -> None:
         "scores": [{"result": "head", "split": "test", "rows": 3, "nmi": 0.7}],
     }
 
-    assert named_scores(values) == {"recall.1": 0.5, "mean_iou": 0.4, "head/test/nmi": 0.7}
+    assert collect_scores_by_name(values) == {"recall.1": 0.5, "mean_iou": 0.4, "head/test/nmi": 0.7}
 
 
 def test_of_groups_of_classes_the_bare_name_means_all_of_them() -> None:
     scores = {"all/accuracy": 0.9, "few/accuracy": 0.2}
 
-    assert matching_scores("accuracy", scores) == ["all/accuracy"]
-    assert matching_scores("few/accuracy", scores) == ["few/accuracy"]
+    assert find_matching_scores("accuracy", scores) == ["all/accuracy"]
+    assert find_matching_scores("few/accuracy", scores) == ["few/accuracy"]
 
 
 def test_every_evaluate_command_has_the_gate() -> None:

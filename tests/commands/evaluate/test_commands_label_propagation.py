@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from labelkit.commands.evaluate.tracking import propagate_masks, stretch_shares
+from labelkit.commands.evaluate.tracking import propagate_masks, rescale_masks
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -52,4 +52,4 @@ def test_a_patch_that_moves_takes_its_mask_along() -> None:
 
 def test_shares_are_stretched_for_each_object() -> None:
     shares = torch.tensor([[0.2, 0.5], [0.4, 0.5], [0.3, 0.5]])
-    torch.testing.assert_close(stretch_shares(shares), torch.tensor([[0.0, 0.5], [1.0, 0.5], [0.5, 0.5]]))
+    torch.testing.assert_close(rescale_masks(shares), torch.tensor([[0.0, 0.5], [1.0, 0.5], [0.5, 0.5]]))

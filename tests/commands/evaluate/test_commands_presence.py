@@ -94,8 +94,8 @@ def test_the_layer_is_trained_as_a_loop_trains_it(corners: ImageDataset, monkeyp
 
     monkeypatch.setattr(presence, "PresenceHead", Kept)
     batches: list[Any] = []
-    endless = presence._endless
-    monkeypatch.setattr(presence, "_endless", lambda *args: (batches.append(b) or b for b in endless(*args)))
+    endless = presence._repeat_batches
+    monkeypatch.setattr(presence, "_repeat_batches", lambda *args: (batches.append(b) or b for b in endless(*args)))
     monkeypatch.setattr(presence, "_HALVING_STEPS", 5)
     monkeypatch.setattr(presence, "_SCALES", (1.0, 1.0))
     monkeypatch.setattr(presence, "_WEIGHT_DECAY", 0.01)

@@ -157,13 +157,13 @@ def test_with_a_cache_only_new_images_are_read_and_nothing_else_is_found(
         (copied / name).rename(later / name)
     out, cache = tmp_path / "duplicates.csv", tmp_path / "cache.npz"
     read: list[str] = []
-    pixels = stored_images.embedded_pixels
+    pixels = stored_images.read_embedded_image
 
     def note(files: Any, there: int, *rest: Any) -> Any:
         read.append(files.sample_ids[there])
         return pixels(files, there, *rest)
 
-    monkeypatch.setattr(stored_images, "embedded_pixels", note)
+    monkeypatch.setattr(stored_images, "read_embedded_image", note)
 
     def found(**options: Any) -> bytes:
         read.clear()
@@ -322,7 +322,7 @@ def test_labels_filled_in_for_novel_images_are_taken(answered: Path, tmp_path: P
 def test_rows_that_were_not_answered_together_are_listed_too(
     tmp_path: Path, rng: np.random.Generator, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("labelkit.commands.discover.grouping.MOST_TOGETHER", 100)
+    monkeypatch.setattr("labelkit.commands.discover.grouping.MAX_TOGETHER", 100)
     classes = np.arange(240) % 3
     np.save(tmp_path / "rows.npy", (3 * np.eye(8)[classes] + rng.normal(0, 0.5, (240, 8))).astype(np.float32))
     index, labels = tmp_path / "rows.h5", tmp_path / "known.csv"
@@ -351,7 +351,7 @@ def test_groups_without_a_label_take_turns(tmp_path: Path, colors: Path, labelki
     colors_of = [int(row["path"][:2]) % 3 for row in read_table(tmp_path / "novel.csv")]
     assert sorted(colors_of[:10]) == [1] * 5 + [2] * 5
     # two known images keep their places, the third group does not wait for all of the first
-    order = novel._in_turns(np.arange(11), ["", *["a"] * 7, "", *["b"] * 2])
+    order = novel._interleave_groups(np.arange(11), ["", *["a"] * 7, "", *["b"] * 2])
     assert order.tolist() == [0, 1, 2, 3, 4, 5, 9, 10, 8, 6, 7]
 
 

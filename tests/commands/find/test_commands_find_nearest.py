@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from labelkit.commands.find.nearest import nearest_others
+from labelkit.commands.find.nearest import find_nearest_other_embeddings
 
 
 @pytest.mark.parametrize("some", [False, True])
@@ -14,7 +14,7 @@ def test_neighbors_are_those_of_a_plain_loop(some: bool) -> None:
     rows[7] = 0
     among = np.arange(50) % 3 > 0 if some else None
 
-    cosines, places = nearest_others(rows, 4, "near", among)
+    cosines, places = find_nearest_other_embeddings(rows, 4, "near", among)
 
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-9)
     for row in range(50):
@@ -29,12 +29,12 @@ def test_neighbors_are_those_of_a_plain_loop(some: bool) -> None:
 
 
 def test_equal_rows_are_neighbors_but_never_their_own() -> None:
-    cosines, places = nearest_others(np.ones((30, 3), dtype=np.float32), 5, "near")
+    cosines, places = find_nearest_other_embeddings(np.ones((30, 3), dtype=np.float32), 5, "near")
     assert (places != np.arange(30)[:, None]).all()
     assert cosines == pytest.approx(1)
 
 
 def test_fewer_rows_than_asked_for_leave_gaps() -> None:
-    cosines, places = nearest_others(np.eye(3, dtype=np.float32), 4, "near")
+    cosines, places = find_nearest_other_embeddings(np.eye(3, dtype=np.float32), 4, "near")
     assert sorted(places[0].tolist()) == [-1, -1, 1, 2]
     assert np.isnan(cosines[0]).sum() == 2

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.match.options import MatchConfig
-from labelkit.commands.match.pairs import best_partners, candidate_pairs
+from labelkit.commands.match.pairs import choose_candidate_pairs, keep_best_partners
 from labelkit.options.embed import EmbedConfig
-from labelkit.store.array_files import join_matches, one_match, read_matches
+from labelkit.store.array_files import build_match, join_matches, read_matches
 from PIL import Image
 from sklearn.datasets import load_sample_image
 from tests.running import Answer, Labelkit
@@ -99,17 +99,17 @@ def test_an_image_that_changed_is_refused(own: Path, labelkit: Any, monkeypatch:
 
 def test_candidates_are_the_nearest_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     features = np.array([[0.0], [1.0], [3.0], [100.0], [101.0]], dtype=np.float32)
-    both = candidate_pairs(MatchConfig(index=Path("x.h5"), num_clusters=2), features)
+    both = choose_candidate_pairs(MatchConfig(index=Path("x.h5"), num_clusters=2), features)
     assert both.tolist() == [[0, 1], [0, 2], [1, 2], [3, 4]]
     monkeypatch.setattr("labelkit.commands.match.pairs._CANDIDATES", 1)
-    assert candidate_pairs(MatchConfig(index=Path("x.h5")), features).tolist() == [[0, 1], [1, 2], [3, 4]]
+    assert choose_candidate_pairs(MatchConfig(index=Path("x.h5")), features).tolist() == [[0, 1], [1, 2], [3, 4]]
 
 
 def test_partners_are_those_with_most_inliers() -> None:
     def match(first: int, second: int, inliers: int) -> Any:
-        return one_match(first, second, np.eye(3), np.random.default_rng(0).uniform(-1, 1, (inliers, 2, 2)))
+        return build_match(first, second, np.eye(3), np.random.default_rng(0).uniform(-1, 1, (inliers, 2, 2)))
 
-    kept = best_partners(join_matches([match(0, 1, 20), match(0, 2, 40), match(0, 3, 30)]), 2)
+    kept = keep_best_partners(join_matches([match(0, 1, 20), match(0, 2, 40), match(0, 3, 30)]), 2)
     assert kept.pairs.tolist() == [[0, 2], [0, 3], [1, 0], [2, 0], [3, 0]]
 
 

@@ -63,7 +63,7 @@ def test_a_gpu_that_is_named_compares_the_rows(
     monkeypatch.setattr(neighbors, "_rough", lambda *words: asked.append(words[-1]) or rough(*words))
     # as if torch's processor were that GPU
     monkeypatch.setattr(
-        "labelkit.commands.retrieve.retrieve.products_device", lambda name: None if name == "cpu" else "cpu"
+        "labelkit.commands.retrieve.retrieve.choose_similarity_device", lambda name: None if name == "cpu" else "cpu"
     )
 
     found = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4, device=device)).to_json()["queries"]

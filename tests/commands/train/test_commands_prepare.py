@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.training_data import PreparedData, choose_labels, info_record, prepare_data, restore_info
+from labelkit.commands.common.training_data import (
+    PreparedData,
+    choose_labels,
+    prepare_data,
+    restore_info,
+    serialize_data_info,
+)
 from labelkit.data.datasets import ArraySource, ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.options.data import DataConfig
@@ -278,9 +284,9 @@ def test_a_method_can_be_built_again_from_what_a_run_saves(photos: Path) -> None
     prepared = prepare(photos, label_split="gcd")
     info = prepared.info(32)
 
-    again = restore_info({**prepared.to_json(), "info": info_record(info)})
+    again = restore_info({**prepared.to_json(), "info": serialize_data_info(info)})
 
-    assert info_record(again) == info_record(info)
+    assert serialize_data_info(again) == serialize_data_info(info)
     assert int((again.labels >= 0).sum()) == 12
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.commands.train import run as training
-from labelkit.commands.train.reuse import Reuse
+from labelkit.commands.train.reuse import FrozenFeatureCache
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.image_bank import CachedViewBank, ImageBank, draw_views
 from labelkit.data.keyed_random import Draws
@@ -86,7 +86,7 @@ def kept_folders(parent: Path) -> list[Path]:
 class DrawnImages(CachedViewBank):
     """The same kept views as images, which the whole network looks at."""
 
-    def __init__(self, bank: ImageBank, reuse: Reuse, seed: int, normalize: Normalize) -> None:
+    def __init__(self, bank: ImageBank, reuse: FrozenFeatureCache, seed: int, normalize: Normalize) -> None:
         self._bank, self._reuse, self._seed, self._reuse_normalize = bank, reuse, seed, normalize
         for name in ("dataset", "channels", "device", "listed_rows", "rows", "bad"):
             setattr(self, name, getattr(bank, name))

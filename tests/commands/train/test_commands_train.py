@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.commands.common.networks import run_network
+from labelkit.commands.common.networks import load_run_network
 from labelkit.commands.train.setup import dataset_label, run_folder
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.training.run_dir import read_run_config
 
 
 def weights(run: Path) -> dict[str, Any]:
-    return {name: tensor.numpy() for name, tensor in run_network(run).network.state_dict().items()}
+    return {name: tensor.numpy() for name, tensor in load_run_network(run).network.state_dict().items()}
 
 
 def epochs(run: Path) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.algorithms.indexes import approximate_neighbors
+from labelkit.algorithms.indexes import find_approximate_neighbors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.training.checkpoint import load_checkpoint
 from PIL import Image
@@ -148,8 +148,8 @@ def test_no_neighbor_is_looked_for_where_views_stand_for_rows(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(
-        "labelkit.data.image_bank.approximate_neighbors",
-        lambda *given: asked.append(given[1]) or approximate_neighbors(*given),
+        "labelkit.data.image_bank.find_approximate_neighbors",
+        lambda *given: asked.append(given[1]) or find_approximate_neighbors(*given),
     )
     for views in ("on", "off"):
         words = ("train", "softmax", "--index", viewed, *SHORT, "--row-views", views, "--out", tmp_path / views)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from labelkit.commands.datasets.datasets import take_inventory
-from labelkit.data.datasets import ImageDataset, read_pair
+from labelkit.data.datasets import ImageDataset, read_image_and_mask
 from labelkit.data.named.layouts import Count
 from labelkit.data.named.masks import COCO_STUFF_CLASSES
 from labelkit.data.registry import DATASETS, load_dataset
@@ -33,7 +33,7 @@ def load(name: str | Path, data_root: Path) -> ImageDataset:
 
 def first_mask(dataset: ImageDataset) -> list[int]:
     """The values of the first mask, by column."""
-    pixels, mask = read_pair(dataset, 0)
+    pixels, mask = read_image_and_mask(dataset, 0)
     assert mask.shape == pixels.shape[:2]
     return mask[0].tolist()
 
@@ -99,7 +99,7 @@ def test_films_of_davis_are_folders_whose_masks_number_objects(tmp_path: Path) -
     assert dataset.sample_ids[0] == "JPEGImages/480p/bear/00000.jpg"
     assert dataset.mask_classes == ()
     assert [len(dataset.in_split(split)) for split in ("train", "val")] == [8, 4]
-    assert np.unique(read_pair(dataset, 0)[1]).tolist() == [0, 1, 2]
+    assert np.unique(read_image_and_mask(dataset, 0)[1]).tolist() == [0, 1, 2]
     (tmp_path / "DAVIS/Annotations/480p/bear/00002.png").unlink()
     with pytest.raises(DatasetIncomplete, match=r"1 of 12 images have no mask; missing: .*bear/00002.png"):
         load("davis_2017", tmp_path)
@@ -149,7 +149,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_mask_of_another_size_names_both_sizes(folder: Path) -> None:
     put(folder / "masks/a.png", mask_png(size=(6, 5)))
     with pytest.raises(DatasetError, match=r"images/a.jpg: the image has 12 x 10 pixels, its mask 6 x 5"):
-        read_pair(load(folder, folder), 0)
+        read_image_and_mask(load(folder, folder), 0)
 
 
 def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"a.png: value 2 in row 0, column 2 is not a class; known values: 0 to 1, 255"
     ):
-        read_pair(load(folder, folder), 0)
+        read_image_and_mask(load(folder, folder), 0)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_file_that_is_no_mask_says_why(content: bytes, reason: str, folder: Pa
     dataset = load(folder, folder)
     put(folder / "masks/a.png", content)
     with pytest.raises(DatasetError, match=reason):
-        read_pair(dataset, 0)
+        read_image_and_mask(dataset, 0)
 
 
 def test_a_colored_picture_of_a_mask_is_refused(folder: Path) -> None:
@@ -180,4 +180,4 @@ def test_a_colored_picture_of_a_mask_is_refused(folder: Path) -> None:
     Image.new("RGB", (12, 10)).save(buffer, "PNG")
     put(folder / "masks/a.png", buffer.getvalue())
     with pytest.raises(DatasetError, match="pixels are RGB, not 8-bit class numbers"):
-        read_pair(load(folder, folder), 0)
+        read_image_and_mask(load(folder, folder), 0)

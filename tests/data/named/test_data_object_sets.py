@@ -32,7 +32,7 @@ def test_coco_lists_images_boxes_and_classes_in_the_order_of_their_numbers(tmp_p
     assert objects.boxes.tolist() == [[113, 100, 129, 116], [108, 21, 148, 61], [3, 10, 103, 110], [159, 0, 160, 128]]
     assert objects.labels.tolist() == [2, 0, 1, 0]
     assert objects.ignored.tolist() == [False, False, False, True]
-    assert objects.learnable().tolist() == [0, 1, 2]
+    assert objects.find_trainable_objects().tolist() == [0, 1, 2]
     assert objects.areas.tolist() == [256, 1600, 10_000, 128]
     assert dataset.objects.sizes[row].tolist() == [128, 160]
     assert dataset.objects.has_outlines
@@ -56,7 +56,7 @@ def test_a_folder_of_ones_own_is_read_alike_and_its_splits_are_its_files(tmp_pat
     objects = dataset.objects.read(0)
     assert objects.boxes.tolist() == [[1, 2, 4, 6], [0, 0, 0, 2]]
     assert objects.areas.tolist() == [12, 0]
-    assert objects.learnable().tolist() == [0]  # a box without area teaches nothing
+    assert objects.find_trainable_objects().tolist() == [0]  # a box without area teaches nothing
     assert not dataset.objects.has_outlines
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from labelkit.algorithms.homographies import between_views, look_up
+from labelkit.algorithms.homographies import compute_view_homographies, sample_second_views
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import TrainLoader
@@ -83,11 +83,11 @@ def test_recorded_geometry_leads_from_first_to_second_view(kind: PairKind) -> No
     second = ViewSpec(32, interpolation="bilinear", area_range=(0.5, 0.9), hflip=0.5, follows=transform)
     views, geometry = apply_views(images, Draws(0, 3, KEYS[:8]), (first, second), normalize=PLAIN)
 
-    between = between_views(geometry[0].matrices, geometry[1].matrices)
+    between = compute_view_homographies(geometry[0].matrices, geometry[1].matrices)
     drawn = pair_homographies(transform, Draws(0, 3, KEYS[:8]), 1)
     np.testing.assert_allclose(between / between[:, 2:, 2:], drawn / drawn[:, 2:, 2:], atol=2e-5)
     # what the second view shows where the first view's pixels went is what the first view shows
-    found, visible = look_up(views[1], between, (32, 32))
+    found, visible = sample_second_views(views[1], between, (32, 32))
     assert float(((found - views[0]).abs()[:, 0] * visible).max()) < 0.05
 
 
@@ -100,7 +100,7 @@ def test_views_of_the_whole_image_are_the_image_looked_up_where_it_comes_from() 
     views, _ = apply_views(images, Draws(0, 0, KEYS[:4]), (first, second), normalize=PLAIN)
     drawn = torch.from_numpy(pair_homographies(PairTransform(), Draws(0, 0, KEYS[:4]), 1))
     torch.testing.assert_close(views[0], images / 255)
-    expected, _ = look_up(images.double() / 255, torch.linalg.inv(drawn), (32, 32), padding="reflection")
+    expected, _ = sample_second_views(images.double() / 255, torch.linalg.inv(drawn), (32, 32), padding="reflection")
     torch.testing.assert_close(views[1], expected.float(), atol=1e-4, rtol=0)
 
 

@@ -28,7 +28,7 @@ from labelkit.data.views.transforms import (
     apply_views,
     change_colors,
     compose,
-    cut_view,
+    crop_and_resize,
     finish_view,
     resize_box,
     resize_center,
@@ -169,7 +169,7 @@ def test_a_random_box_is_cut_as_torchvision_cuts_tensors(
     tensor = torch.from_numpy(values).permute(2, 0, 1)
     mode = InterpolationMode(interpolation)
     expected = v2.functional.resized_crop(tensor, top, left, bottom - top, right - left, [64, 64], mode, antialias=True)
-    view = cut_view(values, box, spec)
+    view = crop_and_resize(values, box, spec)
     assert view.shape == (64, 64, channels)
     assert np.abs(view.astype(int) - expected.permute(1, 2, 0).numpy()).max() <= 1
     cut = Image.fromarray(values[top:bottom, left:right].squeeze())
@@ -190,7 +190,7 @@ def test_a_random_box_is_cut_as_torchvision_cuts_tensors(
 )
 def test_any_other_box_is_resized_by_pillow(spec: ViewSpec, box: tuple[float, ...]) -> None:
     values = np.random.default_rng(0).integers(0, 256, (48, 60, 3), dtype=np.uint8)
-    assert np.array_equal(cut_view(values, box, spec), resize_box(values, box, spec))
+    assert np.array_equal(crop_and_resize(values, box, spec), resize_box(values, box, spec))
 
 
 def test_random_crops_reach_every_whole_pixel_offset_and_no_other() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from labelkit.data.datasets import ArraySource, ImageDataset
-from labelkit.data.image_bank import RowBank, change_rows
+from labelkit.data.image_bank import RowBank, augment_embeddings
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize, RowView, ViewSpec
 
@@ -20,7 +20,7 @@ def unit_rows(count: int, dim: int) -> torch.Tensor:
 
 
 def changed(rows: torch.Tensor, how: RowView, neighbors: torch.Tensor | None = None, view: int = 0) -> torch.Tensor:
-    return change_rows(rows, neighbors, how, Draws(1, 2, KEYS[: len(rows)]), view)
+    return augment_embeddings(rows, neighbors, how, Draws(1, 2, KEYS[: len(rows)]), view)
 
 
 @pytest.mark.parametrize("how", [RowView(), RowView(noise=0.5), RowView(dropout=0.5)])
@@ -43,7 +43,7 @@ def test_dropout_sets_its_share_of_the_numbers_to_0() -> None:
 def test_mixing_stays_between_the_row_and_one_of_its_neighbors() -> None:
     rows = torch.eye(3)[[0, 0, 0, 0]].repeat(50, 1)
     neighbors = torch.eye(3)[[1, 2]].expand(200, 2, 3)
-    mixed = change_rows(rows, neighbors, RowView(mix=0.5), Draws(1, 2, KEYS[:200]), 0)
+    mixed = augment_embeddings(rows, neighbors, RowView(mix=0.5), Draws(1, 2, KEYS[:200]), 0)
 
     first, second = mixed[:, 1] > 0, mixed[:, 2] > 0
     assert (first ^ second).all()
@@ -56,8 +56,8 @@ def test_mixing_stays_between_the_row_and_one_of_its_neighbors() -> None:
 @pytest.mark.parametrize("how", [RowView(noise=0.5), RowView(dropout=0.5), RowView(mix=0.5)])
 def test_numbers_follow_from_sample_and_view_and_not_from_the_company(how: RowView) -> None:
     rows, neighbors = unit_rows(6, 16), unit_rows(18, 16).reshape(6, 3, 16)
-    together = change_rows(rows, neighbors, how, Draws(1, 2, KEYS[:6]), 0)
-    alone = change_rows(rows[4:5], neighbors[4:5], how, Draws(1, 2, KEYS[4:5]), 0)
+    together = augment_embeddings(rows, neighbors, how, Draws(1, 2, KEYS[:6]), 0)
+    alone = augment_embeddings(rows[4:5], neighbors[4:5], how, Draws(1, 2, KEYS[4:5]), 0)
     assert torch.equal(together[4:5], alone)
     assert not torch.equal(changed(rows, how, neighbors), changed(rows, how, neighbors, view=1))
 

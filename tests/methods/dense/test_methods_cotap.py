@@ -125,7 +125,7 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
     with torch.no_grad():
         first.target.projector.output.bias.fill_(0.5)
     second = CoTAP(config(), INFO)
-    taken = second.take_parts(first.state_dict(), "run")
+    taken = second.load_matching_tensors(first.state_dict(), "run")
     assert taken is not None
     images = torch.randn(2, 3, 32, 32)
     for ours, theirs in ((second.network, first.network), (second.target, first.target)):

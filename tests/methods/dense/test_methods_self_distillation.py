@@ -117,7 +117,7 @@ def test_the_loss_of_ibot_is_the_published_one(monkeypatch: pytest.MonkeyPatch) 
 
     output = of.training_step(batch)
 
-    hidden = torch.from_numpy(of.hidden_patches(batch)).chunk(2)
+    hidden = torch.from_numpy(of.draw_patch_masks(batch)).chunk(2)
     own = [network.last_layer for network in (of.network, of.target)]
     images, patches = [], []
     for v in (0, 1):

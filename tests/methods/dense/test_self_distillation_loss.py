@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.dense.distillation import HiddenPatchLoss, MultiViewDistillationLoss, centered_targets
+from labelkit.methods.dense.distillation import MaskedPatchLoss, MultiViewDistillationLoss, centered_targets
 
 
 def softmax(values: list[float], temperature: float) -> list[float]:
@@ -61,7 +61,7 @@ def test_equal_outputs_give_log_k() -> None:
     targets = [torch.softmax(torch.tensor([[1.0, 5.0, 2.0, 0.0]]), dim=1)] * 2
     assert float(MultiViewDistillationLoss()([torch.zeros(1, 4)] * 3, targets)) == pytest.approx(math.log(4))
     owners = torch.zeros(1, dtype=torch.int64)
-    assert float(HiddenPatchLoss()(torch.zeros(1, 4), targets[0], owners, 1)) == pytest.approx(math.log(4))
+    assert float(MaskedPatchLoss()(torch.zeros(1, 4), targets[0], owners, 1)) == pytest.approx(math.log(4))
 
 
 def test_a_view_does_not_learn_its_own_assignment() -> None:
@@ -79,7 +79,7 @@ def test_hidden_patches_count_by_image() -> None:
     targets = torch.softmax(torch.rand(5, 4, generator=generator, dtype=torch.float64) * 9, dim=1)
     owners = torch.tensor([0, 0, 0, 2, 2])  # image 1 has no hidden patch
 
-    found = HiddenPatchLoss(0.2)(outputs, targets, owners, 3)
+    found = MaskedPatchLoss(0.2)(outputs, targets, owners, 3)
 
     each = [cross_entropy(q, s, 0.2) for q, s in zip(targets.tolist(), outputs.tolist(), strict=True)]
     assert float(found) == pytest.approx((sum(each[:3]) / 3 + 0 + sum(each[3:]) / 2) / 3, rel=1e-12)
@@ -87,6 +87,6 @@ def test_hidden_patches_count_by_image() -> None:
 
 def test_no_hidden_patch_is_no_loss_and_has_a_gradient() -> None:
     outputs = torch.zeros(0, 4, requires_grad=True)
-    loss = HiddenPatchLoss()(outputs, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 3)
+    loss = MaskedPatchLoss()(outputs, torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64), 3)
     loss.backward()
     assert (float(loss.detach()), outputs.grad.shape) == (0.0, (0, 4))

@@ -67,7 +67,7 @@ def test_three_equal_networks_say_what_one_says(backbone: str, at: str) -> None:
 def test_converters_begin_as_a_third_each() -> None:
     master = ComposedNetwork(student(), "pool")
     master.composition.converters = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-    master.composition.start_from(master.averaged)
+    master.composition.initialize_composition(master.averaged)
     inputs = [torch.tensor([row]) for row in ([1.0, 2.0], [3.0, 0.0], [2.0, -1.0])]
     torch.testing.assert_close(master.composition(inputs), torch.tensor([[2.0, 1 / 3]]))
 
@@ -76,7 +76,7 @@ def test_one_converter_alone_is_its_network_before_and_the_average_behind() -> N
     first, other = student(seed=0), student(seed=1)
     master = ComposedNetwork(first, "last-stage")
     master.averaged.load_state_dict(other.state_dict())
-    master.composition.start_from(master.averaged)
+    master.composition.initialize_composition(master.averaged)
     with torch.no_grad():
         for number, converter in enumerate(master.composition.converters):
             converter.weight.mul_(3.0 if number == 0 else 0.0)  # type: ignore[operator] # a convolution's

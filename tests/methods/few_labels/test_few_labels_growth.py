@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.few_labels.growth import NETWORKS, GrowthRules, LabelGrowth, sync_discovery
+from labelkit.methods.few_labels.growth import NETWORKS, GrowthRules, LabelGrowth, broadcast_discovery
 from labelkit.methods.few_labels.pseudo_label_selection import Discovery
 from labelkit.methods.few_labels.recipe import recalibrate_bn
 from labelkit.methods.few_labels.snowball import PastFeatures
@@ -104,9 +104,9 @@ def test_every_process_takes_what_the_main_one_found() -> None:
         sent.append(value)
         return value
 
-    told = sync_discovery(main, rows, state(combine=first))
+    told = broadcast_discovery(main, rows, state(combine=first))
     assert told.indices.tolist() == [20, 10]
-    taken = sync_discovery(other, rows, state(is_main=False, combine=lambda value, operation: value + sent[0]))
+    taken = broadcast_discovery(other, rows, state(is_main=False, combine=lambda value, operation: value + sent[0]))
     assert taken.indices.tolist() == [20, 10]
     assert taken.labels.tolist() == [3, 2]
     assert taken.distance.tolist() == [0, 0.25]

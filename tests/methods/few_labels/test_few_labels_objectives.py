@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from labelkit.data.batch import Batch, row_shares
+from labelkit.data.batch import Batch, draw_blending_plan
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import ViewSpec
@@ -17,7 +17,7 @@ from labelkit.models.ema import slow_copy
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
 from labelkit.training.method import TrainState
-from labelkit.training.schedules import GrowingWeight
+from labelkit.training.schedules import RampedWeight
 from torch import Tensor, nn
 
 ROWS = 6
@@ -49,7 +49,7 @@ def batch(rng: np.random.Generator) -> Batch:
 
 
 def mixmatch(**options: object) -> MixMatchObjective:
-    settings = {"weight": GrowingWeight(75.0, 16_384), "seed": 3, **options}
+    settings = {"weight": RampedWeight(75.0, 16_384), "seed": 3, **options}
     return MixMatchObjective(ViewSpec(12), **settings)  # type: ignore[arg-type] # a plain dict
 
 
@@ -72,7 +72,7 @@ def bare(student: StudentNetwork, images: Tensor) -> Tensor:
 @pytest.mark.parametrize(("step", "weight"), [(0, 0), (4096, 18.75), (16_384, 75), (20_000, 75)])
 def test_the_weight_of_unlabeled_images_grows_linearly(step: int, weight: float) -> None:
     assert mixmatch().unlabeled_weight(step) == weight
-    assert mixmatch(weight=GrowingWeight(75.0, 0)).unlabeled_weight(step) == 75
+    assert mixmatch(weight=RampedWeight(75.0, 0)).unlabeled_weight(step) == 75
 
 
 def test_guesses_are_sharpened_means_by_the_statistics_of_each_view(student: StudentNetwork, batch: Batch) -> None:
@@ -91,7 +91,7 @@ def test_mixmatch_equals_a_computation_without_its_helpers(student: StudentNetwo
     guess = objective.guess(student, (batch.views[0][ROWS:], batch.views[1][ROWS:]))
     rows = [*batch.views[0], *batch.views[1][ROWS:]]
     targets = [*torch.eye(3)[batch.labels[:ROWS]], *guess, *guess]
-    shares = row_shares(3 * ROWS, 0.75, keyed_generator(3, "mixmatch", 8192), torch.device("cpu"))
+    shares = draw_blending_plan(3 * ROWS, 0.75, keyed_generator(3, "mixmatch", 8192), torch.device("cpu"))
     mixed, wanted = [], []
     for row in range(3 * ROWS):
         share, partner = float(shares.shares[row]), int(shares.partners[row])

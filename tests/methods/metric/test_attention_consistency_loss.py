@@ -10,9 +10,9 @@ import torch
 from labelkit.algorithms.attention import keypoint_masks
 from labelkit.algorithms.homographies import (
     crop_homographies,
-    look_up,
     move_points,
     rotation_homographies,
+    sample_second_views,
     zoom_homographies,
 )
 from labelkit.methods.metric.tac_ccl_losses import FeatureSimilarityLoss, TransformedAttentionLoss
@@ -27,7 +27,7 @@ MEAN = TransformedAttentionLoss()
 
 def total(first: torch.Tensor, second: torch.Tensor, homographies: torch.Tensor) -> float:
     """The printed sum (Eq. 4.2) of one pair: the mean times the places that the second view shows."""
-    _, visible = look_up(second[:, None], homographies, (first.shape[1], first.shape[2]))
+    _, visible = sample_second_views(second[:, None], homographies, (first.shape[1], first.shape[2]))
     return float(MEAN(first, second, homographies)) * int(visible.sum())
 
 

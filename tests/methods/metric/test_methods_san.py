@@ -13,12 +13,12 @@ import pytest
 import torch
 from labelkit.data.batch import Batch
 from labelkit.errors import ConfigError
-from labelkit.methods.metric.assembly import assembly_terms, term_strength, weighted_sum
+from labelkit.methods.metric.assembly import assembly_terms, compute_term_weight, weighted_sum
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.options.presets import resolve
 from labelkit.training.method import TrainState
-from labelkit.training.monitors.retrieval import similarity_spread
+from labelkit.training.monitors.retrieval import compute_similarity_spread
 
 Make = Callable[..., Any]
 
@@ -100,9 +100,9 @@ def contrastive_by_loops(anchors: Any, references: Any, mine: Any, theirs: Any, 
 
 def test_terms_grow_between_two_moments() -> None:
     config = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0.1,0.5"}).config
-    assert [term_strength(config, done) for done in (0, 0.1, 0.3, 0.5, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
+    assert [compute_term_weight(config, done) for done in (0, 0.1, 0.3, 0.5, 1)] == pytest.approx([0, 0, 0.5, 1, 1])
     at_once = resolve(SANConfig, preset="digits", overrides={"term_ramp": "0,0"}).config
-    assert term_strength(at_once, 0) == 1
+    assert compute_term_weight(at_once, 0) == 1
 
 
 @pytest.mark.parametrize("trained", ["predictor", "network"])
@@ -189,9 +189,11 @@ def test_centroids_are_means_of_embeddings_whatever_was_clustered() -> None:
 
 
 def test_equal_embeddings_have_no_spread() -> None:
-    assert similarity_spread(np.ones((5, 3), dtype=np.float32)) == pytest.approx(0, abs=1e-12)
-    assert similarity_spread(np.eye(2, dtype=np.float32)) == 0
-    assert similarity_spread(np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)) == pytest.approx(np.sqrt(2) / 3)
+    assert compute_similarity_spread(np.ones((5, 3), dtype=np.float32)) == pytest.approx(0, abs=1e-12)
+    assert compute_similarity_spread(np.eye(2, dtype=np.float32)) == 0
+    assert compute_similarity_spread(np.array([[1, 0], [1, 0], [0, 1]], dtype=np.float32)) == pytest.approx(
+        np.sqrt(2) / 3
+    )
 
 
 TWO_PROCESSES = """

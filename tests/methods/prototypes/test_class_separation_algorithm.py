@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms.prototypes import measure_spread
-from labelkit.methods.prototypes.files import separated_prototypes, separation_gradient
+from labelkit.methods.prototypes.files import optimize_separated_prototypes, separation_gradient
 from numpy.typing import NDArray
 
 
@@ -42,7 +42,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
 @pytest.mark.parametrize(("count", "dim", "cosine"), [(2, 3, -1.0), (4, 3, -1 / 3), (5, 4, -1 / 4), (6, 3, 0.0)])
 def test_few_vectors_end_near_the_best_sets_that_are_known(count: int, dim: int, cosine: float) -> None:
     # steps of fixed length do not settle: they stay within one of the best set, a simplex or opposite pairs
-    rows = separated_prototypes(count, dim, np.random.default_rng(0), iterations=4000, lr=0.01)
+    rows = optimize_separated_prototypes(count, dim, np.random.default_rng(0), iterations=4000, lr=0.01)
     assert measure_spread(rows).mean_nearest_cosine == pytest.approx(cosine, abs=0.02)
 
 
@@ -51,5 +51,5 @@ def test_a_step_goes_down_the_gradient_and_ends_on_the_sphere() -> None:
     start /= np.linalg.norm(start, axis=1, keepdims=True)
     moved = start - 0.1 * separation_gradient(start)[1]
     expected = moved / np.linalg.norm(moved, axis=1, keepdims=True)
-    found = separated_prototypes(5, 3, np.random.default_rng(3), iterations=1, lr=0.1)
+    found = optimize_separated_prototypes(5, 3, np.random.default_rng(3), iterations=1, lr=0.1)
     np.testing.assert_allclose(found, expected, atol=1e-7)

@@ -14,12 +14,12 @@ from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.keyed_random import Draws
-from labelkit.data.splits import Classes, given_split
+from labelkit.data.splits import Classes, use_dataset_labels
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.transforms import affine_matrices, warp
 from labelkit.errors import ConfigError
 from labelkit.methods.prototypes.options import DL2PAConfig
-from labelkit.methods.prototypes.source import starting_prototypes
+from labelkit.methods.prototypes.source import load_initial_prototypes
 from labelkit.options.presets import resolve
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.method import TrainState
@@ -79,7 +79,7 @@ def test_a_resumed_run_with_many_assignments_and_mixup_equals_an_uninterrupted_o
 def made(count: int, dim: int, said: list[str], **options: Any) -> np.ndarray:
     """Return the prototypes that a run starts with."""
     config = resolve(DL2PAConfig, preset="digits", overrides={"dataset": "digits", **options}).config
-    rows: np.ndarray = starting_prototypes(config, count, dim, said.append).double().numpy()
+    rows: np.ndarray = load_initial_prototypes(config, count, dim, said.append).double().numpy()
     return rows
 
 
@@ -137,7 +137,7 @@ def test_labels_with_gaps_are_numbered_without_them_and_named_by_their_own_names
     make: Make, prepared: PreparedData
 ) -> None:
     labels = prepared.dataset.labels
-    split = given_split(Classes(labels, np.isin(labels, [1, 4, 8]), 10))
+    split = use_dataset_labels(Classes(labels, np.isin(labels, [1, 4, 8]), 10))
     gaps = PreparedData(prepared.dataset, split, split.training_labels(labels))
     setup = make("dl2pa", data=gaps, epochs=1)
     setup.trainer.fit()

@@ -15,7 +15,7 @@ import pytest
 import torch
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import ConfigError
-from labelkit.methods.sela.self_labels import optimization_times
+from labelkit.methods.sela.self_labels import compute_optimization_times
 from labelkit.training.method import FullPass
 
 Make = Callable[..., Any]
@@ -50,7 +50,7 @@ def test_first_labels_are_balanced_and_differ_between_heads(make: Make, clusters
 
 def at_times(monkeypatch: pytest.MonkeyPatch, *times: float) -> None:
     """Optimize labels at these times, in epochs, whatever the schedule says."""
-    monkeypatch.setattr("labelkit.methods.sela.sela.optimization_times", lambda *_: times)
+    monkeypatch.setattr("labelkit.methods.sela.sela.compute_optimization_times", lambda *_: times)
 
 
 @pytest.mark.slow
@@ -187,13 +187,13 @@ def test_a_bad_prior_is_refused(make: Make, tmp_path: Path, content: str, error:
 
 def test_optimization_times_match_the_worked_numbers() -> None:
     """T14 of the SeLa specification."""
-    official = optimization_times("official-quadratic", 400, 100)
+    official = compute_optimization_times("official-quadratic", 400, 100)
     assert [round(official[k], 4) for k in (0, 1, 4, 5)] == [0, 0.0409, 0.6546, 1.0229]
-    assert optimization_times("uniform", 10, 10) == tuple(range(10))
-    assert optimization_times("quadratic", 8, 3) == (0, 2, 8)
-    gaps = np.diff(optimization_times("official-uniform", 400, 400))
+    assert compute_optimization_times("uniform", 10, 10) == tuple(range(10))
+    assert compute_optimization_times("quadratic", 8, 3) == (0, 2, 8)
+    gaps = np.diff(compute_optimization_times("official-uniform", 400, 400))
     assert gaps == pytest.approx(401.0001 / 399)
-    assert all(optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
+    assert all(compute_optimization_times(kind, 7, 1) == (0,) for kind in ("uniform", "quadratic", "official-uniform"))
 
 
 # ---------------------------------------------------------------------- monitor and processes

@@ -20,7 +20,7 @@ from labelkit.pipelines.compare.compare import Row, length_text
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
     DataFacts,
-    RunFailed,
+    RunError,
     method_config,
     run_process,
 )
@@ -175,7 +175,7 @@ def test_a_process_ends_when_its_time_is_over_or_the_comparison_is_whatever_it_d
     forever = [sys.executable, "-c", deaf]
     started = time.monotonic()
 
-    with pytest.raises(RunFailed, match="did not finish within 1 s"):
+    with pytest.raises(RunError, match="did not finish within 1 s"):
         run_process(forever, tmp_path / "said", limit=1, environment=dict(os.environ))
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 1)

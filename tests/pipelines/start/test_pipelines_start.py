@@ -1175,7 +1175,7 @@ def test_photos_that_are_added_are_described_by_the_network_of_the_others(
     config = StartConfig(photos=tmp_path)
     for here, expected in ((True, ("a+b", store)), (False, ("auto", None))):
         found = tmp_path if here else None
-        monkeypatch.setattr("labelkit.pipelines.start.run.recorded_weights", lambda source, found=found: found)
+        monkeypatch.setattr("labelkit.pipelines.start.run.find_recorded_weights", lambda source, found=found: found)
         assert run_module._network(config, store) == expected
     assert run_module._network(config, None) == ("auto", None)
     assert run_module._network(config.model_copy(update={"backbone": "c"}), store) == ("c", store)
@@ -1185,7 +1185,7 @@ def test_photos_that_are_added_are_described_by_the_network_of_the_others(
 def test_without_weights_it_names_its_own_options_alone(
     photos: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], backbone: str
 ) -> None:
-    monkeypatch.setattr("labelkit.commands.common.networks.best_available", lambda **_: None)
+    monkeypatch.setattr("labelkit.commands.common.networks.find_best_available_backbone", lambda **_: None)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
 
     assert main(["start", str(photos), "--backbone", backbone]) == (2 if backbone == "auto" else 3)
@@ -1205,7 +1205,7 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
 
     def label(server: Any, *_: object, **__: object) -> None:
         def act(do: str = "label", **step: Any) -> int:
-            done = server.session.act_on("act", lambda work: [Step(do, **step)], by="", client="")
+            done = server.session.plan_and_commit("act", lambda work: [Step(do, **step)], by="", client="")
             return int(done.round)
 
         def undo(number: int) -> None:
@@ -1262,10 +1262,10 @@ def test_labeling_a_store_of_start_updates_its_tables_as_start_would(
     shown: list[dict[str, str]] = []
 
     def label(server: Any, *_: object, **__: object) -> None:
-        server.session.act_on("act", lambda _: [Step("label", rows=(2, 5), name="blue")], by="", client="")
+        server.session.plan_and_commit("act", lambda _: [Step("label", rows=(2, 5), name="blue")], by="", client="")
         server.asking.predict(server.asking)
         shown.append(labels_in(folder / "labels.csv"))
-        server.session.act_on("act", lambda _: [Step("label", rows=(8,), name="blue")], by="", client="")
+        server.session.plan_and_commit("act", lambda _: [Step("label", rows=(8,), name="blue")], by="", client="")
 
     monkeypatch.setattr("labelkit.studio.label.server.serve", label)
     monkeypatch.setattr(
@@ -1312,7 +1312,7 @@ def test_labeling_a_store_of_start_that_cannot_be_repeated_tells_how_its_tables_
     if why == "an unread session":  # its labels are continued, or they would be left behind
         monkeypatch.setattr(
             "labelkit.studio.label.server.serve",
-            lambda server, *_, **__: server.session.act_on(
+            lambda server, *_, **__: server.session.plan_and_commit(
                 "act", lambda _: [Step("label", rows=(2,), name="blue")], by="", client=""
             ),
         )
@@ -1344,7 +1344,7 @@ def test_labels_of_the_browser_end_in_all_tables(
 
     def label(server: Any, *_: object, **__: object) -> None:
         known.append([str(name) for name in server.session.work.classes])
-        server.session.act_on("label", lambda work: [steps[len(known) - 1]], by="", client="")
+        server.session.plan_and_commit("label", lambda work: [steps[len(known) - 1]], by="", client="")
         if len(known) == 1:
             (photos / "005.png").unlink()
             add_photos(photos, range(30, 32), seed=2)

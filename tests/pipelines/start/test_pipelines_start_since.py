@@ -16,8 +16,8 @@ from labelkit.errors import DatasetError
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.summary import (
     _classes_sentence,
+    _count_images_to_check,
     _fewer_sentence,
-    _to_look_at,
     _unused_sentence,
     compare_answers,
 )
@@ -113,7 +113,7 @@ def test_an_expectation_that_fell_is_explained() -> None:
 def test_pairs_of_one_scene_are_counted_whatever_the_version_that_found_them_calls_them(name: str) -> None:
     told = {"duplicates": {"spare_images": 1, "pairs": {"same_file": 1, name: 2}}, "odd": {"odd_images": 0}}
 
-    assert _to_look_at(told, 40) == (
+    assert _count_images_to_check(told, 40) == (
         3,
         "1 copy (duplicates.csv), 2 pairs of photos of the same scene (duplicates.csv)",
     )
@@ -122,7 +122,7 @@ def test_pairs_of_one_scene_are_counted_whatever_the_version_that_found_them_cal
 def test_more_pairs_of_one_scene_than_photos_are_said_and_not_counted() -> None:
     told = {"duplicates": {"spare_images": 1, "pairs": {"same_scene": 90}}, "odd": {"odd_images": 0}}
 
-    count, said = _to_look_at(told, 40)
+    count, said = _count_images_to_check(told, 40)
 
     assert count == 1
     assert said.startswith("1 copy (duplicates.csv), not counted: 90 pairs of photos of the same scene, ")

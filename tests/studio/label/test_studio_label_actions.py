@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.studio.label.actions import InvalidStep, LabelingState, labels_to_learn, read_steps
+from labelkit.studio.label.actions import InvalidStep, LabelingState, choose_training_labels, read_steps
 from labelkit.studio.label.asking import group_changes, regrouping_steps
 
 N = 6
@@ -148,7 +148,7 @@ def test_learning_takes_single_images_and_the_most_typical_of_named_groups() -> 
         named=[1],
     )
 
-    learned = labels_to_learn(work, np.array([[value] for value in [*line, 0.0, 0.0]], dtype=np.float32))
+    learned = choose_training_labels(work, np.array([[value] for value in [*line, 0.0, 0.0]], dtype=np.float32))
 
     assert learned.tolist() == [1] * 12 + [-1, -1, 0, -1]
 

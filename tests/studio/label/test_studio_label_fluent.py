@@ -24,7 +24,7 @@ from tests.studio.label.serving import Serving
 
 pytestmark = pytest.mark.slow
 
-IMAGES, MOST_IMAGES, CLASSES = 10_000, 100_000, 200
+IMAGES, MAX_IMAGES, CLASSES = 10_000, 100_000, 200
 FRAMES = 240
 # 40 pixels a frame, and to another place from time to time
 SCROLL = """async () => {
@@ -98,7 +98,7 @@ def test_ten_thousand_images_scroll_fluently(page: Any) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_hundred_thousand_images_scroll_and_are_rejected_and_taken_back(browser: Any, tmp_path: Path) -> None:
-    index = grouped_colors(tmp_path, MOST_IMAGES, 16)
+    index = grouped_colors(tmp_path, MAX_IMAGES, 16)
     served = Serving(index)
     try:
         for page in shown(browser, served.link):

@@ -65,7 +65,7 @@ def running(store: EmbeddingStore) -> Iterator[Client]:
     config = LabelConfig(index=store.path, serve=True)
     browsed = open_browsed_store(config, store)
     made = server_module.LabelServer(open_session(config, store, browsed.grouping), browsed, by="tester")
-    listening = server_module.bound_socket("127.0.0.1", 0)
+    listening = server_module.open_listening_socket("127.0.0.1", 0)
     port = listening.getsockname()[1]
     app = server_module.Guard(made.app(), "127.0.0.1", port, TOKEN)
     server = uvicorn.Server(uvicorn.Config(app, **server_module.SETTINGS))

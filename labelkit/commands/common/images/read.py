@@ -11,7 +11,7 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.locations import find_images
+from labelkit.commands.common.locations import find_image_location
 from labelkit.data.datasets import FileSource, ImageDataset, listing
 from labelkit.data.decode import BadImage
 from labelkit.data.registry import DATASETS, load_dataset
@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 Found = TypeVar("Found")
 
 
-def in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) -> Iterator[Found]:
+def run_in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) -> Iterator[Found]:
     """Apply a function to items in threads, with progress under the name ``what``; yield its results in order."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=len(items)) as task:
         for start in range(0, len(items), _TOGETHER):
@@ -36,7 +36,7 @@ def in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) 
                 yield found
 
 
-def one_image(path: Path) -> ImageDataset:
+def open_single_image(path: Path) -> ImageDataset:
     """Open an image file as a data set of one image without a label.
 
     Raises:
@@ -52,7 +52,7 @@ def one_image(path: Path) -> ImageDataset:
     return listing(path.name, path.parent, (path.name,), [None], [None], source)
 
 
-def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
+def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
     """Open the data set that the images of a store come from, to find its images by name.
 
     Args:
@@ -63,7 +63,7 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
     Raises:
         DatasetError: the images are no longer there, or their location is unknown.
     """
-    place = find_images(store.content_digest) if dataset is None else (dataset, data_root)
+    place = find_image_location(store.content_digest) if dataset is None else (dataset, data_root)
     if place is None:
         raise DatasetError(
             str(store.path),
@@ -78,9 +78,9 @@ def indexed_images(store: EmbeddingStore, dataset: str | None, data_root: Path) 
         ) from error
 
 
-def image_folder(store: EmbeddingStore) -> Path | None:
+def find_image_folder(store: EmbeddingStore) -> Path | None:
     """Return the folder that the sample ids of a store are relative to; ``None`` if it is unknown or gone."""
-    place = find_images(store.content_digest)
+    place = find_image_location(store.content_digest)
     if place is None or place[0] in DATASETS:
         return None
     path = Path(place[0])
@@ -92,7 +92,7 @@ def image_folder(store: EmbeddingStore) -> Path | None:
         return None
 
 
-def embedded_pixels(
+def read_embedded_image(
     images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], least_side: int
 ) -> NDArray[np.uint8] | str:
     """Read an image that a store was made from; return the reason if it is missing, changed or unreadable.
@@ -115,7 +115,7 @@ def embedded_pixels(
         return error.reason
 
 
-def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
+def read_image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
     """Read an image as (h, w, c) uint8; return ``None`` if it cannot be read."""
     try:
         return images.source.read(row).decode(images.in_channels)
@@ -123,7 +123,7 @@ def image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | None:
         return None
 
 
-def pixels_by_name(images: ImageDataset) -> Callable[[str], NDArray[np.uint8] | None]:
+def make_pixel_reader(images: ImageDataset) -> Callable[[str], NDArray[np.uint8] | None]:
     """Return a function from a sample id to pixels (h, w, c) uint8; ``None`` if the image is gone or unreadable."""
     position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
-    return lambda name: image_pixels(images, position[name]) if name in position else None
+    return lambda name: read_image_pixels(images, position[name]) if name in position else None
