@@ -92,3 +92,9 @@ def test_equal_images_and_rows_without_direction_are_numbers(rng: np.random.Gene
     found = score_labels(features, labels)
     assert np.isfinite(found.score).all()
     assert ((0 <= found.score) & (found.score <= 1)).all()
+
+
+@pytest.mark.parametrize("labels", [[0, 0, 0], [0, 2, 2], [0, 1], []])
+def test_labels_that_do_not_fit_are_refused(labels: list[int]) -> None:
+    with pytest.raises(ValueError, match="must agree, of 2 classes or more"):
+        score_labels(np.eye(3, dtype=np.float32), np.array(labels, dtype=np.int64))

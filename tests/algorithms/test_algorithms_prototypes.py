@@ -265,3 +265,18 @@ def test_the_least_root_mean_square_is_welchs(count: int, dim: int, rms: float) 
 )
 def test_the_least_largest_cosine_is_that_of_the_best_sets(count: int, dim: int, cosine: float) -> None:
     assert max_cosine_bound(count, dim) == pytest.approx(cosine, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"t": 0.0}, "t must be positive, got 0"),
+        ({"sharpest_t": float("inf")}, "sharpest_t must be positive, got inf"),
+        ({"iterations": 0}, "iterations must be >= 1"),
+        ({"num_prototypes": 1}, "num_prototypes must be >= 2"),
+        ({"dim": 1}, "dim must be >= 2"),
+    ],
+)
+def test_numbers_out_of_range_are_named(options: dict[str, float], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        spread_prototypes(**{"num_prototypes": 5, "dim": 3, "generator": np.random.default_rng(0), **options})

@@ -92,3 +92,14 @@ def test_frozen_normalization_keeps_its_statistics_where_others_take_those_of_th
     expected = backbone.frozen.keep(backbone.net, images(64) + 5, None)
     with batch_statistics(backbone):
         assert torch.equal(backbone.frozen.keep(backbone.net, images(64) + 5, None), expected)
+
+
+def test_the_digest_is_that_of_the_frozen_weights() -> None:
+    one, other = build("resnet18", 64, 2), build("resnet18", 64, 2)
+    first = one.reuse_frozen().fingerprint(one.net)
+    with torch.no_grad():
+        other.net.layer3[0].conv1.weight.mul_(2)
+    assert other.reuse_frozen().fingerprint(other.net) == first
+    with torch.no_grad():
+        other.net.layer2[0].conv1.weight.mul_(2)
+    assert other.reuse_frozen().fingerprint(other.net) != first

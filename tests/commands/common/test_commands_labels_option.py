@@ -54,6 +54,12 @@ def test_paths_may_begin_at_the_store_the_table_or_be_endings(plain: EmbeddingSt
     }
 
 
+def test_a_name_that_is_neither_a_file_nor_a_result_is_refused(plain: EmbeddingStore, tmp_path: Path) -> None:
+    for name in (Path("nothing"), tmp_path / "missing.csv"):
+        with pytest.raises(DatasetError, match="neither a file nor a result"):
+            used(plain, name)
+
+
 def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:
     with pytest.raises(
         DatasetError, match=r"'photos/bee/01\.png' is labeled 'y', but 'bee/01\.png', the same image, is labeled 'x'"

@@ -36,6 +36,14 @@ def test_a_first_block_is_a_rectangle_of_the_published_shape() -> None:
     assert all(SMALLEST_ASPECT / 2 <= h / w <= 2 / SMALLEST_ASPECT for h, w in found if h * w >= 12)
 
 
+def test_sides_and_axes_of_a_map_are_hidden_alike_in_the_long_run() -> None:
+    generator = np.random.default_rng(1)
+    shares = sum(block_mask(14, 14, 0.3, generator).astype(int) for _ in range(1000)) / 1000
+    for flipped in (shares[::-1], shares[:, ::-1], shares.T):
+        assert np.abs(flipped - shares).max() < 0.08
+    assert shares[0].mean() > 0.05  # blocks reach the border
+
+
 def test_ratios_are_drawn_around_one_of_those_given() -> None:
     generator = np.random.default_rng(0)
     drawn = np.array([draw_mask_ratio(generator) for _ in range(4000)])

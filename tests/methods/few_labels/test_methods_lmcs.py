@@ -139,6 +139,21 @@ def test_without_guidance_and_growth_it_is_mixmatch_bit_for_bit(make: Make) -> N
     assert equal(weights(composed.method.chain.teacher), teacher)
 
 
+def test_the_guide_adds_its_weighted_difference_to_the_loss(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lmcs, "DISAGREE_STOP", 1.0)
+    setup, batches, losses = make("lmcs", epochs=2), [], {}
+    method, step = setup.method, setup.method.training_step
+    monkeypatch.setattr(method, "training_step", lambda batch: batches.append(batch) or step(batch))
+    setup.trainer.fit()
+    assert method.guide.is_ready
+    for weight in (0.0, 2.0):
+        monkeypatch.setattr(method, "_guidance", lambda step, weight=weight: weight)
+        torch.manual_seed(0)
+        losses[weight] = step(batches[-1])
+    added = (losses[2.0].loss - losses[0.0].loss).item()
+    assert added == pytest.approx(2 * losses[2.0].logs["guidance"].item(), rel=1e-3)
+
+
 # ---------------------------------------------------------------------- growth
 
 
