@@ -211,7 +211,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if not config.dry_run:
         _report_steps(steps, is_first=not last)
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
-    if minutes is not None:
+    if minutes is not None and minutes >= 0.05:  # less is 0.0
         progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
