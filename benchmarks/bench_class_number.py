@@ -44,7 +44,7 @@ class Size:
 SIZES = (
     Size(20_000, 384, 100, 200, 30, labeled=True),
     Size(20_000, 384, 100, 200, 30, labeled=False),
-    Size(3_068, 1_280, 10, 1_000, 15, labeled=True),
+    Size(3_068, 1_280, 10, 999, 15, labeled=True),
     Size(1_000_000, 384, 100, 200, 300, labeled=False),
 )
 
