@@ -96,7 +96,7 @@ def default_pq_bytes(dim: int) -> int:
 
 
 def find_approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Find the approximate k nearest neighbors of each embedding by cosine, itself excluded.
+    """Find the approximate k nearest neighbors of each embedding by cosine similarity, excluding itself.
 
     Up to 65,536 rows are compared with all others. If there are more, a row is compared with those in the 16 inverted
     lists nearest to it, so that time grows with n sqrt(n), and some neighbors are missed.
@@ -149,7 +149,7 @@ def write_index(index: Any, take: Callable[[Any], None]) -> None:
 
 
 def read_index(path: Path) -> Any:
-    """Read an ANN index from a file, memory-mapped where faiss can.
+    """Read an ANN index from a file, memory-mapped if faiss supports it.
 
     Only read files that this module wrote: the reader of faiss is not safe for untrusted bytes.
 

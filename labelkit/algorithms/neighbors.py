@@ -174,7 +174,7 @@ def _rough(
 
 
 def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
-    """Check queries (q, d) against the gallery, and normalize them to length 1 for ``cosine``.
+    """Check queries (q, d) against the gallery and scale them to unit length for ``cosine``.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity, or a zero row with ``cosine``.
@@ -186,7 +186,7 @@ def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.flo
 
 
 def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
-    """Check an array (n, d) and scale its rows to length 1 for ``cosine``, lazily if they are to be read in blocks.
+    """Check an array (n, d) and scale its rows to unit length for ``cosine``, lazily if they are read in blocks.
 
     Args:
         x: (n, d).
@@ -240,7 +240,7 @@ def rescore(
     *,
     exclude_self: bool,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Compute the exact scores of candidates, and return the k best (q, k) with their indices (q, k). Larger is nearer.
+    """Compute exact scores of the candidates; return the k best (q, k), larger being nearer, and their indices (q, k).
 
     Args:
         asked: (q, d).

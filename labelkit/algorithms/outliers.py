@@ -84,7 +84,7 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
 
 
 def compute_neighbor_z_scores(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute robust z-scores (n,) of distances to a near neighbor, where 4 means an outlier and NaN unknown."""
+    """Compute robust z-scores (n,) of distances to a near neighbor; 4 is the outlier threshold, NaN means unknown."""
     return deviations(distances, _MIN_SHARE, _MIN_DISTANCE)
 
 
@@ -93,7 +93,7 @@ def outlier_scores(
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """Score each image for each reason to be an outlier, as listed in ``REASONS``.
+    """Score each image on every outlier criterion listed in ``REASONS``.
 
     Args:
         distances: (n,) to a near neighbor, NaN = unknown; ``None``: not scored, as for the others.
