@@ -317,7 +317,7 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def run_restarts(self, draws: Doubles) -> _Run:
-        """Return the best of restarts from draws (restarts, new clusters) and, if any of them fails, from means."""
+        """Return the best run from ``draws`` (restarts, new clusters) and, if any fails, from k-means centroids."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
         # check all restarts, not just the best one: more restarts must always include the results of fewer

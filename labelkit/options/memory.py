@@ -33,7 +33,7 @@ def size_bytes(text: str) -> int:
 
 
 class MemoryConfig(StageConfig):
-    """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.embeddings``."""
+    """Options for commands whose block sizes follow a memory limit; see ``labelkit.commands.common.embeddings``."""
 
     max_memory: str | None = _RUN(
         None,
@@ -60,7 +60,7 @@ class MemoryConfig(StageConfig):
 
 
 class ProcessesConfig(StageConfig):
-    """Options of commands that work part by part; the result does not depend on them."""
+    """Options for commands that process parts in parallel, which does not affect the result."""
 
     processes: int = _RUN_ONLY(
         1,
