@@ -418,7 +418,7 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
 
 
 def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Find each row's nearest reference point among (m, d) and its squared distance; ties go to the earlier point.
+    """Find each row's nearest of the reference points (m, d) and its squared distance; ties go to the earlier point.
 
     Returns:
         (n,) int64, -1 if there are no reference points; (n,) float64, infinity if there are none.

@@ -41,7 +41,7 @@ class NamedProbability:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Reliability diagram: confidence against accuracy in b bins of equal width.
+    """Reliability diagram, which compares confidence with accuracy in b bins of equal width.
 
     Attributes:
         edges: (b + 1,) float64, from 0 to 1; a bin includes its lower edge, the last one also 1.

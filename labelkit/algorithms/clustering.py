@@ -503,7 +503,7 @@ class _Framed:
     scale: float
 
     def scaled(self, part: Floats) -> Singles:
-        """Subtract the offset from rows and divide by the scale, in float32."""
+        """Subtract the offset from rows and divide them by the scale, in float32."""
         return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
 
     def sample(self, num_clusters: int) -> Singles:

@@ -86,12 +86,12 @@ def default_num_training_embeddings(num_rows: int) -> int:
 
 
 def default_num_lists(num_rows: int) -> int:
-    """Return the number of lists of an IVF-PQ index: 4 sqrt(g), but at most one per 39 embeddings."""
+    """Return the number of lists in an IVF-PQ index: 4 sqrt(g), but at most one per 39 embeddings."""
     return max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
 
 
 def default_pq_bytes(dim: int) -> int:
-    """Return the bytes per embedding of an IVF-PQ index: the largest divisor of d that is at most d / 4."""
+    """Return the number of bytes per embedding in an IVF-PQ index: the largest divisor of d that is at most d / 4."""
     return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
 
 

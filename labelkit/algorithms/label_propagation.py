@@ -27,7 +27,7 @@ _COLUMNS_AT_ONCE = 16
 
 
 def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
-    """Build the normalized graph of nearest neighbors for label propagation.
+    """Build the normalized nearest-neighbor graph for label propagation.
 
     Args:
         features: (n, d) rows of any length except zero, n >= 2.

@@ -56,7 +56,7 @@ class Agreement:
 
 
 def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:
-    """Compute vectors (n, 256) whose inner products are the images' correlations at 16 x 16 pixels; 0 for blank images.
+    """Compute vectors (n, 256) whose inner products are image correlations at 16 x 16 pixels; 0 if an image is blank.
 
     Args:
         pictures: (n, 64, 64).

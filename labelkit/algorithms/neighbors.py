@@ -36,7 +36,7 @@ def knn(
     metric: Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Find the k nearest gallery rows of each query exactly, nearest first.
+    """Find each query's k nearest gallery rows by exact search, nearest first.
 
     Args:
         queries: (q, d), converted to float32.
@@ -90,7 +90,7 @@ class ExactSearch:
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Find the k nearest gallery rows of each query exactly; see :func:`knn`."""
+        """Find each query's k nearest gallery rows by exact search; see :func:`knn`."""
         asked = as_queries(queries, self.rows, self.metric)
         if exclude_self and len(asked) != len(self.rows):
             raise ValueError(f"exclude_self needs queries = gallery, got {len(asked)} and {len(self.rows)} rows")

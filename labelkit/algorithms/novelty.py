@@ -21,7 +21,7 @@ _SAME = 1e-6
 
 
 def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute scores (n,) float64 in ``[0, 1]`` for how much each unlabeled image differs from the labeled classes.
+    """Compute the novelty (n,) float64 in ``[0, 1]`` of each unlabeled image compared with the labeled classes.
 
     It is the mean of two ranks, not a probability. Other ways to combine groups, nearest labels, class means and a
     classifier were not much better on the draws used to choose it; `examples/novel_cases.py` measures it on others.
@@ -39,7 +39,7 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
 
 
 def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Compute scores (n,) float64 in ``[0, 1]`` for how new each later image is compared with all earlier ones.
+    """Compute the novelty (n,) float64 in ``[0, 1]`` of each later image compared with all earlier ones.
 
     Above 0.5, it is closer to the other later images. A copy of an earlier image has 0. Otherwise, it is a / (a + b),
     where a and b are the mean distances to the nearest earlier images and to the nearest other later ones; measured by

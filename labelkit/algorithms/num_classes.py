@@ -34,7 +34,7 @@ _MIN_SIZES: Final = (3, 5, 8, 12, 20)
 
 @dataclass(frozen=True, slots=True)
 class NumClassesEstimate:
-    """Estimated number of classes, with its likely range and the score of each candidate.
+    """Estimated number of classes, with its plausible range and the score of each candidate.
 
     Attributes:
         best: the number.

@@ -46,7 +46,7 @@ class Tones:
 
 
 def measure_tones(gray: NDArray[np.uint8]) -> Tones:
-    """Measure the tones of a gray image (h, w) of any size. Sharpness is NaN if a side is below 3 pixels."""
+    """Measure the tones of a gray image (h, w) of any size; sharpness is NaN if a side is shorter than 3 pixels."""
     values = gray.astype(np.float32)
     low, high = _quantiles(gray, (0.01, 0.99))
     middle = 4 * values[1:-1, 1:-1]

@@ -404,7 +404,7 @@ def max_cosine_bound(count: int, dim: int) -> float:
 
 
 def rms_cosine_bound(count: int, dim: int) -> float:
-    r"""Return a lower bound on the root mean square of pairwise cosines.
+    r"""Return a lower bound on the root mean square of the pairwise cosines of unit vectors.
 
     ``count > dim``: Welch's :math:`\sqrt{(c-d)/(d(c-1))}`, reached by every tight frame; otherwise 0, reached by
     orthogonal vectors.

@@ -71,7 +71,7 @@ _SUM_SILENT, _SUM_WARNED = 1e-6, 1e-3
 
 
 class LinearScores:
-    """Scores ``features @ weight.T + bias``, computed block by block and never stored whole.
+    """Scores ``features @ weight.T + bias`` that are computed block by block and never stored as a whole.
 
     Args:
         features: (n, d), of the kinds of ``Scores``.
@@ -451,7 +451,7 @@ def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
 
 
 def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
-    """Build the prior shares of k clusters.
+    """Build the prior shares of the k clusters.
 
     Args:
         spec: ``uniform``; ``zipf:a``, shares proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.

@@ -55,7 +55,7 @@ class MemoryConfig(StageConfig):
 
     @property
     def max_memory_bytes(self) -> int | None:
-        """Return the memory limit in bytes, or ``None`` without one."""
+        """Return the memory limit in bytes, or ``None`` if there is none."""
         return None if self.max_memory is None else size_bytes(self.max_memory)
 
 

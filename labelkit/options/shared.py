@@ -124,7 +124,7 @@ class ListingOptions(StageConfig):
     )
 
     def listing(self) -> dict[str, Any]:
-        """Return these options as keyword arguments of ``load_dataset``."""
+        """Return these options as keyword arguments for ``load_dataset``."""
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 

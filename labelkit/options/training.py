@@ -102,7 +102,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def in_epochs(self) -> TrainConfig | None:
-        """Return this config if it measures the length of the run in epochs, else ``None``."""
+        """Return this config if it measures the length of the run in epochs, otherwise ``None``."""
         return None
 
     @property
