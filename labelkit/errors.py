@@ -26,7 +26,7 @@ import errno
 
 
 class LabelkitError(Exception):
-    """Error that a user can cause, with its location, the problem and a remedy.
+    """Base class of errors that users can cause, with a location, the problem and a remedy.
 
     Args:
         where: file, option or row, e.g. ``cub.h5:/labels``.
@@ -58,93 +58,93 @@ class LabelkitError(Exception):
 
 
 class ConfigError(LabelkitError):
-    """Error for an option, preset or config file that cannot be used."""
+    """Raised for an option, preset or config file that cannot be used."""
 
     exit_code = 2
 
 
 class OutputExistsError(ConfigError):
-    """Error for an output (file, folder, store or result) that already exists and must not be replaced."""
+    """Raised for an output (file, folder, store or result) that already exists and must not be replaced."""
 
 
 class InputError(LabelkitError):
-    """Error for an input that cannot be used."""
+    """Raised for an input that cannot be used."""
 
     exit_code = 3
 
 
 class DatasetError(InputError):
-    """Error for images, labels or splits that cannot be used."""
+    """Raised for images, labels or splits that cannot be used."""
 
 
 class DatasetAbsent(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Error for a named data set without any file on this machine."""
+    """Raised for a named data set that has no files on this machine."""
 
 
 class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Error for a named data set that is incomplete or not in the expected layout."""
+    """Raised for a named data set that is incomplete or not in the expected layout."""
 
 
 class StoreError(InputError):
-    """Error for an embedding store or a result that cannot be used."""
+    """Raised for an embedding store or a result that cannot be used."""
 
 
 class NotAStore(StoreError):  # noqa: N818 - named by the file format
-    """Error for a file that is not an embedding store."""
+    """Raised for a file that is not an embedding store."""
 
 
 class VersionError(StoreError):
-    """Error for a store that a newer labelkit wrote, or that needs a feature this version lacks."""
+    """Raised for a store that was written by a newer labelkit or needs a feature this version lacks."""
 
 
 class Refused(StoreError):  # noqa: N818 - named by the file format
-    """Error for a store or output with values or structure that a store must not have."""
+    """Raised for a store or output with values or structure that a store must not have."""
 
 
 class Damaged(StoreError):  # noqa: N818 - named by the file format
-    """Error for a store whose bytes differ from what was written."""
+    """Raised for a store whose bytes differ from what was written."""
 
 
 class Mismatch(StoreError):  # noqa: N818 - named by the file format
-    """Error for two files that do not belong together by their rows, model or digest."""
+    """Raised for two files that do not belong together, judging by their rows, model or digest."""
 
 
 class CheckpointError(InputError):
-    """Error for a run folder or weights file that cannot be used."""
+    """Raised for a run folder or weights file that cannot be used."""
 
 
 class CheckpointDamaged(CheckpointError):  # noqa: N818 - named as for stores
-    """Error for a checkpoint whose bytes differ from what was written."""
+    """Raised for a checkpoint whose bytes differ from what was written."""
 
 
 class CheckpointMismatch(CheckpointError):  # noqa: N818 - named as for stores
-    """Error for a checkpoint of another method, shape or configuration."""
+    """Raised for a checkpoint of a different method, shape or configuration."""
 
 
 class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
-    """Error for a weights file that contains more than tensors."""
+    """Raised for a weights file that contains more than tensors."""
 
 
 class DivergenceError(LabelkitError):
-    """Error for a training run that failed because of non-finite values, explosion or collapse."""
+    """Raised for a training run that failed because of non-finite values, explosion or collapse."""
 
     exit_code = 4
 
 
 class ResourceError(LabelkitError):
-    """Error for a missing resource: a full disk, no permission, a folder that vanished, or no such device."""
+    """Raised for an unavailable resource: a full disk, no permission, a folder that vanished or a missing device."""
 
     exit_code = 5
 
 
 class BusyError(LabelkitError):
-    """Error for an output that another run is writing."""
+    """Raised for an output that another run is currently writing."""
 
     exit_code = 6
 
 
 class GateError(LabelkitError):
-    """Error for a score that misses its required threshold."""
+    """Raised for a score that misses its required threshold."""
 
     exit_code = 10
 
@@ -154,7 +154,7 @@ BROKEN_PIPE_SIGNAL = 13
 
 
 class Interrupted(BaseException):
-    """Exception that a signal raises to stop the command; ``exit_code`` is 128 + its number."""
+    """Raised by a signal to stop the command; ``exit_code`` is 128 plus the signal number."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum
@@ -165,7 +165,7 @@ class Interrupted(BaseException):
 def output_exists(
     where: object, *options: str, state: str = "", instead: str = "", note: str = "", replaceable: bool = True
 ) -> OutputExistsError:
-    """Build the error for an output that already exists, worded alike for all commands.
+    """Build the error for an output that already exists, worded the same way for all commands.
 
     Args:
         where: the file, folder, store or result.

@@ -30,11 +30,11 @@ _MAX_NAMES = 10_000
 
 
 class NotRegularError(OSError):
-    """Error for a pipe, device or socket, which labelkit never reads."""
+    """Raised for a path that is a pipe, device or socket, which labelkit never reads."""
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading; unlike a plain ``open``, never wait for a named pipe.
+    """Open a regular file for reading; unlike a plain ``open``, never wait on a named pipe.
 
     Raises:
         OSError: it does not exist, is not a regular file, or the system does not let us read it.
@@ -53,7 +53,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 
 
 def find_similar_path(path: Path) -> Path | None:
-    """Return the path most similar to a missing one in the same folder; ``None`` if there is none."""
+    """Return the path in the same folder that is most similar to a missing one, or ``None`` if there is none."""
     try:
         with os.scandir(path.parent) as entries:  # in a very large folder, some names suffice
             beside = [entry.name for entry in islice(entries, _MAX_NAMES)]
@@ -71,7 +71,7 @@ def missing_path_remedy(path: Path) -> str:
 
 
 def missing_store_remedy(path: Path) -> str:
-    """Return the remedy text for a missing store, with the command that makes one."""
+    """Return the remedy text for a missing store, with the command that creates one."""
     return f"{missing_path_remedy(path)} Create a store with `labelkit embed --dataset DATA --out {path}`."
 
 
@@ -93,12 +93,12 @@ def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
 
 
 def table_encoding(start: bytes) -> str:
-    """Return the encoding of a table from its first bytes; see ``decode_table``."""
+    """Detect the encoding of a table from its first bytes; see ``decode_table``."""
     return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
 def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
-    """Return a reader of the rows of a CSV file, and its header.
+    """Return a reader over the rows of a CSV file, together with its header.
 
     The delimiter is the first of comma, semicolon and tab that gives a column with a known lower-case name, or comma.
     """
@@ -138,7 +138,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON text with limits on nesting and finite numbers only.
+    """Parse JSON text, accepting only finite numbers and limited nesting.
 
     Raises:
         ValueError: it is not JSON, is nested more than 64 levels deep, or has a number that is not finite.
@@ -175,7 +175,7 @@ def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] 
 
 
 def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Check that an object has the required keys and types of values; ``float`` also takes whole numbers.
+    """Check that an object has the required keys with values of the required types; ``float`` also accepts integers.
 
     Raises:
         ValueError: one is missing, or of another type.

@@ -12,7 +12,7 @@ from typing import Any
 
 
 def lazy_getattr(package: str) -> Callable[[str], Any]:
-    """Return a module ``__getattr__`` that imports the names under the package's ``if TYPE_CHECKING:`` on first use.
+    """Return a module ``__getattr__`` that imports the package's ``if TYPE_CHECKING:`` names on first use.
 
     Args:
         package: name of the package, which is being imported.

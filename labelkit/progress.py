@@ -26,7 +26,7 @@ class Task:
 
 
 class Progress:
-    """Receiver of a command's progress, messages and warnings; this base class shows nothing."""
+    """Receiver of a command's progress reports, messages and warnings; this base class shows nothing."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
         """Start a progress task of ``total`` units (None: unknown); tasks may nest."""
@@ -39,7 +39,7 @@ class Progress:
         """Show a warning that the user should act on, and continue."""
 
     def ask(self, question: str) -> str:
-        """Ask the user a question; return an empty string if nobody can answer or the default is chosen."""
+        """Ask the user a question; return an empty string if nobody can answer or the user accepts the default."""
         return ""
 
 

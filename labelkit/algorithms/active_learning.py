@@ -51,7 +51,7 @@ Ids = NDArray[np.int64]
 
 
 class Candidates:
-    """Samples that may still be chosen for labeling, without near-duplicates of the samples already chosen.
+    """Pool of samples still eligible for labeling, which excludes near-duplicates of samples already chosen.
 
     Args:
         rows: (n, d).
@@ -77,7 +77,7 @@ class Candidates:
         self.open = np.ones(len(self._near), dtype=bool)
 
     def exclude_near(self, distances: NDArray[np.float64]) -> None:
-        """Exclude near-duplicates of chosen samples, given the squared distances (n,) to the chosen samples."""
+        """Exclude near-duplicates of chosen samples, given squared distances (n,) to the nearest chosen sample."""
         self.open &= distances > self._limit
 
     def close(self, chosen: Ids) -> None:
@@ -119,7 +119,7 @@ class NearestClasses:
 
 
 def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) -> NearestClasses:
-    """Find the two nearest classes of each sample by the distance to their nearest example.
+    """Find the two classes nearest to each sample, measured by the distance to the nearest example of the class.
 
     Args:
         rows: (n, d).
@@ -197,7 +197,7 @@ def _smallest(values: Rows) -> tuple[Ids, Rows]:
 
 
 def squared_distances(rows: Rows, others: Rows) -> NDArray[np.float64]:
-    """Compute the pairwise squared Euclidean distances of two sets of rows, (n, m) float64."""
+    """Compute the (n, m) float64 matrix of squared Euclidean distances between two sets of rows."""
     left, right = rows.astype(np.float64), others.astype(np.float64)
     squares = np.einsum("ij,ij->i", left, left)[:, None] + np.einsum("ij,ij->i", right, right)
     return np.asarray(np.maximum(squares - 2 * left @ right.T, 0))
@@ -212,7 +212,7 @@ def choose_covering(
     generator: np.random.Generator,
     weights: ArrayLike | None = None,
 ) -> tuple[Ids, NDArray[np.float64]]:
-    r"""Choose samples greedily to minimize the weighted squared distances of all samples to the nearest chosen one.
+    r"""Choose samples greedily to minimize the weighted sum of squared distances to each sample's nearest choice.
 
     The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. Without any chosen or labeled row, every distance
     counts as the largest possible, so that the first choice is the weighted medoid.
@@ -269,12 +269,12 @@ class _Gain:
         self._amounts, self._nearest = amounts, nearest
 
     def exact(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute the gain of each row, (n,) float64."""
+        """Compute the exact gain (n,) float64 from choosing each row."""
         gains: NDArray[np.float64] = np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
         return gains
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute an upper bound on each gain (n,), valid while no distance exceeds that to the nearest chosen row."""
+        """Compute upper bounds (n,) on the gains, valid while no distance exceeds that to the nearest chosen row."""
         sums = float((self._nearest - self._squares) @ self._amounts) - _squares(rows) * float(self._amounts.sum())
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
@@ -315,7 +315,7 @@ def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> t
 def choose_typical(
     rows: Rows, count: int, labeled: Ids, candidates: Candidates, *, generator: np.random.Generator
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
-    """Choose the most typical sample of each cluster that has no label, largest cluster first (TypiClust).
+    """Choose the most typical sample of each cluster without a label, starting with the largest cluster (TypiClust).
 
     There are as many clusters as existing and future labels, at most ``MAX_CLUSTERS``. The typicality of a row is one
     over the mean distance to its 20 nearest rows of the cluster. When every cluster has a label, those with the fewest
@@ -400,7 +400,7 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
 
 
 def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
-    """Choose the samples with the highest scores, first on ties, skipping near-duplicates of chosen samples.
+    """Choose the highest-scoring samples, skipping near-duplicates of chosen samples; ties go to the earlier sample.
 
     Args:
         scores: (n,) of all rows, at most 1.
@@ -418,7 +418,7 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
 
 
 def find_nearest(points: Rows, places: Rows) -> tuple[Ids, NDArray[np.float64]]:
-    """Find the nearest of m reference points (m, d) to each row, the first of equals, and its squared distance.
+    """Find each row's nearest of the reference points (m, d) and its squared distance; ties go to the earlier point.
 
     Returns:
         (n,) int64, -1 if there are no reference points; (n,) float64, infinity if there are none.

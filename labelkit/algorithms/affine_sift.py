@@ -47,7 +47,7 @@ class Keypoints:
 
 
 def configure_opencv() -> str:
-    """Limit OpenCV to one thread, for callers that run threads of their own, and return its version.
+    """Limit OpenCV to one thread, for callers that manage their own threads, and return its version.
 
     Raises:
         ConfigError: it is not installed.
@@ -121,7 +121,7 @@ def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float6
 
 
 def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
-    """Match the keypoints of two images and return index pairs (m, 2), best first, at most one per 4 x 4 pixels.
+    """Match the keypoints of two images and return index pairs (m, 2), best first, at most one per 4 x 4 pixel cell.
 
     The pixels are those of the first image.
 
@@ -156,7 +156,7 @@ def _root(descriptors: NDArray[np.uint8]) -> NDArray[np.float32]:
 def is_plausible(
     homography: NDArray[np.float64], points: NDArray[np.float64], aspect: tuple[float, float] = (1.0, 1.0)
 ) -> bool:
-    """Return whether a homography can relate two photos of one plane.
+    """Return whether a homography can plausibly relate two photos of the same plane.
 
     The box of the points stays in front of the camera, which keeps it convex, and is not mirrored. At the middle of the
     points, lengths change by a factor of 1/4 to 4, and by at most 5 times as much in one direction as in another.

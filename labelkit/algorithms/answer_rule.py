@@ -100,7 +100,7 @@ class AnswerRule:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> AnswerRule | None:
-        """Return the rule stored in a ``discover answer`` result, or ``None`` if the result predates rules.
+        """Return the rule stored in a ``discover answer`` result, or ``None`` if the result is too old to have one.
 
         Args:
             arrays: arrays of the result.
@@ -133,7 +133,7 @@ class AnswerRule:
         )
 
     def start(self, features: NDArray[np.float32]) -> Doubles:
-        """Compute group probabilities (m, k) of scaled features (m, d) without neighbors. Rows sum to at most 1."""
+        """Compute group probabilities (m, k) from scaled features (m, d), without neighbors; rows sum to at most 1."""
         k = len(self.class_of_group)
         found = np.zeros((len(features), k)) if self.groups is None else self.groups(features)
         if self.classifier is None:
@@ -153,7 +153,7 @@ class AnswerRule:
         )
 
     def blend_neighbors(self, features: NDArray[np.float32], near: Doubles | None) -> Doubles:
-        """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors. Rows sum to 1.
+        """Compute group probabilities (m, k) from scaled features (m, d) and nearest neighbors; rows sum to 1.
 
         Args:
             features: scaled features of images that are not stored rows.
@@ -166,7 +166,7 @@ class AnswerRule:
         return np.where(totals > 0, shares / np.where(totals > 0, totals, 1), 1 / shares.shape[1])
 
     def average_neighbor_probabilities(self, cosines: NDArray[np.floating[Any]], places: NDArray[np.int64]) -> Doubles:
-        """Average the group probabilities (m, k) of the nearest stored images by cosine weight, 0 where none is near.
+        """Average the group probabilities (m, k) of the nearest stored images, weighted by cosine; 0 if none is near.
 
         Args:
             cosines: (m, b) cosines to the nearest stored rows.
@@ -195,7 +195,7 @@ class AnswerRule:
         return replace(found, confidence=unknown, margin=unknown)
 
     def predict_probabilities(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
-        """Predict group probabilities (m, k) of embeddings, with the arguments of :meth:`predict`. Rows sum to 1."""
+        """Predict group probabilities (m, k) from embeddings, with the arguments of :meth:`predict`; rows sum to 1."""
         rows = square_roots(embeddings) if self.square_roots else embeddings
         lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _EPSILON)
         features = (rows / lengths if self.unit_rows else rows).astype(np.float32)
@@ -248,7 +248,7 @@ def blend_classifier(
     group_weight: float,
     own_group: float,
 ) -> Doubles:
-    """Blend the group probabilities (m, k) of images with a classifier's class probabilities (m, c), preserving sums.
+    """Blend group probabilities (m, k) of images with a classifier's class probabilities (m, c), preserving row sums.
 
     Args:
         shares: (m, k) from the groups alone.
@@ -276,7 +276,7 @@ def build_nearest_mean_rule(
     scaled: bool,
     roots: bool = False,
 ) -> AnswerRule:
-    """Build a rule that assigns each image to the group with the nearest mean, without confidence.
+    """Build a rule that assigns each image to the group with the nearest mean and reports no confidence.
 
     Args:
         features: (n, d).
@@ -301,7 +301,7 @@ def build_nearest_mean_rule(
 
 
 def build_nearest_mean_classifier(means: Doubles, temperature: float) -> LinearSoftmaxClassifier:
-    """Build a nearest-mean classifier: the softmax of half the negative squared distances at a temperature.
+    """Build a nearest-mean classifier: a softmax over ``-0.5 * squared_distance / temperature``.
 
     It is the posterior of spherical groups of equal size with this temperature as their variance.
 

@@ -42,7 +42,7 @@ def attention_update(
     space: UpdateSpace = "key",
     w_k: Tensor | None = None,
 ) -> Tensor:
-    r"""Update the keys by one gradient-descent step on the alignment and prior energies of this module.
+    r"""Update the keys by one gradient-descent step on the alignment and prior energies defined in this module.
 
     Args:
         keys: ``(b, h, t, d)`` float, t key tokens of h heads of width d.
@@ -81,7 +81,7 @@ def attention_update(
 
 
 def alignment_energy(queries: Tensor, keys: Tensor, *, alpha: float, beta: float) -> Tensor:
-    """Compute E_align of the module's formula, the alignment energy, which is low where every key has a close query.
+    """Compute the alignment energy E_align defined in this module, which is low if every key has a close query.
 
     Args:
         queries: ``(b, h, s, d)`` float.
@@ -106,7 +106,7 @@ def alignment_energy(queries: Tensor, keys: Tensor, *, alpha: float, beta: float
 
 
 def prior_energy(keys: Tensor) -> Tensor:
-    """Compute E_prior of the module's formula, the prior energy, which is about half the largest squared key norm.
+    """Compute the prior energy E_prior defined in this module, which is about half the largest squared key norm.
 
     Args:
         keys: ``(b, h, t, d)`` float.
@@ -119,7 +119,7 @@ def prior_energy(keys: Tensor) -> Tensor:
 
 
 def attention_entropy(keys: Tensor, queries: Tensor, *, beta: float) -> Tensor:
-    """Compute the entropy of the attention weights of keys over queries, divided by log s.
+    """Compute the entropy of the attention weights that keys assign to the queries, divided by log s.
 
     Args:
         keys: ``(b, h, t, d)`` float.

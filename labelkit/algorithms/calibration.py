@@ -25,7 +25,7 @@ _GRID = 61
 
 @dataclass(frozen=True, slots=True)
 class NamedProbability:
-    """Probability of a given column for each sample, with margin and runner-up.
+    """Softmax probability of one given column per sample, with its margin and the runner-up column.
 
     Attributes:
         confidence: (n,) float64 in [0, 1], probability of the named column.
@@ -41,7 +41,7 @@ class NamedProbability:
 
 @dataclass(frozen=True, slots=True)
 class Reliability:
-    """Reliability diagram: confidence against accuracy in b bins of equal width.
+    """Reliability diagram, which compares confidence with accuracy in b bins of equal width.
 
     Attributes:
         edges: (b + 1,) float64, from 0 to 1; a bin includes its lower edge, the last one also 1.
@@ -92,7 +92,7 @@ class RiskCoverage:
     aurc: float
 
     def accuracy_at(self, share: float) -> float:
-        """Return the accuracy among the ``ceil(share n)`` most confident samples.
+        """Return the accuracy among the ``ceil(share * n)`` most confident samples.
 
         Raises:
             ValueError: share is not in (0, 1].
@@ -105,7 +105,7 @@ class RiskCoverage:
 
 
 def group_means(features: ArrayLike, group_ids: ArrayLike, num_groups: int) -> NDArray[np.float64]:
-    """Compute the mean feature vector of each group, (k, d) float64; NaN for an empty group.
+    """Compute the mean feature vectors (k, d) float64 of the groups; NaN for an empty group.
 
     Args:
         features: (n, d) rows.
@@ -149,7 +149,7 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
 
 
 def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -> NamedProbability:
-    """Compute the softmax probability of a given column for each sample, and find the runner-up.
+    """Compute the softmax probability of one given column per sample, its margin and the runner-up column.
 
     Args:
         scores: (n, k), see :func:`softmax`.
@@ -221,7 +221,7 @@ def fit_temperatures(
     weights: ArrayLike | None = None,
     cautions: Sequence[float],
 ) -> list[float]:
-    """Fit one temperature for each level of caution, sharing a single search. See :func:`fit_temperature`."""
+    """Fit one temperature for each given caution value, sharing a single search; see :func:`fit_temperature`."""
     values = _as_scores(scores)
     columns = _as_columns(named, values.shape)
     right = _as_shares(correct, len(columns), "correct")
@@ -274,7 +274,7 @@ def _bisect_last_below(loss: Callable[[float], float], near: float, far: float, 
 def reliability(
     confidence: ArrayLike, correct: ArrayLike, *, num_bins: int = 10, weights: ArrayLike | None = None
 ) -> Reliability:
-    """Compare confidence with accuracy in bins of confidence.
+    """Compare confidence with accuracy in equal-width confidence bins.
 
     Args:
         confidence: (n,) in [0, 1], n >= 1.
@@ -303,7 +303,7 @@ def reliability(
 
 
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
-    """Compute the error rate among the most confident samples for every coverage.
+    """Compute the error rate among the most confident samples at every level of coverage.
 
     Rows of equal confidence count as in random order: each has their mean error.
 
@@ -324,7 +324,7 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 
 
 def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
-    """Return whether the group and class of each sample still match each other without that sample.
+    """Return, for each sample, whether its group and class would still match each other without that sample.
 
     This is the question of one-to-one matching, without a row voting for itself: among the other rows, no class is more
     frequent in the group than the row's class, and in no group is the class more frequent than in the row's group.

@@ -133,7 +133,7 @@ def spherical_kmeans(
     tol: float = 1e-6,
     init_centroids: ArrayLike | None = None,
 ) -> Clustering:
-    """Cluster samples by direction, maximizing their cosines to unit centroids.
+    """Cluster samples by direction, maximizing their cosine similarity to unit-length centroids.
 
     Rows are scaled to unit length and a centroid is the mean of its members scaled to unit length, so the inertia is
     ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Where the mean is zero and has no direction, a member is the centroid.
@@ -154,7 +154,7 @@ def spherical_kmeans(
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
-    """Assign each sample to its nearest centroid in float32, the smaller id on ties, (n,) int64.
+    """Return the index (n,) int64 of each sample's nearest centroid in float32; ties go to the smaller index.
 
     Args:
         x: (n, d) rows.
@@ -173,7 +173,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
 
 
 def sum_rows(rows: Rows, cluster_ids: Ids, num_clusters: int) -> Doubles:
-    """Sum the rows of each cluster, (k, d)."""
+    """Compute the sum (k, d) of the rows in each cluster."""
     from scipy.sparse import csc_array
 
     sums = np.zeros((num_clusters, rows.shape[1]))
@@ -313,11 +313,11 @@ class _Problem:
 
     @property
     def means(self) -> Singles:
-        """Mean of each labeled class, (c, d) float32."""
+        """Means (c, d) float32 of the labeled classes."""
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def run_restarts(self, draws: Doubles) -> _Run:
-        """Return the best of restarts from draws (restarts, new clusters) and, if any of them fails, from means."""
+        """Return the best run from ``draws`` (restarts, new clusters) and, if any fails, from k-means centroids."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
         # check all restarts, not just the best one: more restarts must always include the results of fewer
@@ -349,7 +349,7 @@ class _Problem:
         return picks
 
     def iterate(self, start: Singles) -> _Run:
-        """Alternate assignment and update of the centroids (k, d), and return the state of lowest inertia."""
+        """Alternate between assigning samples and updating centroids (k, d); return the lowest-inertia state."""
         k, centroids, best = self.num_clusters, start, None
         for number in range(1, self.max_iter + 1):
             ids = _nearest(self.points, centroids)
@@ -373,7 +373,7 @@ class _Problem:
         return replace(best, num_iterations=number)
 
     def exchange_centroids(self, best: _Run) -> _Run:
-        """Reassign one centroid to each class by its nearest labeled samples, as long as the inertia falls."""
+        """Rematch each labeled class to a centroid by its samples' distances, as long as the inertia falls."""
         for _ in range(_MAX_EXCHANGES):
             taken = _matched(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
@@ -503,11 +503,11 @@ class _Framed:
     scale: float
 
     def scaled(self, part: Floats) -> Singles:
-        """Subtract the offset from rows and divide by the scale, in float32."""
+        """Subtract the offset from rows and divide them by the scale, in float32."""
         return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
 
     def sample(self, num_clusters: int) -> Singles:
-        """Return the scaled rows that centroids are fitted on. All, or 256 per cluster if rows are read in blocks."""
+        """Return the scaled rows used to fit centroids: all rows, or 256 per cluster if rows are read in blocks."""
         rows, most = self.rows, max(_MIN_SAMPLED, _SAMPLED * num_clusters)
         if isinstance(rows, StoredRows) and len(rows) > most:
             return self.scaled(rows[np.sort(np.random.default_rng(0).choice(len(rows), most, replace=False))])
@@ -517,7 +517,7 @@ class _Framed:
         return found
 
     def nearest(self, centroids: Singles) -> Ids:
-        """Find the nearest of the scaled centroids for each row, (n,) int64."""
+        """Find the index (n,) int64 of the scaled centroid nearest to each row."""
         find = partial(_nearest_of, self.offset, self.scale, centroids)
         if not isinstance(self.rows, StoredRows) or self.rows.spread is None:
             return find(self.rows)

@@ -55,14 +55,14 @@ class Confidences:
 
 
 def compute_log_probabilities(shares: Doubles) -> Doubles:
-    """Take the logarithm of group probabilities, with a small lower limit in place of 0."""
+    """Take the logarithm of group probabilities, clipped from below to avoid the logarithm of 0."""
     return np.log(np.maximum(shares, _EPSILON))
 
 
 def calibrated_confidences(
     scores: Doubles, named: Ints, is_new: NDArray[np.bool_], temperatures: Temperatures
 ) -> tuple[Doubles, Doubles, Ints]:
-    """Compute confidence, margin and runner-up of predictions at the temperature for known or new groups."""
+    """Compute each prediction's confidence, margin and runner-up at the temperature for known or new groups."""
     confidence, margin = np.empty(len(named)), np.empty(len(named))
     runner_up = np.empty(len(named), dtype=np.int64)
     for kind, temperature in ((~is_new, temperatures.known), (is_new, temperatures.new)):

@@ -27,7 +27,7 @@ def knn_votes(
     temperature: float = 0.1,
     own: ArrayLike | None = None,
 ) -> NDArray[np.float64]:
-    """Predict class probabilities of queries by k nearest neighbors that vote ``exp(cosine / temperature)``.
+    """Predict class probabilities of queries from their k nearest neighbors, weighted by ``exp(cosine / temperature)``.
 
     Args:
         queries: (q, d) of any length.

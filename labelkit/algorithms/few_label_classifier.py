@@ -49,7 +49,7 @@ _FOLDS: Final = 5
 
 
 class RefittableClassifier:
-    """Classifier of fixed samples that can be refitted with different labels or groups.
+    """Classifier for a fixed set of samples that can be refitted with different labels or groups.
 
     Args:
         features: (n, d) float32, the same as for the grouping; n >= 2.
@@ -76,7 +76,7 @@ class RefittableClassifier:
         self._moved = moved * np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
 
     def class_shares(self, labels: Ints, classes: Ints) -> Doubles:
-        """Compute class probabilities (n, c) with the classifier alone. Rows sum to 1.
+        """Compute class probabilities (n, c) with the classifier alone; rows sum to 1.
 
         Args:
             labels: (n,), -1 = none; every class has at least one label.
@@ -103,7 +103,7 @@ class RefittableClassifier:
             return model.fit(self._moved[rows], columns, self._weights(rows))
 
     def classifier(self, labels: Ints, classes: Ints) -> LinearSoftmaxClassifier:
-        """Fit a logistic regression to these labels, which computes ``class_shares`` of other images."""
+        """Fit a logistic regression to these labels, which predicts class probabilities for other images."""
         rows = np.flatnonzero(labels >= 0)
         columns = np.searchsorted(classes, labels[rows])
         if len(classes) == 1:
@@ -119,7 +119,7 @@ class RefittableClassifier:
     def rule(
         self, labels: Ints, group_ids: Ints, class_of_group: Ints, shares: Doubles, *, group_weight: float = 1.0
     ) -> AnswerRule:
-        """Return the prediction rule for other images, whose features must be scaled as the samples are.
+        """Return the prediction rule for other images, whose features must be scaled like those of the samples.
 
         Args:
             labels: (n,), -1 = none.
@@ -152,7 +152,7 @@ class RefittableClassifier:
         *,
         group_weight: float = 1.0,
     ) -> Doubles:
-        """Compute class or group probabilities (n, k) of all samples. Rows sum to 1.
+        """Compute class or group probabilities (n, k) of all samples; rows sum to 1.
 
         Args:
             labels: (n,), -1 = none.
@@ -193,7 +193,7 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
 
 
 def check_hidden_labels(judge: RefittableClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Cross-validate the labels and return which are predicted correctly, (m,) bool.
+    """Cross-validate the labels and return a bool mask (m,) of those predicted correctly.
 
     The only label of a class is left out.
 

@@ -54,7 +54,7 @@ _STAYING: Final = 0.5
 
 @dataclass(frozen=True)
 class ClassSpace:
-    """Fitted projection of samples into a space where classes are easier to separate. Steps 1 and 2 of the module.
+    """Fitted projection of samples into a space where classes are easier to separate (steps 1 and 2 of the module).
 
     Attributes:
         mean: (d,) mean of the rows.
@@ -90,7 +90,7 @@ class ClassSpace:
 
 
 def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.random.Generator) -> ClassSpace:
-    """Fit the projection that separates classes, from samples and their known labels.
+    """Fit a projection that separates classes, given samples and their known labels.
 
     Args:
         rows: (n, d), n >= 1.
@@ -175,7 +175,7 @@ _ITERATIONS: Final = 10
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Tree of clusters over m leaves, with unions in order of increasing cost.
+    """Tree of clusters over m leaves, with merges in order of increasing cost.
 
     Attributes:
         leaves: (n,) leaf of each row: first one for each labeled class, in the order of ``labels``, then others.

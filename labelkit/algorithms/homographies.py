@@ -58,7 +58,7 @@ def rotation_homographies(angles: ArrayLike, aspect: float = 1.0) -> Matrices:
 
 
 def zoom_homographies(factors: ArrayLike) -> Matrices:
-    """Return (b, 3, 3) homographies that zoom about the center, enlarging for factors (b,) above 1."""
+    """Return (b, 3, 3) homographies that zoom about the center; factors (b,) above 1 enlarge."""
     zoom = np.asarray(factors, dtype=np.float64)
     made = _identities(len(zoom))
     made[:, 0, 0] = made[:, 1, 1] = zoom
@@ -98,7 +98,7 @@ def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tup
 
 
 def normalized_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
-    """Convert points in pixels to normalized coordinates x, y, (k, 2).
+    """Convert pixel coordinates of points to normalized (x, y) coordinates (k, 2).
 
     Args:
         pixels: (k, 2) in pixels whose integers are the centers of pixels.
@@ -163,7 +163,7 @@ def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
-    """Return the centers x, y of the cells of a map, row by row, (h w, 2). Dtype and device are those of ``like``."""
+    """Return the (x, y) centers (h w, 2) of a map's cells, row by row, with the dtype and device of ``like``."""
     y = (torch.arange(height, dtype=like.dtype, device=like.device) + 0.5) * (2 / height) - 1
     x = (torch.arange(width, dtype=like.dtype, device=like.device) + 0.5) * (2 / width) - 1
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1).reshape(-1, 2)
@@ -172,7 +172,7 @@ def cell_centers(height: int, width: int, like: Tensor) -> Tensor:
 def sample_second_views(
     maps: Tensor, homographies: Tensor, size: Sequence[int], *, padding: Padding = "border"
 ) -> tuple[Tensor, Tensor]:
-    """Sample maps of second views at the cell centers of first views, by the homographies between them.
+    """Sample feature maps of second views at the cell centers of first views, using the homographies between them.
 
     Args:
         maps: ``(b, c, h, w)`` float, of the second views; receives gradients.
@@ -194,7 +194,7 @@ def sample_second_views(
 
 
 def sample_by_gather(maps: Tensor, grid: Tensor) -> Tensor:
-    """Compute ``grid_sample(maps, grid)``, bilinear with border padding, by indexing.
+    """Compute ``grid_sample(maps, grid)``, with bilinear interpolation and border padding, by indexing.
 
     Its gradient on a GPU adds in a fixed order if deterministic algorithms are requested; that of ``grid_sample``
     cannot do so.

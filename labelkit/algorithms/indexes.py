@@ -86,17 +86,17 @@ def default_num_training_embeddings(num_rows: int) -> int:
 
 
 def default_num_lists(num_rows: int) -> int:
-    """Return the number of lists of an IVF-PQ index: 4 sqrt(g), but at most one per 39 embeddings."""
+    """Return the number of lists in an IVF-PQ index: 4 sqrt(g), but at most one per 39 embeddings."""
     return max(1, min(round(4 * math.sqrt(num_rows)), num_rows // 39))
 
 
 def default_pq_bytes(dim: int) -> int:
-    """Return the bytes per embedding of an IVF-PQ index: the largest divisor of d that is at most d / 4."""
+    """Return the number of bytes per embedding in an IVF-PQ index: the largest divisor of d that is at most d / 4."""
     return next(size for size in range(max(1, dim // 4), 0, -1) if dim % size == 0)
 
 
 def find_approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
-    """Find the approximate k nearest neighbors of each embedding by cosine, itself excluded.
+    """Find the approximate k nearest neighbors of each embedding by cosine similarity, excluding itself.
 
     Up to 65,536 rows are compared with all others. If there are more, a row is compared with those in the 16 inverted
     lists nearest to it, so that time grows with n sqrt(n), and some neighbors are missed.
@@ -149,7 +149,7 @@ def write_index(index: Any, take: Callable[[Any], None]) -> None:
 
 
 def read_index(path: Path) -> Any:
-    """Read an ANN index from a file, memory-mapped where faiss can.
+    """Read an ANN index from a file, memory-mapped if faiss supports it.
 
     Only read files that this module wrote: the reader of faiss is not safe for untrusted bytes.
 

@@ -27,7 +27,7 @@ _COLUMNS_AT_ONCE = 16
 
 
 def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
-    """Build the normalized graph of nearest neighbors for label propagation.
+    """Build the normalized nearest-neighbor graph for label propagation.
 
     Args:
         features: (n, d) rows of any length except zero, n >= 2.
@@ -90,7 +90,7 @@ def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations:
 def diffuse_labels(
     graph: Any, seeds: ArrayLike, *, alpha: float = 0.9, num_iterations: int = 30
 ) -> NDArray[np.float64]:
-    """Propagate labels alone, and scale the classes to equal sums before each row is normalized.
+    """Propagate labels alone, scaling the classes to equal sums before normalizing each row.
 
     Thus, a class whose few labels happen to lie amid other classes does not take their images.
 

@@ -32,7 +32,7 @@ class Matching:
 def contingency(
     cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
 ) -> NDArray[np.int64]:
-    """Count the samples of each pair of cluster and class.
+    """Count the samples in each pair of cluster and class.
 
     Args:
         cluster_ids: (n,) integers >= 0.

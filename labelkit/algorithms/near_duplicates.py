@@ -39,7 +39,7 @@ _EMPTY = 1e-3
 
 @dataclass(frozen=True)
 class Agreement:
-    """Correlations of pairs of images after aligning one to the other.
+    """Correlations between the images of each pair after aligning one to the other.
 
     Attributes:
         levels: (p,) int64, pixels along a side at which they are compared: 16, 32 or 64.
@@ -56,7 +56,7 @@ class Agreement:
 
 
 def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:
-    """Compute vectors (n, 256) whose inner products are the correlations of images at 16 pixels, 0 if one is empty.
+    """Compute vectors (n, 256) whose inner products are image correlations at 16 x 16 pixels; 0 if an image is blank.
 
     Args:
         pictures: (n, 64, 64).

@@ -36,7 +36,7 @@ def knn(
     metric: Metric = "cosine",
     exclude_self: bool = False,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Find the k nearest gallery rows of each query exactly, nearest first.
+    """Find each query's k nearest gallery rows by exact search, nearest first.
 
     Args:
         queries: (q, d), converted to float32.
@@ -90,7 +90,7 @@ class ExactSearch:
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Find the k nearest gallery rows of each query exactly; see :func:`knn`."""
+        """Find each query's k nearest gallery rows by exact search; see :func:`knn`."""
         asked = as_queries(queries, self.rows, self.metric)
         if exclude_self and len(asked) != len(self.rows):
             raise ValueError(f"exclude_self needs queries = gallery, got {len(asked)} and {len(self.rows)} rows")
@@ -174,7 +174,7 @@ def _rough(
 
 
 def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
-    """Check queries (q, d) against the gallery, and normalize them to length 1 for ``cosine``.
+    """Check queries (q, d) against the gallery and scale them to unit length for ``cosine``.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity, or a zero row with ``cosine``.
@@ -186,7 +186,7 @@ def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.flo
 
 
 def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
-    """Check an array (n, d) and scale its rows to length 1 for ``cosine``, lazily if they are to be read in blocks.
+    """Check an array (n, d) and scale its rows to unit length for ``cosine``, lazily if they are read in blocks.
 
     Args:
         x: (n, d).
@@ -240,7 +240,7 @@ def rescore(
     *,
     exclude_self: bool,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Compute the exact scores of candidates, and return the k best (q, k) with their indices (q, k). Larger is nearer.
+    """Compute exact scores of the candidates; return the k best (q, k), larger being nearer, and their indices (q, k).
 
     Args:
         asked: (q, d).

@@ -21,7 +21,7 @@ _SAME = 1e-6
 
 
 def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Score how unlike the labeled classes each unlabeled image is, (n,) float64 in ``[0, 1]``.
+    """Compute the novelty (n,) float64 in ``[0, 1]`` of each unlabeled image compared with the labeled classes.
 
     It is the mean of two ranks, not a probability. Other ways to combine groups, nearest labels, class means and a
     classifier were not much better on the draws used to choose it; `examples/novel_cases.py` measures it on others.
@@ -39,7 +39,7 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
 
 
 def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Score how new each later image is compared with all earlier ones, (n,) float64 in ``[0, 1]``.
+    """Compute the novelty (n,) float64 in ``[0, 1]`` of each later image compared with all earlier ones.
 
     Above 0.5, it is closer to the other later images. A copy of an earlier image has 0. Otherwise, it is a / (a + b),
     where a and b are the mean distances to the nearest earlier images and to the nearest other later ones; measured by
@@ -57,7 +57,7 @@ def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.
 
 
 def mid_ranks(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the rank of each value as a fraction in ``[0, 1]``, (n,) float64, where ties share their mean rank."""
+    """Compute the fractional ranks (n,) float64 of values, in ``[0, 1]``; tied values share their mean rank."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
     upto = np.cumsum(counts)
     return np.asarray((upto - (counts + 1) / 2)[place] / max(1, len(values) - 1))

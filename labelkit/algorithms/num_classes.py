@@ -34,7 +34,7 @@ _MIN_SIZES: Final = (3, 5, 8, 12, 20)
 
 @dataclass(frozen=True, slots=True)
 class NumClassesEstimate:
-    """Estimated number of classes, with its likely range and the score of each candidate.
+    """Estimated number of classes, with its plausible range and the score of each candidate.
 
     Attributes:
         best: the number.
@@ -53,7 +53,7 @@ class NumClassesEstimate:
 
 
 def candidate_numbers(low: int, high: int) -> list[int]:
-    """Return the numbers of classes to try: every one up to 100, then in steps of 2 percent, up to ``high``.
+    """Return the numbers of classes to try, up to ``high``: every number up to 100, then in steps of 2 percent.
 
     Raises:
         ValueError: not ``1 <= low <= high``.

@@ -46,7 +46,7 @@ class Tones:
 
 
 def measure_tones(gray: NDArray[np.uint8]) -> Tones:
-    """Measure the tones of a gray image (h, w) of any size. Sharpness is NaN if a side is below 3 pixels."""
+    """Measure the tones of a gray image (h, w) of any size; sharpness is NaN if a side is shorter than 3 pixels."""
     values = gray.astype(np.float32)
     low, high = _quantiles(gray, (0.01, 0.99))
     middle = 4 * values[1:-1, 1:-1]
@@ -84,7 +84,7 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
 
 
 def compute_neighbor_z_scores(distances: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute robust z-scores (n,) of distances to a near neighbor, where 4 means an outlier and NaN unknown."""
+    """Compute robust z-scores (n,) of distances to a near neighbor; 4 is the outlier threshold, NaN means unknown."""
     return deviations(distances, _MIN_SHARE, _MIN_DISTANCE)
 
 
@@ -93,7 +93,7 @@ def outlier_scores(
     tones: NDArray[np.float64] | None = None,
     sizes: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
-    """Score each image for each reason to be an outlier, as listed in ``REASONS``.
+    """Score each image on every outlier criterion listed in ``REASONS``.
 
     Args:
         distances: (n,) to a near neighbor, NaN = unknown; ``None``: not scored, as for the others.

@@ -111,7 +111,7 @@ def _completed(directions: NDArray[np.float64], count: int) -> NDArray[np.float6
 
 
 def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the mean and the leading principal directions of rows, reading them block by block, twice.
+    """Compute the mean and leading principal directions of rows in two passes, reading block by block.
 
     Args:
         rows: (n, d) numbers, in memory or not; n >= 1.
@@ -137,7 +137,7 @@ def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64
 
 
 def project_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Subtract the mean, and project on the directions of :func:`fit_principal_components`, (n, count) float32."""
+    """Subtract the mean from rows and project them onto the given directions; return (n, count) float32."""
     places = np.empty((rows.shape[0], directions.shape[1]), dtype=np.float32)
     for where, part in iterate_blocks(rows):
         places[where] = (part.astype(np.float64) - mean) @ directions
@@ -160,7 +160,7 @@ def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float6
 
 
 def embed_by_tsne(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
-    """Embed samples in a plane by t-SNE, which preserves neighbors. Distances between groups mean little.
+    """Embed samples in a plane by t-SNE, which preserves neighbors but not distances between groups.
 
     Source: L. van der Maaten, "Accelerating t-SNE using Tree-Based Algorithms". Departure: fewer and longer steps.
     ``python -m benchmarks --only report`` compares speed and quality with scikit-learn's own

@@ -51,7 +51,7 @@ _NORM_TOLERANCE = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """Statistics of the pairwise cosines of unit vectors, to judge how evenly they are spread.
+    """Statistics of the pairwise cosines of unit vectors, which show how evenly the vectors are spread.
 
     Attributes:
         max_cosine: cosine of the closest pair.
@@ -88,7 +88,7 @@ def spread_prototypes(
     device: str = "cpu",
     report: Callable[[float, float], None] | None = None,
 ) -> NDArray[np.float32]:
-    """Compute prototypes that are spread evenly over the unit sphere. The same generator gives the same prototypes.
+    """Compute prototypes spread evenly over the unit sphere; the same generator state gives the same prototypes.
 
     Args:
         num_prototypes: c, >= 2.
@@ -160,7 +160,7 @@ def is_closed_form_optimal(num_prototypes: int, dim: int) -> bool:
 
 
 def build_t_schedule(t: float, sharpest_t: float | None) -> list[float]:
-    """Return the increasing values of t that :func:`spread_prototypes` optimizes for, one after the other."""
+    """Return the increasing values of t for which :func:`spread_prototypes` optimizes in turn."""
     levels = [t]
     while sharpest_t is not None and levels[-1] < sharpest_t:
         levels.append(min(_SHARPENING * levels[-1], sharpest_t))
@@ -186,7 +186,7 @@ def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
 def uniformity_gradient(
     prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024
 ) -> tuple[float, NDArray[np.float64]]:
-    """Compute the uniformity loss and its gradient along the sphere; see :func:`uniformity`.
+    """Compute the uniformity loss and its gradient tangent to the sphere; see :func:`uniformity`.
 
     Returns:
         The loss, and (c, d) float64 whose row i is orthogonal to prototype i.
@@ -404,7 +404,7 @@ def max_cosine_bound(count: int, dim: int) -> float:
 
 
 def rms_cosine_bound(count: int, dim: int) -> float:
-    r"""Return a lower bound on the root mean square of pairwise cosines.
+    r"""Return a lower bound on the root mean square of the pairwise cosines of unit vectors.
 
     ``count > dim``: Welch's :math:`\sqrt{(c-d)/(d(c-1))}`, reached by every tight frame; otherwise 0, reached by
     orthogonal vectors.

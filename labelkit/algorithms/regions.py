@@ -14,7 +14,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 def source_boxes(matrices: Tensor) -> Tensor:
-    """Compute the box of the original image that each crop shows.
+    """Compute the box in the original image that each crop covers.
 
     Args:
         matrices: (b, 2, 3), from normalized coordinates of the crop to those of the image; no rotation. A crop that is
@@ -47,14 +47,14 @@ def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
 
 
 def spans_min_tokens(boxes: Tensor, patch_size: int, min_tokens: float) -> Tensor:
-    """Return which boxes (b, 4) in pixels are at least ``min_tokens`` tokens long on both sides, (b,) bool."""
+    """Return a bool mask (b,) of the boxes (b, 4) in pixels that span at least ``min_tokens`` tokens on both sides."""
     sides = boxes[:, 2:] - boxes[:, :2]
     # an overlap of exactly one token may be a rounding error short of it
     return (sides >= min_tokens * patch_size * (1 - 1e-5)).all(dim=1) & (sides > 0).all(dim=1)
 
 
 def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Tensor:
-    """Sample a grid of vectors from a box of each map by differentiable RoI align, several samples per cell.
+    """Sample a grid of vectors from one box per map by differentiable RoI align, with several samples per cell.
 
     Args:
         maps: (b, h, w, d) float, one vector for each token.
@@ -77,6 +77,6 @@ def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Te
 
 
 def unit(values: Tensor) -> Tensor:
-    """Scale vectors along the last dimension to length 1, in at least float32. Lengths below 1e-6 count as 1e-6."""
+    """Scale vectors along the last dimension to unit length, in at least float32; lengths below 1e-6 count as 1e-6."""
     with without_autocast(values):
         return F.normalize(promote(values), dim=-1, eps=1e-6)

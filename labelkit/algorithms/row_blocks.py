@@ -81,7 +81,7 @@ class StoredRows:
         return rows
 
     def lengths(self) -> NDArray[np.float32]:
-        """Compute the row lengths (n,) as divisors to unit length, with 1 for rows of zeros."""
+        """Compute the row lengths (n,) to divide by for unit length, with 1 for all-zero rows."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
             lengths[block] = row_lengths(self[block])
@@ -127,7 +127,7 @@ class StoredRows:
         return found
 
     def subset(self, places: NDArray[np.int64] | slice) -> StoredRows:
-        """Return the rows at the given positions (m,), or successive ones, with the same offset and scale."""
+        """Return a view of the rows at the given positions (m,) or in a slice, with the same offset and scale."""
         found = copy(self)
         if isinstance(places, slice) and self._chosen is None:
             found._first += places.start
@@ -159,7 +159,7 @@ def square_roots(rows: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
 
 
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Copy an array as float32, converting float16 by bit shifts, which is several times faster than in numpy.
+    """Copy an array as float32, converting float16 by bit shifts, which is several times faster than numpy's way.
 
     The sign and ten bits of fraction are moved unchanged. The exponent is then too small by 112, which a
     multiplication corrects, also for subnormal numbers.
@@ -200,7 +200,7 @@ def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
 
 
 def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Check an array and convert it to contiguous float32, or leave float64, with a copy only if needed.
+    """Check an array and convert it to contiguous float32, keeping float64 as it is and copying only if needed.
 
     Rows to be read in blocks are not loaded.
 
@@ -253,7 +253,7 @@ def row_lengths(rows: Floats) -> NDArray[np.float64]:
 
 
 def column_sums(rows: Rows) -> NDArray[np.float64]:
-    """Sum the rows in float64, (d,)."""
+    """Compute the column sums (d,) in float64."""
     sums = np.zeros(rows.shape[1])
     for _, part in iterate_blocks(rows):
         sums += part.astype(np.float64).sum(axis=0)  # faster than a converting sum
@@ -261,7 +261,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
 
 
 def squared_norms(rows: Rows) -> NDArray[np.float64]:
-    """Compute the squared length of each row in float64, (n,)."""
+    """Compute the squared length (n,) of each row in float64."""
     squares = np.empty(len(rows))
     for block, values in iterate_blocks(rows):
         part = values.astype(np.float64)

@@ -71,7 +71,7 @@ _SUM_SILENT, _SUM_WARNED = 1e-6, 1e-3
 
 
 class LinearScores:
-    """Scores ``features @ weight.T + bias``, computed block by block and never stored whole.
+    """Scores ``features @ weight.T + bias`` that are computed block by block and never stored as a whole.
 
     Args:
         features: (n, d), of the kinds of ``Scores``.
@@ -129,7 +129,7 @@ class SinkhornResult:
     lam: float
 
     def pseudo_labels(self, scores: Scores) -> Tensor:
-        """Assign samples, including new ones, to the cluster of largest plan mass: ``argmax(lam * l + u)``.
+        """Assign samples, including new ones, to the cluster with the largest plan mass: ``argmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve`.
@@ -140,7 +140,7 @@ class SinkhornResult:
         return torch.cat([logits.argmax(dim=1).cpu() for logits in self._logits(scores)])
 
     def assignments(self, scores: Scores) -> Tensor:
-        """Compute soft assignments of samples, rows of the plan scaled to sum to 1: ``softmax(lam * l + u)``.
+        """Compute the soft assignments of samples: the plan's rows scaled to sum to 1, ``softmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve`.
@@ -270,7 +270,7 @@ class _SemiDual:
         self.best = None
 
     def evaluate(self, potentials: Tensor) -> _Point:
-        """Evaluate marginals and objective at the potentials (k,), float64 on the CPU, in one pass over the scores."""
+        """Evaluate marginals and objective at potentials (k,), in float64 on the CPU, in one pass over the scores."""
         shift = potentials - (potentials if self._origin is None else self._origin)
         anew = self._kernel is None or self._origin is None or float(shift.max() - shift.min()) > _FAR[self._dtype]
         if anew:
@@ -300,7 +300,7 @@ class _SemiDual:
         return point
 
     def assign(self, potentials: Tensor) -> tuple[Tensor, Tensor, float]:
-        """Assign each sample to its cluster of largest mass, with confidence and cost.
+        """Assign each sample to the cluster with its largest mass, and return the confidence and cost.
 
         Returns clusters (n,) int64; their share of the row, (n,) float32; the cost as in ``SinkhornResult``.
         """
@@ -451,7 +451,7 @@ def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
 
 
 def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
-    """Build the prior shares of k clusters.
+    """Build the prior shares of the k clusters.
 
     Args:
         spec: ``uniform``; ``zipf:a``, shares proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
@@ -482,7 +482,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
 
 
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
-    """Assign larger prior shares to larger clusters, where ties keep the order of the ids.
+    """Assign larger prior shares to larger clusters; ties keep the order of the ids.
 
     The numbering of clusters is arbitrary, so an unequal prior would inflate some cluster for no reason. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.
@@ -500,7 +500,7 @@ def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
 
 
 def cluster_sizes(prior: Tensor, n: int) -> Tensor:
-    """Round ``n * prior`` to cluster sizes that sum to n, by largest remainder, (k,) int64.
+    """Round ``n * prior`` to cluster sizes (k,) int64 that sum to n, by the largest-remainder method.
 
     For equal remainders, smaller ids come first.
     """
@@ -513,7 +513,7 @@ def cluster_sizes(prior: Tensor, n: int) -> Tensor:
 
 
 def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> Tensor:
-    """Assign samples to clusters of exact sizes with the largest total score, by linear assignment.
+    """Assign samples to clusters of exact sizes, maximizing the total score by linear assignment.
 
     Args:
         scores: (n, k) finite scores, n at most 8000: the cost matrix is n x n.

@@ -68,7 +68,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class UnlabeledGroupEstimate:
-    """Expected accuracy for each number of groups without a label, with standard errors.
+    """Expected accuracy, with standard errors, for each number of groups without labels.
 
     Attributes:
         numbers: numbers of such groups that were tried, from 0.
@@ -88,7 +88,7 @@ class UnlabeledGroupEstimate:
     chance: float
 
     def best(self, *, some: bool = False) -> int:
-        """Return the best number of groups without a label, 0 if the evidence for any is too weak.
+        """Return the best number of groups without labels, or 0 if the evidence for any is too weak.
 
         Args:
             some: there are such groups; 0 only if no other number was tried.
@@ -100,7 +100,7 @@ class UnlabeledGroupEstimate:
 
     @property
     def lead(self) -> float:
-        """Largest lead over none in standard errors; at least one other number was tried."""
+        """Largest lead over having no such groups, in standard errors; requires that another number was tried."""
         return float(((np.array(self.expected[1:]) - self.expected[0]) / np.array(self.errors[1:])).max())
 
     @property
@@ -109,7 +109,7 @@ class UnlabeledGroupEstimate:
         return float(np.interp(self.lead, _LEADS, (_MIN_WEIGHT, 1.0)))
 
     def plausible_range(self, number: int) -> tuple[int, int]:
-        """Return the range of numbers whose expected accuracy is at most two standard errors below the given one's."""
+        """Return the range of numbers whose expected accuracy is at most two standard errors below ``number``'s."""
         place = self.numbers.index(number)
         least = self.expected[place] - 2 * self.errors[place]
         found = [k for k, value in zip(self.numbers, self.expected, strict=True) if value >= least]
@@ -124,7 +124,7 @@ def estimate_unlabeled_groups(
     generator: np.random.Generator,
     min_size: int = 1,
 ) -> UnlabeledGroupEstimate | None:
-    """Estimate the accuracy of predictions for different numbers of groups without a label.
+    """Estimate prediction accuracy for different numbers of groups without labels.
 
     Args:
         features: (n, d) float rows of length 1; at most some thousands, since a tree takes n squared.

@@ -37,7 +37,7 @@ class _LogProgress(SilentProgress):
 
 @contextmanager
 def log_messages() -> Iterator[None]:
-    """Send progress messages to the logger inside a ``with`` block, unless something else shows progress."""
+    """Send progress messages to the logger inside a ``with`` block, unless a progress display is already active."""
     progress = current_progress()
     with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
         yield

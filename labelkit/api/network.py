@@ -25,7 +25,7 @@ Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
 
 
 class Network(nn.Module):
-    """A PyTorch module that embeds images exactly as `labelkit embed` does, to the last bit.
+    """A PyTorch module that embeds images exactly as `labelkit embed` does, bit for bit.
 
     It is a module like any other: train it further, take its parts, move it to a GPU. Made by :func:`load_network`.
 
@@ -52,7 +52,7 @@ class Network(nn.Module):
         return self.network.embed(images)
 
     def prepare(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> Tensor:
-        """Resize, center crop and normalize one image to the network's input, (c, size, size) float32.
+        """Resize, center crop and normalize one image to the network's input (c, size, size) float32.
 
         Args:
             image: a file, or (h, w, c) uint8 pixels with the channels of the network.

@@ -40,7 +40,7 @@ _COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
 def run_command(command: StageCommand) -> Command:
-    """Build the Typer command that runs a stage, prints its result and raises its fault, if any."""
+    """Build the Typer command that runs a stage, prints its result and raises any error it reports."""
 
     def run(collected: MergedConfig[StageConfig]) -> None:
         if current_output().shows_config:

@@ -40,7 +40,7 @@ def current_output() -> Output:
 
 @contextmanager
 def use_output(output: Output) -> Iterator[Output]:
-    """Use other output options inside a ``with`` block."""
+    """Replace the output options inside a ``with`` block."""
     token = _current.set(output)
     try:
         yield output
@@ -100,7 +100,7 @@ def print_message(text: str) -> None:
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
-    """Write text to a stream (stdout by default), whatever its encoding.
+    """Write text to a stream (stdout by default), even if its encoding cannot represent every character.
 
     Raises:
         Interrupted: the reader went away (``labelkit ... | head``).
@@ -133,7 +133,7 @@ def json_text(value: object) -> str:
 
 
 def plain_table(table: Table) -> str:
-    """Format a table as aligned text, with numbers aligned right and no cell truncated."""
+    """Format a table as aligned text, with numbers right-aligned and no cell truncated."""
     rows = [[cell_text(cell) for cell in row] for row in table.rows]
     columns = [str(column) for column in table.columns]
     widths = [max(len(line[number]) for line in [columns, *rows]) for number in range(len(columns))]
@@ -166,7 +166,7 @@ def cell_text(cell: Cell) -> str:
 
 
 def escape_control(text: str) -> str:
-    """Escape the control characters of a text, except line ends and tabs.
+    """Escape control characters in a text, except line breaks and tabs.
 
     A file name must not drive a terminal.
     """

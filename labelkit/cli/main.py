@@ -168,7 +168,7 @@ def new_group(
 
 
 def build_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
-    """Return the function that Typer turns into a command; a command that is not named gets only its help."""
+    """Return the function that Typer turns into a command; commands not named in the arguments get only their help."""
     if not is_named:
         text = command.help if isinstance(command, Command) else inspect.getdoc(command) or ""
         return placeholder_command(text)
@@ -180,7 +180,7 @@ def build_command(command: Callable[..., None] | Command, *, is_named: bool) -> 
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:
-    """Return whether command-line words start with this command or group name; ``None`` matches all."""
+    """Return whether command-line words start with the given command or group name; ``None`` matches every name."""
     return words is None or list(words[:1]) == [name]
 
 

@@ -69,7 +69,7 @@ class _Messages(_Pipe):
 
 
 def exit_process(code: int) -> NoReturn:
-    """Exit with a code, by force if library threads keep the process alive after a signal.
+    """Exit with a code, forcibly if library threads keep the process alive after a signal.
 
     Raises:
         SystemExit: always.

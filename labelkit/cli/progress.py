@@ -29,7 +29,7 @@ def create_progress_display(output: Output) -> Progress:
 
 
 class WarningProgress(SilentProgress):
-    """Progress display that shows only warnings, for ``-q``."""
+    """Progress display that shows only warnings, used for ``-q``."""
 
     def warning(self, text: str) -> None:
         """Print a warning."""
@@ -86,7 +86,7 @@ class LineProgress(SilentProgress):
         self.message(f"warning: {text}")
 
     def ask(self, question: str) -> str:
-        """Ask a question and return the typed answer, or an empty string on Enter or if nobody can type."""
+        """Ask a question and return the typed answer; an empty string on Enter or if nobody can type an answer."""
         if not self._redraws or not sys.stdin.isatty():
             return ""
         self.message(question)
@@ -141,7 +141,7 @@ class _LineTask(Task):
 
 
 def format_info(info: dict[str, object]) -> list[str]:
-    """Format values as ``name value`` texts, with floats in four digits."""
+    """Format values as ``name value`` pairs, with four digits for floats."""
     return [
         escape_control(f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}")
         for name, value in info.items()

@@ -15,7 +15,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class DistillationLoss(nn.Module):
-    r"""Cross-entropy between a student's prediction and the sharpened prediction of a teacher.
+    r"""Cross-entropy between a student's prediction and a teacher's sharpened prediction.
 
     .. math:: L = -\frac1b \sum_i \sum_k q_{ik} \log p_{ik}, \quad
         q_i = \text{softmax}(t_i / \tau_t), \; p_i = \text{softmax}(s_i / \tau_s)
@@ -55,7 +55,7 @@ class DistillationLoss(nn.Module):
 
 
 class MeanEntropyRegularizer(nn.Module):
-    r"""Regularizer that is log c minus the entropy of the mean prediction of a batch, minimal for balanced classes.
+    r"""Regularizer ``log c`` minus the entropy of a batch's mean prediction, which is smallest for balanced classes.
 
     .. math:: L = \log c - H(\bar p), \quad \bar p = \frac1m \sum_i \text{softmax}(l_i / \tau)
 

@@ -13,7 +13,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class InfoNCELoss(nn.Module):
-    r"""InfoNCE loss: cross-entropy of identifying the other view of an image among all views of the batch.
+    r"""InfoNCE loss: cross-entropy for finding the other view of an image among all views of the batch.
 
     .. math:: L = -\frac{1}{2b} \sum_a \log
         \frac{\exp(z_a \cdot z_{a'} / \tau)}{\sum_{c \ne a} \exp(z_a \cdot z_c / \tau)}
@@ -52,7 +52,7 @@ class InfoNCELoss(nn.Module):
 
 
 class SupConLoss(nn.Module):
-    r"""Supervised contrastive loss: cross-entropy of identifying views of the same class among labeled views.
+    r"""Supervised contrastive loss, which pulls labeled views of a class together and pushes other classes apart.
 
     .. math:: L = -\frac{1}{|M|} \sum_{a \in M} \frac{1}{|P(a)|} \sum_{p \in P(a)} \log
         \frac{\exp(z_a \cdot z_p / \tau)}{\sum_{c \in M, c \ne a} \exp(z_a \cdot z_c / \tau)}

@@ -36,7 +36,7 @@ def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> flo
 
 
 def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
-    """Compute the share of samples whose class is among the k largest logits, in [0, 1].
+    """Compute the fraction, in [0, 1], of samples whose class is among the k largest logits.
 
     If the class ties with others for the last places, its probability under a random order of the
     tied classes counts: equal logits score k / c, not the share of class 0.
@@ -61,7 +61,7 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
 
 
 def per_class_accuracy(predictions: ArrayLike, labels: ArrayLike, num_classes: int) -> NDArray[np.float64]:
-    """Compute the accuracy of each class, (c,) float64; NaN for an absent class.
+    """Compute the accuracies (c,) float64 of all classes; NaN for an absent class.
 
     Args:
         predictions: (n,) integers in ``[0, c)``, or (n, c) logits, whose largest counts (the first of equals).
@@ -113,7 +113,7 @@ def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
 
 
 def share_interval(hits: int, count: int, *, num_resamples: int, generator: np.random.Generator) -> tuple[float, float]:
-    """Compute the bootstrap percentile interval (95 %) of a proportion, ``hits`` of ``count`` samples.
+    """Compute the 95 % bootstrap percentile interval of the proportion ``hits / count``.
 
     Only the correctness of each sample matters, so that drawing ``count`` samples again is one binomial number.
 

@@ -125,7 +125,7 @@ def cluster_accuracy(
 
 
 def other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
-    """Compute the accuracies for ``all``, ``old`` and ``new`` classes by the protocols that v2 replaced.
+    """Compute the accuracies for ``all``, ``old`` and ``new`` classes by the other protocols, v1 and v2b.
 
     - ``v1`` matches old and new samples separately; each number is at least that of v2.
     - ``v2b`` uses the matching of v2, and averages the accuracies of the classes that have samples.
@@ -154,7 +154,7 @@ def other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> di
 def accuracy_intervals(
     score: ClusterAccuracy, old_mask_per_class: ArrayLike, *, num_resamples: int = 1000, generator: np.random.Generator
 ) -> dict[str, tuple[float, float]]:
-    """Compute bootstrap percentile intervals (95 %) of the accuracies for ``all``, ``old`` and ``new`` classes.
+    """Compute 95 % bootstrap percentile intervals of the accuracies for ``all``, ``old`` and ``new`` classes.
 
     Clusters and their matching with classes are those of all samples, in every resample: the
     intervals include the uncertainty from the choice of the samples scored, but not that of repeated
@@ -193,7 +193,7 @@ def _hits(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDArray[np.i
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the purity: the share of samples that have the most frequent class of their cluster, in (0, 1].
+    """Compute the purity, in (0, 1]: the share of samples that have the most frequent class of their cluster.
 
     Use it for more clusters than classes, when a one-to-one matching would leave out most clusters. It grows
     with the number of clusters, up to 1 for clusters of one sample each.

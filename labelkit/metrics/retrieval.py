@@ -48,7 +48,7 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class RetrievalScores:
-    """Retrieval scores of each query that has a match in the gallery.
+    """Retrieval scores for each query that has a match in the gallery.
 
     Attributes:
         ks: requested numbers of neighbors.
@@ -85,7 +85,7 @@ class RetrievalScores:
 
     @property
     def map_at_r(self) -> float:
-        """Mean of ``1/R`` times the summed precision at each hit among the R nearest, over the queries (MAP@R)."""
+        """MAP@R: mean over the queries of ``1/R`` times the summed precision at each hit among the R nearest."""
         return _mean(self.average_precision)
 
 
@@ -187,7 +187,7 @@ class _Side:
         return _Side, self._use_known_number  # another process reads rows of a store itself
 
     def exact(self, places: Ints | slice) -> Floats:
-        """Return the unit vectors at sorted positions in float64."""
+        """Return the float64 unit vectors at the given positions, which must be sorted."""
         given = self.order[places]
         return np.asarray(self.rows[given].astype(np.float64) / self.lengths[given, None])
 
@@ -230,7 +230,7 @@ class _Ranking:
     def score_part(
         self, part: range, *, size: int, num_threads: int, on_block: Callable[[int], object] | None = None
     ) -> Floats:
-        """Rank the gallery for a part of the queries, (p, 5), in blocks of a size; see ``score``."""
+        """Rank the gallery for one part of the queries, ``size`` at a time; return (p, 5) as ``score`` does."""
         blocks = [slice(start, min(start + size, part.stop)) for start in part[::size]]
         found = [np.empty((0, 5))]
         with threadpool_limits(1 if num_threads > 1 else None, "blas"), ThreadPoolExecutor(num_threads) as pool:
@@ -241,7 +241,7 @@ class _Ranking:
         return np.concatenate(found)
 
     def score(self, block: slice) -> Floats:
-        """Rank the gallery for a block of queries, in float64 for large classes or many near ties.
+        """Rank the gallery for a block of queries, using float64 for large classes or many near ties.
 
         Returns (b, 5): numbers of strangers nearer than the nearest match, strangers and matches as near; scores at R.
         """

@@ -92,14 +92,14 @@ class SegmentationCounts:
 
 
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the IoU of every pair of row group and column group from counts (k, c), NaN if both are empty."""
+    """Compute the IoU of every row group with every column group from counts (k, c); NaN if both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
     shares: NDArray[np.float64] = np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
     return shares
 
 
 def region_similarity(prediction: ArrayLike, truth: ArrayLike) -> float:
-    """Compute the IoU of two (h, w) bool masks (J of DAVIS), in [0, 1]. It is 1 if both are empty.
+    """Compute the IoU, in [0, 1], of two (h, w) bool masks (J of DAVIS); 1 if both are empty.
 
     Raises:
         ValueError: shapes differ.
@@ -144,7 +144,7 @@ def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float 
 
 
 def mask_boundary(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return the boundary pixels (h, w), which differ from the pixel to the right, below or diagonally below."""
+    """Return a mask (h, w) of the boundary pixels: those unlike the pixel to the right, below or diagonally below."""
     padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
     return np.asarray((mask != padded[:-1, 1:]) | (mask != padded[1:, :-1]) | (mask != padded[1:, 1:]))
 

@@ -14,7 +14,7 @@ _REUSE = panel("Model")
 
 
 class ReuseOptions(StageConfig):
-    """Options of methods that freeze the first part of their network and can cache its outputs."""
+    """Options for methods that freeze the first part of their network and can cache its outputs."""
 
     #: max_disk limited the size of the cache.
     retired_fields: ClassVar[frozenset[str]] = frozenset({"max_disk"})
@@ -41,7 +41,7 @@ class ReuseOptions(StageConfig):
 
 
 class FreezeOptions(ReuseOptions):
-    """Options of methods that can freeze the first stages of their network."""
+    """Options for methods that can freeze the first stages of their network."""
 
     freeze_stages: int = _REUSE(
         0,
@@ -63,7 +63,7 @@ _MONITOR = panel("Monitor")
 
 
 class BackboneOptions(StageConfig):
-    """Backbone options of methods that train a backbone."""
+    """Backbone options for methods that train a backbone."""
 
     backbone: str = _MODEL("resnet50", "Backbone (`labelkit list backbones`).")
     pretrained: bool = _MODEL(False, "Initialize from pretrained weights on the hub.")
@@ -72,12 +72,12 @@ class BackboneOptions(StageConfig):
 
     @property
     def view_size(self) -> int | None:
-        """Return the requested side of a view in pixels, or ``None`` for the backbone's input size."""
+        """Return the requested side length of a view in pixels, or ``None`` for the backbone's input size."""
         return self.image_size
 
 
 class PixelOptions(StageConfig):
-    """Options for the pixel mean and standard deviation, where published code differs from the backbone's."""
+    """Options for the pixel mean and standard deviation, for published code whose values differ from the backbone's."""
 
     pixel_mean: tuple[float, ...] | None = _MODEL(
         None, "Pixel mean in [0, 1]: a value per channel, or one for all channels; default: the backbone's."
@@ -98,7 +98,7 @@ class PixelOptions(StageConfig):
 
 
 class BackboneRunConfig(BackboneOptions, RunConfig):
-    """Options of a training run with a backbone and held-out images."""
+    """Options for a training run with a backbone and held-out images."""
 
     eval_split: str = _MONITOR(
         "auto",
@@ -119,4 +119,4 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
 
 class BackboneTrainConfig(PixelOptions, BackboneRunConfig, TrainConfig):
-    """Options of a training run with a backbone whose length is measured in epochs."""
+    """Options for a training run with a backbone whose length is measured in epochs."""

@@ -22,7 +22,7 @@ from labelkit.errors import ConfigError
 
 
 def combine_errors(faults: Iterable[ConfigError]) -> ConfigError:
-    """Return one error that lists all faults, one per line and without repetitions."""
+    """Combine errors into one that lists each distinct problem on its own line."""
     first, *rest = {str(fault): fault for fault in faults}.values()
     if not rest:
         return first
@@ -37,7 +37,7 @@ _SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multip
 
 
 class StageConfig(BaseModel):
-    """Base class of all options classes, which define shell options, help, preset keys and saved configs.
+    """Base class of all option classes, whose fields define shell options, help, preset keys and saved configs.
 
     Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
     those, or a union of one of them and ``None``. In addition to default, description and limits, `panel` accepts
@@ -106,7 +106,7 @@ class StageConfig(BaseModel):
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
-    """Return a function that creates fields under one heading of ``--help``, with the description second.
+    """Return a function that creates fields under a heading of ``--help``, taking the description as second argument.
 
     It accepts arguments of `Field` and the properties in `StageConfig`: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
 
@@ -125,7 +125,7 @@ def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
 
 
 def override_default(parent: type[StageConfig], name: str, default: object) -> Any:
-    """Return a copy of a parent's field with another default but the same text, bounds and panel.
+    """Return a copy of a parent's field with a different default but the same text, bounds and panel.
 
     Raises:
         ValueError: the field has a limit that does not apply to numbers.
@@ -144,7 +144,7 @@ def field_extra(field: FieldInfo, key: str) -> object:
 
 
 def list_legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
-    """Return the values that reproduce version 0.1.0 for options added after it."""
+    """Return, for options added after version 0.1.0, the values that reproduce its behavior."""
     found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -166,7 +166,7 @@ def allows_none(annotation: object) -> bool:
 
 
 def choices(annotation: object) -> tuple[str, ...]:
-    """Return the choices of a ``Literal`` as texts, also inside a tuple or next to None; () if it has none."""
+    """Return the choices of a ``Literal``, even inside a tuple or a union with None, as strings; () if none."""
     texts: list[str] = []
     for member in _members(annotation):
         if get_origin(member) is Literal:
@@ -195,7 +195,7 @@ def metavar(annotation: object) -> str:
 
 
 def bounds(field: FieldInfo) -> str:
-    """Return the bounds of a numeric field as text, such as ``"> 0, <= 1"``, or an empty text without bounds."""
+    """Return the bounds of a numeric field as text, such as ``"> 0, <= 1"``, or an empty string if it has none."""
     return ", ".join(f"{_SIGNS[name]} {limit}" for name, limit in _limits(field).items())
 
 
@@ -206,12 +206,12 @@ def flag(name: str) -> str:
 
 
 def shell_name(name: str, field: FieldInfo) -> str:
-    """Return the name of a field in the shell: its option, or capitals such as ``PHOTOS`` if it is positional."""
+    """Return a field's name in the shell: its option, or a word in capitals such as ``PHOTOS`` if it is positional."""
     return name.upper() if field_extra(field, "positional") else flag(name)
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a word, or None if none is close."""
+    """Return the known name that is most similar to a word, or None if none is similar enough."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
@@ -239,7 +239,7 @@ def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
 
 
 def command_words(config: StageConfig) -> list[str]:
-    """Return the command line words after ``labelkit`` for a config, without options at their defaults."""
+    """Return the command-line words after ``labelkit`` for a config, leaving out options at their defaults."""
     words = list(config.command)
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
@@ -254,7 +254,7 @@ def command_words(config: StageConfig) -> list[str]:
 
 
 def fault_message(error: Mapping[str, Any]) -> str:
-    """Return the problem with a value in pydantic's words, or in those of our own checks."""
+    """Return the message for an invalid value, worded by pydantic or by our own check."""
     context = error.get("ctx", {})
     message = str(context["error"]) if "error" in context else str(error["msg"])
     message = message.partition(", unable to parse")[0]
@@ -274,7 +274,7 @@ def _members(annotation: object) -> tuple[object, ...]:
 
 
 def parse_text(annotation: object, value: object) -> object:
-    """Parse text from the shell or YAML for a type annotation; typed values pass unchanged.
+    """Convert text from the shell or YAML to an annotated type; values that already have a type stay unchanged.
 
     Raises:
         ValueError: the text is not valid for the type.

@@ -110,7 +110,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def has_label_split(self) -> bool:
-        """Return whether the options define a label split, so that all folders are classes, even of a single image."""
+        """Return whether the options define a label split, so that every folder is a class, even with one image."""
         asked = self.old_classes is not None or self.num_old_classes is not None
         return asked or self.label_split != "auto"
 
@@ -121,7 +121,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def has_objects(self) -> bool:
-        """Return whether images of ``dataset`` are used, not only those of scenes."""
+        """Return whether images from ``dataset`` are used, not only scene images."""
         return True
 
     def scenes(self) -> DataConfig | None:

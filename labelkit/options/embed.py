@@ -48,7 +48,7 @@ class EmbedConfig(
     DataConfig,
     ModelConfig,
 ):
-    """Options of ``labelkit embed``."""
+    """Options for ``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
     constants: ClassVar[Mapping[str, object]] = {"stride": 1, "patch_seed": 0}

@@ -26,7 +26,7 @@ _OF_IMAGES = (
 
 
 class RowOptions(LabelsOption):
-    """Options of methods that can train a small network on stored embeddings, with weak augmentation."""
+    """Options for methods that can train a small network on stored embeddings, with weak augmentation."""
 
     constants: ClassVar[Mapping[str, object]] = {"row_dropout": 0.1, "row_mix": 0.9, "row_neighbors": 10}
 
@@ -99,7 +99,7 @@ class RowOptions(LabelsOption):
 
 
 class StrongRowOptions(RowOptions):
-    """Options of methods that can train on stored embeddings with weak and strong augmentation."""
+    """Options for methods that can train on stored embeddings with weak and strong augmentation."""
 
     row_dropout: float = _ROWS(
         0.1, "Fraction of an embedding's values that are set to 0 (with --index).", ge=0, lt=1, before=0.1

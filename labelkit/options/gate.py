@@ -38,7 +38,7 @@ _OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_i
 
 
 def score_direction(name: str) -> int:
-    """Return +1 if a higher score is better, -1 if a lower one is, or 0 if the name is not that of a score.
+    """Return +1 if a higher score is better, -1 if a lower one is, or 0 if no score has this name.
 
     Args:
         name: name as in the JSON output, nested objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
@@ -50,7 +50,7 @@ def score_direction(name: str) -> int:
 
 
 def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
-    """Parse limits such as ``("nmi=0.7", ...)`` to numbers by score name.
+    """Parse limits such as ``("nmi=0.7", ...)`` into a dictionary from score name to number.
 
     Raises:
         ValueError: not NAME=NUMBER, a duplicate name, an unknown score, or a number outside the score's range.
@@ -82,7 +82,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
 
 
 class GateConfig(StageConfig):
-    """Options for limits on scores, which end the command with exit code 10 if they are violated."""
+    """Options for limits on scores; the command ends with exit code 10 if a limit is violated."""
 
     constants: ClassVar[Mapping[str, object]] = {"baseline": None, "tolerance": 0.0}
 

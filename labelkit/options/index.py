@@ -10,7 +10,7 @@ _OUTPUT = panel("Output", preset=False)
 
 
 class IndexConfig(IndexOption):
-    """Options of commands that read a store and save a named result next to it."""
+    """Options for commands that read a store and save a named result next to it."""
 
     result: str | None = _OUTPUT(
         None, "Name of the result, saved next to the store; default: the command's name.", pattern=RESULT_NAME
@@ -19,6 +19,6 @@ class IndexConfig(IndexOption):
 
 
 class ScoresConfig(IndexConfig):
-    """Options of commands that score a store and can save the scores next to it."""
+    """Options for commands that score a store and can save the scores next to it."""
 
     result: str | None = _OUTPUT(None, "Also store the scores as a result of this name.", pattern=RESULT_NAME)

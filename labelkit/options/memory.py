@@ -33,7 +33,7 @@ def size_bytes(text: str) -> int:
 
 
 class MemoryConfig(StageConfig):
-    """Options of commands that size their blocks by a memory limit. See ``labelkit.commands.common.embeddings``."""
+    """Options for commands whose block sizes follow a memory limit; see ``labelkit.commands.common.embeddings``."""
 
     max_memory: str | None = _RUN(
         None,
@@ -55,12 +55,12 @@ class MemoryConfig(StageConfig):
 
     @property
     def max_memory_bytes(self) -> int | None:
-        """Return the memory limit in bytes, or ``None`` without one."""
+        """Return the memory limit in bytes, or ``None`` if there is none."""
         return None if self.max_memory is None else size_bytes(self.max_memory)
 
 
 class ProcessesConfig(StageConfig):
-    """Options of commands that work part by part; the result does not depend on them."""
+    """Options for commands that process parts in parallel, which does not affect the result."""
 
     processes: int = _RUN_ONLY(
         1,

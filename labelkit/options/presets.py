@@ -156,7 +156,7 @@ def collect(
 
 
 def shipped_presets() -> Path | None:
-    """Return the folder of the presets that come with labelkit, or None."""
+    """Return the folder of the presets bundled with labelkit, or None if there is none."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "presets"
     if inside.is_dir():
@@ -174,7 +174,7 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
 
 
 def available_presets(config_class: type[StageConfig]) -> dict[str, Path]:
-    """Return the presets of a command by name, sorted; a user's method uses those of the method it extends."""
+    """Return a command's presets by name, in sorted order; a user's method uses those of the method it extends."""
     folder = shipped_presets()
     if folder is None or not config_class.command:
         return {}
@@ -187,7 +187,7 @@ def available_presets(config_class: type[StageConfig]) -> dict[str, Path]:
 
 
 def preset_command(path: Path) -> str:
-    """Return the command in a preset's first line, ``# labelkit train sela --dataset cifar10``.
+    """Return the command on a preset's first line, such as ``# labelkit train sela --dataset cifar10``.
 
     Raises:
         ConfigError: the first line is not such a comment.

@@ -16,7 +16,7 @@ SHARPEST_T = 32768.0
 
 
 class PrototypesConfig(OverwriteOption):
-    """Options of ``labelkit prototypes``."""
+    """Options for ``labelkit prototypes``."""
 
     command: ClassVar[tuple[str, ...]] = ("prototypes",)
 

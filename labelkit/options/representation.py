@@ -13,7 +13,7 @@ _MONITOR = panel("Monitor")
 
 
 class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
-    """Options of methods that learn a representation without labels, with a kNN monitor."""
+    """Options for methods that learn a representation without labels and monitor it with kNN."""
 
     constants: ClassVar[Mapping[str, object]] = {"linear_monitor": False}
 
@@ -30,4 +30,4 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
 
 class RepresentationTrainConfig(RepresentationRunConfig, BackboneTrainConfig):
-    """Options of representation learning without labels whose length is measured in epochs."""
+    """Options for learning a representation without labels in a run whose length is measured in epochs."""

@@ -16,7 +16,7 @@ _EARLIER = panel("Earlier groups", preset=False)
 
 
 class PreviousOption(StageConfig):
-    """Options of commands that keep the cluster ids of an earlier run."""
+    """Options for commands that keep the cluster ids of an earlier run."""
 
     constants: ClassVar[Mapping[str, object]] = {"keep_overlap": 0.2}
 

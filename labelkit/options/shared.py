@@ -55,7 +55,7 @@ class LabelColumnOption(StageConfig):
 
 
 class LabelsOption(LabelColumnOption):
-    """Options of commands that read labels from a file or from a result of ``labelkit label``."""
+    """Options for commands that read labels from a file or from a result of ``labelkit label``."""
 
     labels: Path | None = _LABELS(
         None,
@@ -65,7 +65,7 @@ class LabelsOption(LabelColumnOption):
 
 
 class AddedLabelsOption(LabelsOption):
-    """Options of commands that learn from the labels of the store and from additional ones."""
+    """Options for commands that learn from the labels in the store and from additional ones."""
 
     own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
@@ -83,7 +83,7 @@ class NormalizeOption(StageConfig):
 
 
 class NewClassesOption(StageConfig):
-    """Option for commands that discover classes without labels."""
+    """Option for the number of classes without labels that a command should find."""
 
     new_classes: str = Field(
         "auto",
@@ -124,7 +124,7 @@ class ListingOptions(StageConfig):
     )
 
     def listing(self) -> dict[str, Any]:
-        """Return these options as keyword arguments of ``load_dataset``."""
+        """Return these options as keyword arguments for ``load_dataset``."""
         return {name: getattr(self, name) for name in ListingOptions.model_fields}
 
 
@@ -135,7 +135,7 @@ class MaxImagesOption(StageConfig):
 
 
 class EvalSplitOption(StageConfig):
-    """Option of commands that train on one split and score another."""
+    """Option for commands that train on one split and score another."""
 
     eval_split: str = _DATA("auto", "Split to evaluate on; auto: val, else test.")
 
@@ -145,7 +145,7 @@ PICTURES: Final = 6
 
 
 class ScoresOutOptions(StageConfig):
-    """Options of commands that write their scores and draw a few images."""
+    """Options for commands that write their scores and draw a few images."""
 
     constants: ClassVar[Mapping[str, object]] = {"num_pictures": PICTURES}
 
@@ -153,7 +153,7 @@ class ScoresOutOptions(StageConfig):
 
 
 class StoredImagesOptions(StageConfig):
-    """Options of commands that reread the images of a store, for instance to draw them."""
+    """Options for commands that reread the images of a store, for instance to draw them."""
 
     constants: ClassVar[Mapping[str, object]] = {"columns": 10}
 
@@ -226,7 +226,7 @@ class StoreOutOption(StageConfig):
 
 
 class ShardsOptions(StageConfig):
-    """Options of commands that write a store in one or several files."""
+    """Options for commands that write a store in one or several files."""
 
     constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
 

@@ -102,7 +102,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def in_epochs(self) -> TrainConfig | None:
-        """Return this config if it measures the length of the run in epochs, else ``None``."""
+        """Return this config if it measures the length of the run in epochs, otherwise ``None``."""
         return None
 
     @property
@@ -112,7 +112,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def view_size(self) -> int | None:
-        """Return the requested side of a view in pixels, or ``None`` for the backbone's input size."""
+        """Return the requested side length of a view in pixels, or ``None`` for the backbone's input size."""
         return None
 
     @property
@@ -122,20 +122,20 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def learns_from_labels(self) -> bool:
-        """Return whether labels influence training, so that labels of a single class are an error."""
+        """Return whether labels influence training, in which case labels of a single class are an error."""
         return False
 
     @property
     def label_kind(self) -> LabelKind:
-        """Return the labels that the method uses: a ``few`` per class, ``some`` of old classes, ``all`` or ``none``."""
+        """Return which labels the method uses: a ``few`` per class, ``some`` (old classes), ``all`` or ``none``."""
         return "none" if self.label_split == "none" else "all"
 
     def length(self) -> dict[str, int]:
-        """Return the options that set the length of the run, in epochs or steps."""
+        """Return the options that set the length of the run, in epochs or in steps."""
         return {}
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return the options that reduce a run to a fraction of its length.
+        """Return option values that shorten a run to a fraction of its length.
 
         Drops of the learning rate, warm-ups and phases keep their relative position. Counts are rounded down, but a run
         has at least one epoch. Evaluations between epochs, which take time but do not affect training, are left out.
@@ -152,7 +152,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
 
 class TrainConfig(RunConfig):
-    """Options of a training run whose length is measured in epochs."""
+    """Options for a training run whose length is measured in epochs."""
 
     scaled: ClassVar[Mapping[str, int]] = {"epochs": 1, "lr_warmup_epochs": 0}
 
@@ -189,11 +189,11 @@ class TrainConfig(RunConfig):
         return self
 
     def length(self) -> dict[str, int]:
-        """Return the number of epochs by option name."""
+        """Return the number of epochs, keyed by option name."""
         return {"epochs": self.epochs}
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer epochs, all epoch counts scaled equally, and one evaluation at the end."""
+        """Return options with fewer epochs, all epoch counts scaled by one factor, and one evaluation at the end."""
         options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
         if self.lr_drop_epochs and fraction < 1:
             drops = {max(1, round(epoch * fraction)) for epoch in self.lr_drop_epochs}
@@ -202,7 +202,7 @@ class TrainConfig(RunConfig):
 
 
 class StepRunConfig(RunConfig):
-    """Options for the length of a run that is measured in optimizer steps."""
+    """Options for a run whose length is measured in optimizer steps."""
 
     scaled: ClassVar[Mapping[str, int]] = {"steps": 1}
 
@@ -212,11 +212,11 @@ class StepRunConfig(RunConfig):
     )
 
     def length(self) -> dict[str, int]:
-        """Return the number of steps by option name."""
+        """Return the number of steps, keyed by option name."""
         return {"steps": self.steps}
 
     def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer steps but as many evaluations, since some methods count in evaluations."""
+        """Return options with fewer steps but as many evaluations, since some methods measure time in evaluations."""
         options = super().shortened(fraction)
         if fraction >= 1:
             return options

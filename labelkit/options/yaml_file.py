@@ -15,7 +15,7 @@ _MAX_BYTES = 65536
 
 
 def read_yaml(path: Path, name: str = "") -> dict[str, object]:
-    """Read a flat YAML mapping, with scalars as text and lists as lists of texts.
+    """Read a flat YAML mapping, keeping scalars as text and lists as lists of text.
 
     Args:
         path: the file.
