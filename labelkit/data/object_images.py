@@ -47,7 +47,7 @@ class ExamplePlan:
 
     @classmethod
     def of(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
-        """Create the plan to read one image of a data set with boxes."""
+        """Create the plan for reading one image of a data set with bounding boxes."""
         assert dataset.objects is not None
         sample_id = dataset.sample_ids[row]
         name = sample_id if dataset.root is None else str(dataset.root / sample_id)
