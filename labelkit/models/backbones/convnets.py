@@ -214,7 +214,7 @@ class AlexNet(PooledNetwork):
         return maps
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Map feature maps to features (b, 4096), which ``pre_logits`` does not change."""
+        """Map feature maps to features (b, 4096), regardless of ``pre_logits``."""
         features: Tensor = self.hidden(maps.flatten(1))
         return features
 
@@ -394,5 +394,5 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
-    """Drop the classifiers from a GoogLeNet state dict; has the name that timm uses for such functions."""
+    """Drop the classifiers from a GoogLeNet state dict; the function has the name that timm uses for such filters."""
     return {name: value for name, value in state.items() if not name.startswith(("fc.", "aux1.", "aux2."))}
