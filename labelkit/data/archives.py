@@ -212,7 +212,7 @@ _HELD_BYTES: Final = 1 << 28
 
 @dataclass(slots=True, eq=False)
 class ParquetSource:
-    """Images in Parquet files, read by their row number.
+    """Images in Parquet files, each read from its row.
 
     Attributes:
         paths: the files.

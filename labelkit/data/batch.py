@@ -188,7 +188,7 @@ def move_tensor_to_device(values: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class MixedBatch:
-    """Batch of images blended by mixup, with two labels for each.
+    """Batch of images blended by mixup, each with two labels.
 
     Attributes:
         images: (b, c, h, w).

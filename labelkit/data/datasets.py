@@ -78,7 +78,7 @@ def select_source(source: ItemSource[T], rows: NDArray[np.int64]) -> SelectedSou
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """Images stored as files below one folder."""
+    """Images stored as files under one folder."""
 
     root: Path
     sample_ids: tuple[str, ...]
@@ -251,7 +251,7 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
 
 
 def list_splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the splits that occur, in the order train, val, test, unlabeled."""
+    """Return the splits that occur in ``found``, in the order train, val, test, unlabeled."""
     there = set(found)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
 
@@ -394,11 +394,11 @@ class ListedObjects:
         return all(objects.outlines is not None for objects in self.rows if len(objects))
 
     def read(self, index: int) -> Objects:
-        """Return the objects of the image at ``index``."""
+        """Return the objects in the image at ``index``."""
         return self.rows[index]
 
     def select(self, rows: NDArray[np.int64]) -> ListedObjects:
-        """Return the objects of the images at the given indices."""
+        """Return the objects in the images at the given indices."""
         return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows])
 
 
@@ -473,7 +473,7 @@ def class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileMasks:
-    """Segmentation masks stored as files below one folder.
+    """Segmentation masks stored as files under one folder.
 
     Attributes:
         root: the folder.

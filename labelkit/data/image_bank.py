@@ -167,7 +167,7 @@ class ImageBank:
         )
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the images of the given rows as (b, c, h, w) uint8 on the device.
+        """Return the images of the given rows as a (b, c, h, w) uint8 tensor on the device.
 
         Raises:
             ValueError: the images are not in memory, or a row is not in the bank.

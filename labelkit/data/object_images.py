@@ -104,7 +104,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
 
 
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:
-    """Yield the planned examples in order, read by worker processes or one thread.
+    """Read the planned examples in worker processes or one thread, and yield them in order.
 
     Raises:
         DatasetError: see ``read_example``.

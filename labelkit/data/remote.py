@@ -87,7 +87,7 @@ class RemoteSource:
 
 
 def find_files(address: str) -> tuple[str, list[FileLocation]]:
-    """List all files below a remote folder.
+    """List all files under a remote folder.
 
     Returns:
         The path of the folder in its file system, and the files in any order.

@@ -52,7 +52,7 @@ class UniformSampler:
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Endless stream of images in random order, in which each occurs once before any is repeated.
+    """Endless stream of images in random order, which uses every image once before repeating any.
 
     Attributes:
         name: name of the stream; two streams with the same name and equal rows would draw alike.

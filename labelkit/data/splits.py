@@ -104,7 +104,7 @@ def gcd_split(
     seed: int = 0,
     draw_order: ArrayLike | None = None,
 ) -> LabelSplit:
-    """Label a share of the images of the old classes, as in generalized category discovery.
+    """Label a share of the old-class images, as in generalized category discovery.
 
     The images of old classes, in data set order, are drawn uniformly and not per class, so that a
     class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
@@ -200,7 +200,7 @@ def class_halves_split(classes: Classes) -> LabelSplit:
 
 
 def use_dataset_labels(classes: Classes) -> LabelSplit:
-    """Use exactly the labels of the data set, with the labeled classes as old classes."""
+    """Use exactly the labels of the data set; the labeled classes become the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out entirely have no image here and need no label

@@ -172,7 +172,7 @@ def read_label_csv(
     empty_ok: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
-    """Read the labels of images from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
+    """Read image labels from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
     The images need not exist. Rows with an empty label are left out.
 
@@ -457,7 +457,7 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
 
 
 def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
-    """Replace class names by the known spelling of the same class."""
+    """Replace each class name by the known spelling of the same class."""
     names = list(known)
     written = {class_name(name): name for name in names} | {name: name for name in names}
     return {place: written.get(name, name) for place, name in labels.items()}

@@ -51,7 +51,7 @@ def _total(value: Tensor) -> Tensor:
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """Batch normalization with statistics over the images of all processes, on any device.
+    """Batch normalization whose statistics cover the images of all processes, on any device.
 
     A step on several processes thus equals a step on one, up to the last bits of float32. Torch's own ``SyncBatchNorm``
     does not support CPUs. In ``batch_statistics``, and with a single process, this layer acts as a ``BatchNorm2d``.

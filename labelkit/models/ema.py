@@ -72,7 +72,7 @@ class EMATeacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the teacher on the arguments without gradients."""
+        """Run the teacher without gradients on the given arguments."""
         return self.module(*args, **kwargs)
 
     @torch.no_grad()

@@ -51,7 +51,7 @@ class InferenceNetwork(nn.Module, ABC):
     @property
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """Return the ``name``, ``layer`` and ``pooling`` that stores record for the embeddings."""
+        """Return the ``name``, ``layer`` and ``pooling`` that a store records for the embeddings."""
 
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
@@ -76,7 +76,7 @@ class InferenceNetwork(nn.Module, ABC):
 
     @property
     def patch_identity(self) -> dict[str, str]:
-        """Return the ``name`` and ``layer`` that stores record for the patch features."""
+        """Return the ``name`` and ``layer`` that a store records for the patch features."""
         return {"name": self.identity["name"], "layer": "backbone"}
 
     def classify(self, embeddings: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ class KeyUpdate:
     space: UpdateSpace = "key"
 
     def beta_for(self, head_dim: int) -> float:
-        """Return the numeric value of beta for heads of width ``head_dim``."""
+        """Return the numeric value of beta for attention heads of width ``head_dim``."""
         return 1 / math.sqrt(head_dim) if self.beta == "auto" else self.beta
 
 
@@ -180,7 +180,7 @@ def paired_forward(
 def freeze_backbone(
     vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False
 ) -> list[str]:
-    """Freeze a ViT except for the blocks from ``grad_from_block`` on.
+    """Freeze all of a ViT except the blocks from ``grad_from_block`` on.
 
     Everything else is frozen, the final norm, class token, position embeddings and patch
     embedding included, unless ``train_stem``.

@@ -137,7 +137,7 @@ class DatasetSpec:
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder contains this data set and not another one with the same files."""
+        """Return whether a folder contains this data set rather than another one that has the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -157,7 +157,7 @@ class Listed(NamedTuple):
 
 
 def find_root(spec: DatasetSpec, data_root: Path) -> Path:
-    """Find the folder of a named data set below the data root.
+    """Find the folder of a named data set under the data root.
 
     It is in the data root or in ``<data root>/<name>/``, or is one of these folders itself.
 

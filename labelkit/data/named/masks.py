@@ -143,7 +143,7 @@ def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List the images of VOC 2012 that have a segmentation mask, ignoring borders (255)."""
+    """List the VOC 2012 images that have a segmentation mask; object borders (255) are ignored."""
     images = [[f"JPEGImages/{name}.jpg" for name in read_lines(root / need[0]) if name] for need in spec.needs[:2]]
 
     def mask_of(name: str) -> str:
@@ -153,7 +153,7 @@ def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List DAVIS 2017 at 480p, with a folder for each video and masks that number its objects from 1."""
+    """List DAVIS 2017 at 480p, with one folder per video and masks in which its objects are numbered from 1."""
     images: list[list[str]] = []
     for (path,) in spec.needs[:2]:
         films = list(filter(None, read_lines(root / path)))

@@ -27,7 +27,7 @@ def crop_boxes(
     view: int,
     draw: int = 0,
 ) -> NDArray[np.float64]:
-    """Draw the crop box of each original image for one view, independently of other views.
+    """Draw one view's crop box for each original image, independently of other views.
 
     Args:
         spec: specification of the view.

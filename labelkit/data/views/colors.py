@@ -74,7 +74,7 @@ def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
-    """Blur images (b, c, h, w) with a separate Gaussian per sample, reflecting at the edges.
+    """Blur images (b, c, h, w) with a separate Gaussian per sample and reflection at the edges.
 
     Args:
         images: float values.
@@ -101,7 +101,7 @@ def solarize(images: Tensor, thresholds: float | Tensor) -> Tensor:
 def jitter_colors(
     images: Tensor, strengths: tuple[float, float, float, float], u: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> Tensor:
-    """Apply color jitter to selected images, with independent factors and order for each image."""
+    """Apply color jitter to selected images, with independent factors and operation order for each image."""
     orders = _JITTER_ORDERS[np.minimum((u[rows, 4] * 24).astype(np.int64), 23)]
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     planned, arrays = [], []

@@ -38,7 +38,7 @@ def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028
 
 
 def plain_view(size: int) -> ViewSpec:
-    """Return the test view for images of unknown kind: the whole image if small, otherwise its center."""
+    """Return the test view for images of unknown kind: the whole image if it is small, otherwise its center."""
     return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
@@ -58,7 +58,7 @@ def weak_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 
 
 def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the strong view of FlipClass for digits, fine-grained or generic photos."""
+    """Return FlipClass's strong view for digits, fine-grained photos or generic photos."""
     kernel = blur_kernel_for(size)
     if domain == "digits":
         moved = _digit_view(size, zoom_range=(1.0, 1.67), shift_px=2 * size / 32, rotation_rad=0.2)

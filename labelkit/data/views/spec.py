@@ -37,7 +37,7 @@ _CORNERS: Final = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
 
 @dataclass(frozen=True, slots=True)
 class PairTransform:
-    """Random geometric transform of a second view: one kind, drawn uniformly, then an optional flip.
+    """Random geometric transform of a second view: one uniformly drawn kind, then an optional flip.
 
     Attributes:
         kinds: kinds to choose from; if empty, only the mirror image is left. ``crop``: a square box of 36 to 100 % of
@@ -186,7 +186,7 @@ class ViewSpec:
         return moves or self.random_operations > 0 or self.follows is not None
 
     def at_strength(self, strength: float) -> ViewSpec:
-        """Return a weaker version of the view, for augmentation that grows during training.
+        """Return a weaker version of the view, for augmentation that becomes stronger during training.
 
         Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength;
         the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, because weak views have them too.

@@ -348,7 +348,7 @@ def masked_crops(
 def read_whole_images(
     dataset: ImageDataset, rows: NDArray[np.int64], size: int
 ) -> tuple[Tensor, list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
-    """Read images stretched to a square, together with the original images and masks.
+    """Read images and stretch them to squares; also return the original images and masks.
 
     Returns:
         Images (b, c, size, size) float32 in [0, 1], and the pixels (h, w, c) and mask (h, w) of each.

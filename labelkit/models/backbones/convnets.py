@@ -37,7 +37,7 @@ LEAK = 0.1
 
 
 class WideBlock(nn.Module):
-    """Pre-activation residual block of Wide ResNet: batch norm, leaky ReLU and 3x3 convolution, twice.
+    """Pre-activation residual block of Wide ResNet: twice batch norm, leaky ReLU and a 3x3 convolution.
 
     The first convolution may be strided.
 
@@ -113,7 +113,7 @@ class _Unit(nn.Module):
         self.act = nn.LeakyReLU(LEAK)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Apply convolution, batch norm and leaky ReLU: (b, c, h, w) to (b, channels, h', w')."""
+        """Apply convolution, batch norm and leaky ReLU to maps (b, c, h, w), giving (b, channels, h', w')."""
         out: Tensor = self.act(self.bn(self.conv(maps)))
         return out
 

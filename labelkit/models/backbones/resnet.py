@@ -127,7 +127,7 @@ def build_stages(
     counts: Sequence[int],
     expansion: int = 1,
 ) -> list[list[nn.Module]]:
-    """Build the residual blocks of each stage, where all stages but the first begin with a stride of 2.
+    """Build the residual blocks of each stage; every stage but the first begins with a stride of 2.
 
     Args:
         block: function from input channels, width and stride to a block.
@@ -230,7 +230,7 @@ class ShakeShake(torch.autograd.Function):
 
 
 def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
-    """Blend two branches by shake-shake: random weights per image in training, equal weights otherwise.
+    """Blend two branches by shake-shake, with random weights per image in training and equal weights otherwise.
 
     In training the gradient is divided with other random weights. Random numbers come from torch's generator of the
     device, as in dropout.

@@ -74,7 +74,7 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
 def embed_tokens(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> Tensor:
-    """Return the input tokens (b, t, f) of the first block; no other function uses timm's private helper.
+    """Return the input tokens (b, t, f) of the first block, by timm's private helper, which is used only here.
 
     Args:
         vit: the network.
@@ -107,7 +107,7 @@ def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def compute_queries(attention: nn.Module, tokens: Tensor) -> Tensor:
-    """Compute only the queries (b, h, t, d) of timm's ``Attention``, equal to those of `split_qkv`."""
+    """Compute only the queries (b, h, t, d) of timm's ``Attention``; they equal those of `split_qkv`."""
     attn: Any = attention
     normed: Tensor = attn.q_norm(_projected(attn, tokens, 0, 1)[0])
     return normed

@@ -148,7 +148,7 @@ def map_weights(
 
 
 def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
-    """Return a SHA-256 digest of weights that depends only on names, types, shapes and values.
+    """Return a SHA-256 digest of weights, which depends only on their names, types, shapes and values.
 
     The input is ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name, with types
     such as ``float32``, shapes such as ``48,3,8,8``, and little-endian bytes in C order.

