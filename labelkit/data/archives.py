@@ -41,12 +41,12 @@ _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def is_shards(text: str) -> bool:
-    """Return whether a text names a data set by its archive files, such as ``.tar`` or ``.parquet``."""
+    """Return whether a data set is specified by the names of archive files, such as ``.tar`` or ``.parquet``."""
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
 def expand_shards(text: str) -> list[FileLocation]:
-    """Return the archive files that a path, an address or a pattern stands for, sorted by name.
+    """Return the archive files that match a path, an address or a pattern, sorted by name.
 
     Raises:
         DatasetError: there are none, or a named one is missing.
@@ -83,7 +83,7 @@ _AGAIN: Final = "Download it again, or check its permissions."
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TarSource:
-    """Images in tar archives, read by their position in the file.
+    """Images in tar archives, each read from its byte position in the archive.
 
     Attributes:
         paths: the archives.
@@ -94,7 +94,7 @@ class TarSource:
     places: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``. Raises :class:`BadImage`, or `DatasetError` if it cannot be fetched."""
+        """Read the image at ``index``, or raise :class:`BadImage` (too large) or `DatasetError` (cannot be fetched)."""
         archive, begin, size = self.places[index].tolist()
         if size > MAX_FILE_BYTES:
             raise BadImage(f"member of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
@@ -212,7 +212,7 @@ _HELD_BYTES: Final = 1 << 28
 
 @dataclass(slots=True, eq=False)
 class ParquetSource:
-    """Images in Parquet files, read by their row number.
+    """Images in Parquet files, each read from its row.
 
     Attributes:
         paths: the files.

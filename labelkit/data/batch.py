@@ -21,7 +21,7 @@ from labelkit.errors import ConfigError, DatasetError
 
 @dataclass(frozen=True, slots=True)
 class ViewGeometry:
-    """Affine map or homography from the pixels of each view to its source image.
+    """Affine maps or homographies from the coordinates of each view to those of its source image.
 
     ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
     (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
@@ -73,18 +73,18 @@ class Batch:
 
     @property
     def on_host(self) -> HostBatch:
-        """Return labels and sample indices on the CPU, without waiting for a GPU if the loader made the batch."""
+        """Return the labels and sample indices in CPU memory, without a GPU transfer if the loader kept a copy."""
         if self.host is not None:
             return self.host
         return HostBatch(self.labels.cpu().numpy(), self.sample_index.cpu().numpy())
 
     def places(self, chosen: NDArray[np.bool_]) -> Tensor:
-        """Return the indices of a CPU mask's true entries, (m,) int64 on the device of the batch."""
+        """Return the indices (m,) int64 of the true entries of a CPU mask, on the device of the batch."""
         return send(np.flatnonzero(chosen), self.labels.device)
 
     @property
     def images(self) -> Tensor:
-        """Return the first view of the images, (b, c, h, w), the only one for methods with one view."""
+        """Return the first view (b, c, h, w) of the images, which is the only one for single-view methods."""
         return self.views[0]
 
 
@@ -126,7 +126,7 @@ class DataInfo:
     row_center: NDArray[np.float32] | None = None
 
     def class_count(self, dataset: str, wanted: int | None) -> int:
-        """Return the number of classes that a classifier needs: the requested one, or that of the data set.
+        """Return the number of classes for a classifier: the requested number, or that of the data set.
 
         Args:
             dataset: name of the data set, for messages.
@@ -158,12 +158,12 @@ _ALIGNED: Final = 64  # bytes, an alignment that suits any type
 
 
 def send(values: NDArray[Any], device: torch.device) -> Tensor:
-    """Move a numpy array to a device as a tensor, sharing memory on the CPU."""
+    """Move a numpy array to a device as a tensor, sharing memory if the device is the CPU."""
     return move_to_device((values,), device)[0]
 
 
 def move_to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list[Tensor]:
-    """Move several arrays to a device in one transfer, sharing memory on the CPU."""
+    """Move several arrays to a device in one transfer, sharing memory if the device is the CPU."""
     tensors = [torch.from_numpy(np.ascontiguousarray(values)) for values in arrays]
     if device.type == "cpu":
         return tensors
@@ -188,7 +188,7 @@ def move_tensor_to_device(values: Tensor, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class MixedBatch:
-    """Batch of images blended by mixup, with two labels for each.
+    """Batch of images blended by mixup, each with two labels.
 
     Attributes:
         images: (b, c, h, w).
@@ -221,7 +221,7 @@ def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBa
 
 @dataclass(frozen=True, slots=True)
 class BlendingPlan:
-    """Blending partner and weight of each row of a batch, for MixMatch.
+    """Blending partners and weights for the rows of a batch, as used by MixMatch.
 
     Attributes:
         shares: (m,) float32 in [0.5, 1], weight of the row itself.
@@ -232,13 +232,13 @@ class BlendingPlan:
     partners: Tensor
 
     def blend(self, values: Tensor) -> Tensor:
-        """Blend each of (m, ...) rows with its partner: ``share * value + (1 - share) * partner``."""
+        """Blend each of the m rows (m, ...) with its partner: ``share * value + (1 - share) * partner``."""
         shares = self.shares.reshape(-1, *[1] * (values.ndim - 1)).to(values.dtype)
         return torch.lerp(values[self.partners], values, shares)
 
 
 def draw_blending_plan(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> BlendingPlan:
-    """Draw a blending partner and weight for each row, the larger weight for the row itself (MixMatch, Eq. 8 and 9).
+    """Draw a blending partner and weight for each row; the row itself gets the larger weight (MixMatch, Eq. 8 and 9).
 
     Args:
         count: number of rows, m.

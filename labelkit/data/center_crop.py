@@ -14,13 +14,13 @@ RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resa
 
 
 def resized_side(size: int, resize_ratio: float) -> int:
-    """Return the shorter side of an image before the center crop, in pixels."""
+    """Return the length in pixels to which the shorter side of an image is resized before the center crop."""
     # The small term keeps rounding errors from lowering results such as 32 * (36 / 32) below 36.
     return int(size * resize_ratio + 1e-6)
 
 
 def center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
-    """Compute the box of each original image that a center crop shows after resizing.
+    """Compute the box in each original image that remains visible after resizing and center cropping.
 
     Args:
         size: side of the square crop in pixels.
@@ -51,7 +51,7 @@ def resized_boxes(
     step_y: NDArray[np.float64],
     step_x: NDArray[np.float64],
 ) -> NDArray[np.float64]:
-    """Convert square crops of resized images to boxes (b, 4) of the original images.
+    """Convert square crops of resized images to boxes (b, 4) in the original images.
 
     Args:
         size: side of the squares in pixels.
@@ -64,7 +64,7 @@ def resized_boxes(
 
 
 def resize_part(image: NDArray[np.uint8], box: ArrayLike, size: int, interpolation: Interpolation) -> NDArray[np.uint8]:
-    """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
+    """Crop a box from an (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
     height, width, channels = image.shape
     left, top, right, bottom = (float(edge) for edge in np.asarray(box))
     # Sums of steps may exceed the edge by a rounding error, which Pillow does not accept.

@@ -34,7 +34,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ItemSource(Protocol[T_co]):
-    """Protocol of picklable readers, which return one item of a data set by its index."""
+    """Protocol for picklable readers that return one item of a data set by its index."""
 
     def read(self, index: int) -> T_co:
         """Return the item at ``index``.
@@ -54,7 +54,7 @@ MaskSource = ItemSource[NDArray[np.uint8]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SelectedSource(Generic[T]):
-    """Some items of another source, in another order.
+    """Source that contains selected items of another source, in a chosen order.
 
     Attributes:
         source: the other source.
@@ -65,12 +65,12 @@ class SelectedSource(Generic[T]):
     rows: NDArray[np.int64]
 
     def read(self, index: int) -> T:
-        """Read the item at ``index``; errors of the underlying source are passed on."""
+        """Read the item at ``index``; exceptions from the underlying source propagate."""
         return self.source.read(int(self.rows[index]))
 
 
 def select_source(source: ItemSource[T], rows: NDArray[np.int64]) -> SelectedSource[T]:
-    """Return a source of the items at the given indices, in that order."""
+    """Return a source that contains the items at the given indices, in that order."""
     if isinstance(source, SelectedSource):
         return SelectedSource(source.source, source.rows[rows])
     return SelectedSource(source, rows)
@@ -78,7 +78,7 @@ def select_source(source: ItemSource[T], rows: NDArray[np.int64]) -> SelectedSou
 
 @dataclass(frozen=True, slots=True)
 class FileSource:
-    """Images stored as files below one folder."""
+    """Images stored as files under one folder."""
 
     root: Path
     sample_ids: tuple[str, ...]
@@ -101,7 +101,7 @@ class ArraySource:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Listing of a data set: sample ids, labels and splits of its images, sorted by the bytes of the ids.
+    """Listing of a data set: the sample ids, labels and splits of its images, in byte order of the ids.
 
     Attributes:
         name: registered name, or name of the folder or CSV file.
@@ -184,7 +184,7 @@ class ImageDataset:
         return len(self.sample_ids)
 
     def select(self, rows: ArrayLike) -> ImageDataset:
-        """Return a data set of the selected images, with the same numbers for classes and splits.
+        """Return a data set that contains the selected images, with unchanged class and split numbers.
 
         Args:
             rows: strictly increasing row numbers.
@@ -211,7 +211,7 @@ class ImageDataset:
         )
 
     def in_split(self, split: str | None) -> NDArray[np.int64]:
-        """Return the increasing row indices of the images in a split, or of all images for ``None``.
+        """Return the row indices of the images in a split, in increasing order; ``None`` selects all images.
 
         Raises:
             DatasetError: there is no such split, or it is empty.
@@ -228,7 +228,7 @@ class ImageDataset:
         return rows
 
     def digest(self) -> str:
-        """Return the SHA-256 (hex) of names, labels, class names and content, which identifies the data set."""
+        """Return a SHA-256 digest (hex) that identifies the data set by its names, labels, class names and content."""
         digest = hashlib.sha256()
         for names in (self.sample_ids, self.class_names):
             digest.update(len(names).to_bytes(8, "little"))
@@ -251,7 +251,7 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
 
 
 def list_splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
-    """Return the splits that occur, in the order train, val, test, unlabeled."""
+    """Return the splits that occur in ``found``, in the order train, val, test, unlabeled."""
     there = set(found)
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
 
@@ -333,12 +333,12 @@ def build_numbered_listing(
 
 
 def sort_by_bytes(names: Iterable[str]) -> list[str]:
-    """Sort names by their bytes, the order of images in a data set."""
+    """Sort names by their bytes, which is the order of the images in a data set."""
     return sorted(names, key=os.fsencode)
 
 
 def find_positions(values: Sequence[str | None], names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the position of each value in ``names``, -1 if missing."""
+    """Return the position of each value in ``names``, or -1 if it is missing."""
     position: dict[str | None, int] = {name: i for i, name in enumerate(names)}
     return np.array([position.get(value, -1) for value in values], dtype=np.int64)
 
@@ -366,7 +366,7 @@ class Objects:
         return len(self.labels)
 
     def find_trainable_objects(self) -> NDArray[np.int64]:
-        """Return the indices of the objects to train on: not ignored, and with a box of nonzero area."""
+        """Return the indices of the objects to train on: those not ignored whose box has a nonzero area."""
         wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
         return np.flatnonzero(wide & ~self.ignored)
 
@@ -378,7 +378,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedObjects:
-    """Annotated objects of all images of a data set.
+    """Annotated objects of every image in a data set.
 
     Attributes:
         rows: ``Objects`` of each image.
@@ -390,20 +390,20 @@ class ListedObjects:
 
     @property
     def has_outlines(self) -> bool:
-        """Return whether each object has an outline."""
+        """Return whether every object has an outline."""
         return all(objects.outlines is not None for objects in self.rows if len(objects))
 
     def read(self, index: int) -> Objects:
-        """Return the objects of the image at ``index``."""
+        """Return the objects in the image at ``index``."""
         return self.rows[index]
 
     def select(self, rows: NDArray[np.int64]) -> ListedObjects:
-        """Return the objects of the images at the given indices."""
+        """Return the objects in the images at the given indices."""
         return ListedObjects(tuple(self.rows[row] for row in rows), self.sizes[rows])
 
 
 def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
-    """Return the first box that lies less than half inside its image.
+    """Return the index of the first box with less than half of its area inside the image.
 
     ``None`` if there is none, or if the size is unknown. Boxes a few pixels beyond the border are common in published
     sets; this check finds coordinates with another meaning.
@@ -463,7 +463,7 @@ _MEANINGLESS: Final = -1
 
 
 def class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
-    """Build the (256,) table from pixel value to class, with -1 for no class and 255 for ``IGNORE`` by default."""
+    """Build the (256,) table from pixel values to classes; unlisted values map to -1, but 255 to ``IGNORE``."""
     table = np.full(256, _MEANINGLESS, dtype=np.int16)
     table[IGNORE] = IGNORE
     for value, label in meaning.items():
@@ -473,7 +473,7 @@ def class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileMasks:
-    """Segmentation masks stored as files below one folder.
+    """Segmentation masks stored as files under one folder.
 
     Attributes:
         root: the folder.
@@ -486,7 +486,7 @@ class FileMasks:
     table: NDArray[np.int16]
 
     def read(self, index: int) -> NDArray[np.uint8]:
-        """Read the mask at ``index`` as (h, w) uint8 classes, 255 = ignore.
+        """Read the mask at ``index`` as class numbers (h, w) uint8, where 255 means ignore.
 
         Raises:
             DatasetError: the file cannot be read, is not a mask, or has a value without a meaning.

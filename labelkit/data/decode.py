@@ -86,7 +86,7 @@ _open_lock = threading.Lock()
 
 
 class BadImage(Exception):  # noqa: N818 - a finding about one file, not an error of the run
-    """Exception for a file that cannot be decoded as an image, with a short ``reason``."""
+    """Raised for a file that cannot be decoded as an image; ``reason`` briefly says why."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -112,7 +112,7 @@ def _heif_format() -> str:
 
 
 def read_image_file(path: Path) -> bytes:
-    """Read the content of a regular file, up to a size limit.
+    """Read the content of a regular file that does not exceed the size limit.
 
     Raises:
         BadImage: not a regular file (a FIFO would block forever), empty, above 1 GiB, or unreadable.
@@ -144,17 +144,17 @@ class EncodedImage:
 
     @property
     def sha256(self) -> bytes:
-        """Compute the SHA-256 digest of the file, or of the pixels in C order, as 32 bytes."""
+        """Return the SHA-256 digest (32 bytes) of the file, or of the pixels in C order."""
         content = self._content
         return hashlib.sha256(content if isinstance(content, bytes) else content.tobytes()).digest()
 
     @property
     def size(self) -> int:
-        """Return the size of the file or of the pixels in bytes."""
+        """Return the size in bytes of the file, or of the pixels if the image is an array."""
         return len(self._content) if isinstance(self._content, bytes) else self._content.nbytes
 
     def decode(self, channels: Channels, *, least_side: int | None = None) -> NDArray[np.uint8]:
-        """Decode the image to uint8 pixels, whatever its suffix.
+        """Decode the image to uint8 pixels; the file suffix does not matter.
 
         Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, transparent
         images are composed over white, and animations yield their first frame. Damaged metadata that does

@@ -38,7 +38,7 @@ _NO_PHOTOS: Final = frozenset(
 
 
 def split_from_name(name: str) -> str | None:
-    """Return the split that the name of a folder or file stands for, or ``None``.
+    """Return the split that a folder or file name stands for, or ``None`` if it stands for none.
 
     Names that merely begin with such a word, as test-tubes does, stand for no split.
     """
@@ -47,7 +47,7 @@ def split_from_name(name: str) -> str | None:
 
 
 def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return which part of a path excludes the file from the data set and why, or ``None``.
+    """Return which part of a path excludes the file from the data set and why, or ``None`` if it is included.
 
     Args:
         name: parts separated by ``/``.
@@ -67,7 +67,7 @@ def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] 
 
 
 def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = ()) -> list[str]:
-    """List the image files below a folder, and in folders that links lead to, as relative paths in any order.
+    """List the relative paths of all image files under a folder, following symbolic links, in no particular order.
 
     Parts of a path are separated by ``/``. Circular links are not followed.
 
@@ -138,7 +138,7 @@ def load_folder(
 
 
 def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Sequence[str] = ()) -> ImageDataset:
-    """List a folder at an address, such as ``s3://bucket/photos``, by the rules of :func:`load_folder`.
+    """List a folder at an address, such as ``s3://bucket/photos``, following the rules of :func:`load_folder`.
 
     Raises:
         DatasetError: there are no images, there are masks next to them, or a folder cannot be listed.
@@ -197,7 +197,7 @@ def _listing(
 
 
 def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
-    """Infer the split and the class of each image from its folders, with notes about doubtful folders.
+    """Infer the split and class of each image from its folders, and return notes about doubtful folders.
 
     Top-level folders are splits if all are named like one (train, Testing, val2017, unlabeled, ...). They are also
     splits next to other folders, which are then neither splits nor classes, if several splits exist, or one whose
@@ -275,7 +275,7 @@ def _ignore(ignored: Counter[str], name: str, suffix: str) -> None:
 
 
 def ignored_notes(ignored: Counter[str]) -> list[str]:
-    """Return a note that counts the files left out, by kind, and names those that may contain labels."""
+    """Return a note with the number of ignored files of each kind and the names of those that may contain labels."""
     counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()) if not kind.startswith(_TABLE))
     tables = sorted((kind for kind in ignored if kind.startswith(_TABLE)), key=lambda kind: (kind.count("/"), kind))
     shown = ", ".join(kind.removeprefix(_TABLE) for kind in tables[:3])

@@ -39,7 +39,7 @@ _READ_CHUNK: Final = 64
 
 
 class ImageBank:
-    """Images of a data set, decoded into memory if they are small, and the list of unreadable ones.
+    """Images of a data set, decoded into memory if they are small, and a record of the unreadable ones.
 
     Its constructor decodes every image once, in threads, so that broken files are known before training.
 
@@ -137,7 +137,7 @@ class ImageBank:
         return self.images is not None
 
     def reader(self, num_workers: int) -> Reader:
-        """Return the reader of the images, whose worker processes stay alive for the next pass."""
+        """Return an image reader that keeps its worker processes alive between passes."""
         if self._reader is None or self._reader[0] != num_workers:
             self._reader = num_workers, Reader(self.dataset.source, self.channels, num_workers)
         kept = self._reader[1]
@@ -167,7 +167,7 @@ class ImageBank:
         )
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the images of the given rows as (b, c, h, w) uint8 on the device.
+        """Return the images of the given rows as a (b, c, h, w) uint8 tensor on the device.
 
         Raises:
             ValueError: the images are not in memory, or a row is not in the bank.
@@ -233,7 +233,7 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
 
 
 def number_view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
-    """Number the kinds of views by first appearance, and return the kind of each view.
+    """Number the kinds of views in order of first appearance, and return the kind number of each view.
 
     Args:
         views: views of an epoch.
@@ -250,7 +250,7 @@ def draw_views(
     num_views: int,
     followers: Sequence[int] = (),
 ) -> NDArray[np.int64]:
-    """Draw which cached view of an image each view of an epoch uses.
+    """Draw, for each view of an epoch, which cached view of each image it uses.
 
     Args:
         draws: random numbers of the b images.
@@ -274,7 +274,7 @@ def draw_views(
 
 
 class CachedViewBank(ImageBank):
-    """Cached views of images, moved to the device of the batches on use.
+    """Cached views of images, which are moved to the batch device when they are used.
 
     Args:
         bank: the bank of the images themselves.
@@ -309,7 +309,7 @@ class CachedViewBank(ImageBank):
 
     @property
     def in_memory(self) -> bool:
-        """Return True, since no worker reads a file."""
+        """Return True, since no image files need to be read."""
         return True
 
     def make_views(
@@ -321,7 +321,7 @@ class CachedViewBank(ImageBank):
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Return the cached values (b, ...) in their stored type for each view, and geometry if views follow others."""
+        """Return the cached values (b, ...) of each view in their stored type, and geometry if views follow others."""
         drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
             move_tensor_to_device(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
@@ -336,7 +336,7 @@ class CachedViewBank(ImageBank):
         return made, tuple(geometry)
 
     def unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the cached values of images without augmentation, (b, ...) on the device."""
+        """Return the cached values (b, ...) of the unaugmented images, on the device."""
         values = self._gathered(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
         return move_tensor_to_device(torch.from_numpy(values), self.device)
 
@@ -349,7 +349,7 @@ class CachedViewBank(ImageBank):
 
 
 class RowBank(ImageBank):
-    """Unit-length embeddings in place of images, on the device where batches are made.
+    """Unit-length embeddings that take the place of images, on the device where batches are made.
 
     Args:
         dataset: their listing; row i of it is row i of ``rows``.
@@ -390,7 +390,7 @@ class RowBank(ImageBank):
         """Accept all views, since embeddings have no size in pixels."""
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the embeddings of the given rows, (b, d) float32 on the device."""
+        """Return the embeddings (b, d) float32 of the given rows, on the device."""
         assert self.images is not None
         return self.images[send(rows, self.device)]
 
@@ -403,7 +403,7 @@ class RowBank(ImageBank):
         normalize: Normalize,
         pairs: PairPlan | None = None,
     ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-        """Return one augmented tensor (b, d) for each view, with an empty tuple in place of the geometry."""
+        """Return one augmented tensor (b, d) per view, and an empty tuple in place of the geometry."""
         plain = self.gather(rows)
         made = []
         # the stored views of a step differ from each other if there are enough
@@ -435,7 +435,7 @@ class RowBank(ImageBank):
 
 
 def augment_embeddings(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Draws, view: int) -> Tensor:
-    """Augment unit-length embeddings by mixing with neighbors, noise and dropout, as a view specifies.
+    """Augment unit-length embeddings as specified by a view: mix in neighbors, add noise and apply dropout.
 
     A row of length 1 is moved on the sphere in three ways, each with random numbers keyed by seed, epoch, sample and
     view: a share of one of its nearest rows is mixed in, noise is added, some of its numbers are set to 0.

@@ -15,7 +15,7 @@ _SHOWN = 5
 
 
 def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
-    """Convert COCO, FiftyOne, Label Studio, ``{path: label}``, or a list or lines of objects to the text of a CSV.
+    """Convert JSON (COCO, FiftyOne, Label Studio, ``{path: label}``, or a list or lines of objects) to CSV text.
 
     Raises:
         DatasetError: it is none of these, or an image has several labels.

@@ -66,7 +66,7 @@ def _splitmix64_torch(state: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Draws:
-    """Random numbers of a batch of samples, determined by seed, epoch, sample, view and purpose.
+    """Random numbers for a batch of samples, determined by seed, epoch, sample, view and purpose.
 
     Attributes:
         seed: seed of the run.
@@ -79,7 +79,7 @@ class Draws:
     keys: NDArray[np.int64]
 
     def at(self, which: slice | NDArray[np.int64]) -> Draws:
-        """Return the random numbers of a subset of the samples."""
+        """Return the random numbers for a subset of the samples."""
         return Draws(self.seed, self.epoch, self.keys[which])
 
     def uniform(self, view: int, purpose: str, count: int) -> NDArray[np.float32]:

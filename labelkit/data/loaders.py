@@ -52,7 +52,7 @@ def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 class TrainLoader:
-    """Loader of augmented training batches, which are the same for any number of workers.
+    """Loader of augmented training batches, which do not depend on the number of workers.
 
     Random numbers are keyed by seed, epoch, row (and how often it was drawn before) and view.
 
@@ -120,7 +120,7 @@ class TrainLoader:
         self.steps_per_epoch = len(sampler) // batch_size
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
-        """Yield this process's share of each batch of an epoch.
+        """Yield this process's share of each batch in an epoch.
 
         Args:
             epoch: number of the epoch within the whole run, from 0.
@@ -190,7 +190,7 @@ def _finished(
 
 @dataclass(frozen=True, slots=True)
 class EvalBatch:
-    """Batch of images for evaluation, in row order, with the images that could not be read.
+    """Batch of images for evaluation, in row order, with a list of those that could not be read.
 
     Attributes:
         images: (b, c, size, size) float32, normalized; a bad image is black before normalization.
@@ -214,7 +214,7 @@ class EvalBatch:
 
     @property
     def readable(self) -> NDArray[np.int64]:
-        """Return the positions of the images that could be read, (m,)."""
+        """Return the positions (m,) of the images that could be read."""
         return np.flatnonzero(~np.isin(self.rows, [row for row, _ in self.bad]))
 
 

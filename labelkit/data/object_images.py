@@ -47,7 +47,7 @@ class ExamplePlan:
 
     @classmethod
     def of(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
-        """Create the plan to read one image of a data set with boxes."""
+        """Create the plan for reading one image of a data set with bounding boxes."""
         assert dataset.objects is not None
         sample_id = dataset.sample_ids[row]
         name = sample_id if dataset.root is None else str(dataset.root / sample_id)
@@ -104,7 +104,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
 
 
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:
-    """Yield the planned examples in order, read by worker processes or one thread.
+    """Read the planned examples in worker processes or one thread, and yield them in order.
 
     Raises:
         DatasetError: see ``read_example``.

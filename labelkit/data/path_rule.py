@@ -32,7 +32,7 @@ _UPLOAD = re.compile(r"[0-9a-f]{8}-.")
 
 
 def escape_path(sample_id: str) -> str:
-    """Return a path as tables store it, with undecodable bytes as backslash escapes."""
+    """Return a path in the form stored in tables, with undecodable bytes as backslash escapes."""
     return sample_id.encode("utf-8", "backslashreplace").decode()
 
 
@@ -44,7 +44,7 @@ def find_paths(
     root: Path | None = None,
     spellings: Mapping[str, int] | None = None,
 ) -> tuple[dict[str, int], list[str]]:
-    """Find the images that the paths of a table refer to, by the rule of this module.
+    """Find the images that the paths in a table refer to, using the matching rule of this module.
 
     Args:
         paths: paths as written in the table.
@@ -97,7 +97,7 @@ def find_paths(
 
 
 def similar_path_hint(path: str, known: Sequence[str]) -> str:
-    """Return a hint in parentheses on which image an unknown path may mean, or "" if none is similar."""
+    """Return a hint in parentheses that suggests images for an unknown path, or "" if none is similar."""
     base = path.replace("\\", "/").rsplit("/", 1)[-1]
     found = [name for name in known if name.rsplit("/", 1)[-1] == base][:3]
     if not found and len(known) <= _MAX_COMPARED:
@@ -127,7 +127,7 @@ class _Ids:
                 bases[written.rsplit("/", 1)[-1]].append((written, place))
 
     def named(self, path: str) -> list[int]:
-        """Return the positions of all images whose id is this path, up to suffix and Unicode form."""
+        """Return the positions of all images whose id equals this path, apart from suffix and Unicode form."""
         place = self._exact.get(path)
         if place is not None:
             return [place]
@@ -135,7 +135,7 @@ class _Ids:
         return next((list(wholes[key]) for wholes in self._wholes if key in wholes), [])
 
     def beside(self, path: str, table: Path, root: Path | None) -> list[int]:
-        """Return the positions of the images at this path, absolute or relative to the folder of the table."""
+        """Return the positions of the images at a path that is absolute or relative to the table's folder."""
         if root is None:
             return []
         file = os.path.join(table.resolve().parent, path.strip().replace("\\", os.sep))  # noqa: PTH118 - as below
@@ -143,7 +143,7 @@ class _Ids:
         return [] if relative.startswith("..") else self.named(Path(relative).as_posix())
 
     def ending(self, path: str) -> list[int]:
-        """Return the positions of the images whose id ends in this path, or in the name of this upload."""
+        """Return the positions of the images whose id ends in this path or, for an upload, in its original name."""
         key = _key(path)
         base = key.rsplit("/", 1)[-1]
         if _UPLOAD.match(base) and not any(base in bases for bases in self._bases):
@@ -154,7 +154,7 @@ class _Ids:
         return next(filter(None, found), [])
 
     def moved(self, path: str) -> dict[str, int]:
-        """Return the images whose id ends an absolute path, perhaps of another machine, by the folder before the id."""
+        """Map leading folders of an absolute path, possibly of another machine, to the image that the rest names."""
         parts = _key(path).split("/")
         if (parts[0] and not parts[0].endswith(":")) or os.path.exists(path):  # noqa: PTH110 - a name may be too long
             return {}

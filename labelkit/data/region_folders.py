@@ -87,7 +87,7 @@ def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), remedy: str = "") -> ImageDataset:
-    """List a folder in COCO format, where each ``annotations/instances_<part>.json`` is a split.
+    """List a folder in COCO format, in which each ``annotations/instances_<part>.json`` defines a split.
 
     The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
     without the year. Classes are in the order of their category numbers.

@@ -24,13 +24,13 @@ _GO_ON: Final = "Check the file or the connection, and run the same command agai
 
 
 def is_address(text: str) -> bool:
-    """Return whether a text is the address of a remote file system, such as ``s3://bucket``."""
+    """Return whether a string is an address in a remote file system, such as ``s3://bucket``."""
     return _ADDRESS.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class FileLocation:
-    """File on this machine or at an address.
+    """File on this machine or at a remote address.
 
     Attributes:
         system: the fsspec file system.
@@ -42,7 +42,7 @@ class FileLocation:
 
     @property
     def name(self) -> str:
-        """Return the name of the file, the last part of its path."""
+        """Return the file name, which is the last part of the path."""
         return PurePosixPath(self.path).name
 
     @property
@@ -71,13 +71,13 @@ class FileLocation:
         return content
 
     def open(self) -> BinaryIO:
-        """Open the file for reading with random access; errors of any class may be raised."""
+        """Open the file for random-access reading; exceptions of any type may be raised."""
         return cast(BinaryIO, self.system.open(self.path, "rb", block_size=_AHEAD, cache_type="readahead"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSource:
-    """Image files at addresses, one for each row."""
+    """Image files at remote addresses, one per row."""
 
     files: tuple[FileLocation, ...]
 
@@ -87,7 +87,7 @@ class RemoteSource:
 
 
 def find_files(address: str) -> tuple[str, list[FileLocation]]:
-    """List all files below a remote folder.
+    """List all files under a remote folder.
 
     Returns:
         The path of the folder in its file system, and the files in any order.
@@ -105,7 +105,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
 
 
 def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
-    """Return the files that names or patterns stand for, sorted by name.
+    """Return the files that match the given names or patterns, sorted by name.
 
     Args:
         text: the pattern as the user wrote it, for messages.

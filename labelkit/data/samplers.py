@@ -18,14 +18,14 @@ from labelkit.errors import ConfigError, DatasetError
 
 
 class Sampler(Protocol):
-    """Protocol of samplers, which draw the images of each epoch."""
+    """Protocol for samplers, which draw the images for each epoch."""
 
     def __len__(self) -> int:
         """Return the number of draws of an epoch, over all processes."""
         ...
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the row indices drawn in an epoch, in order, equal on every process. Epochs count from 0 per phase."""
+        """Return the row indices drawn in an epoch, in order and equal on every process; each phase counts from 0."""
         ...
 
 
@@ -46,13 +46,13 @@ class UniformSampler:
         return len(self._pool)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return a random permutation of the row indices, int64."""
+        """Return a random int64 permutation of the row indices."""
         return keyed_generator(self._seed, "sampler/uniform", epoch).permutation(self._pool)
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """Endless stream of images in random order, in which each occurs once before any is repeated.
+    """Endless stream of images in random order, which uses every image once before repeating any.
 
     Attributes:
         name: name of the stream; two streams with the same name and equal rows would draw alike.
@@ -66,7 +66,7 @@ class Stream:
 
 
 class StreamSampler:
-    """Sampler whose batches take a fixed number of images from each stream, first stream first.
+    """Sampler whose batches contain a fixed number of images from each stream, in the order of the streams.
 
     An epoch is a fixed number of batches. A stream continues where the previous epoch stopped, so that neither the
     length of an epoch nor a resume changes the draws. A new phase restarts all streams.
@@ -88,7 +88,7 @@ class StreamSampler:
         return self._steps * self.batch_size
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the row indices drawn in an epoch of the phase, int64, batch after batch."""
+        """Return the int64 row indices drawn in an epoch of the phase, one batch after another."""
         return np.concatenate([self._draws(stream, epoch) for stream in self.streams], axis=1).reshape(-1)
 
     def _draws(self, stream: Stream, epoch: int) -> NDArray[np.int64]:
@@ -125,7 +125,7 @@ class BalancedSampler:
         return len(self._labeled) + len(self._unlabeled)
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the row indices drawn in an epoch, int64, with repetitions."""
+        """Return the int64 row indices drawn in an epoch, which may repeat."""
         generator = keyed_generator(self._seed, "sampler/balanced", epoch)
         sides = [side for side in (self._labeled, self._unlabeled) if len(side)]
         if not sides:
@@ -183,7 +183,7 @@ class ClassBalancedSampler:
         self._batches = -(-len(self._pool) // batch_size)  # rounded up
 
     def relabel(self, labels: ArrayLike) -> None:
-        """Replace the labels for drawing from the next epoch on, keeping the rows and the epoch length.
+        """Replace the labels used for sampling from the next epoch on; rows and epoch length stay the same.
 
         Args:
             labels: (n,) int64, -1 = not drawn until the labels are replaced again.
@@ -213,7 +213,7 @@ class ClassBalancedSampler:
         return self._batches * self._classes_per_batch * self._per_class
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the row indices drawn in an epoch, int64, in runs of ``per_class`` from one class.
+        """Return the int64 row indices drawn in an epoch, in runs of ``per_class`` images from one class.
 
         Raises:
             ValueError: there are no labels yet.

@@ -28,7 +28,7 @@ _NAMED = 20
 
 
 class Classes(NamedTuple):
-    """Labels of a data set that a split rule may use, with the number and names of classes.
+    """Labels of a data set, which of them a split rule may use, and the number and names of its classes.
 
     Attributes:
         labels: (n,) int64 class of each image, -1 = unknown.
@@ -104,7 +104,7 @@ def gcd_split(
     seed: int = 0,
     draw_order: ArrayLike | None = None,
 ) -> LabelSplit:
-    """Label a share of the images of the old classes, as in generalized category discovery.
+    """Label a share of the old-class images, as in generalized category discovery.
 
     The images of old classes, in data set order, are drawn uniformly and not per class, so that a
     class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
@@ -200,7 +200,7 @@ def class_halves_split(classes: Classes) -> LabelSplit:
 
 
 def use_dataset_labels(classes: Classes) -> LabelSplit:
-    """Use exactly the labels of the data set, with the labeled classes as old classes."""
+    """Use exactly the labels of the data set; the labeled classes become the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out entirely have no image here and need no label
@@ -250,11 +250,11 @@ class LabelSplit:
 
     @property
     def class_order(self) -> tuple[int, ...]:
-        """Return the data set class of each training class, old classes first."""
+        """Return the data set's class number for each training class, old classes first."""
         return self.old_classes + self.new_classes
 
     def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return the labels that training may use, -1 for all other images.
+        """Return the labels that training may use, with -1 for all other images.
 
         Args:
             labels: (n,) int64 classes of the data set; ignored where ``labeled`` is false.
@@ -277,7 +277,7 @@ class LabelSplit:
         return result
 
     def to_json(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Convert the split to plain JSON values, with labeled images by name."""
+        """Convert the split to plain JSON values, listing the labeled images by name."""
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -292,7 +292,7 @@ class LabelSplit:
 
 
 def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw the images to hold out, the same share of each class.
+    """Draw the images to hold out, with the same share from each class.
 
     The total is ``share * n`` rounded up; it is divided among classes by largest remainder (ties go to the first
     class), and each class keeps at least one image.
@@ -338,7 +338,7 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
 
 
 def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequence[str]:
-    """Read class names from a text file if the only word is its name, otherwise return the words.
+    """Read class names from a text file if the only word is its path; otherwise return the words.
 
     A class with this name takes precedence over the file.
 
@@ -405,7 +405,7 @@ def _match_classes(word: str, class_names: Sequence[str]) -> set[int]:
 
 
 def select_first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Keep the first images of each class in each split, and return their rows.
+    """Return the rows of the first ``count`` images of each class in each split.
 
     Args:
         labels: (n,) int64 classes; -1 counts as a class.

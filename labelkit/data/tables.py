@@ -91,7 +91,7 @@ def _raise_faults(where: str, faults: Sequence[str]) -> None:
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
-    """List the images in a CSV file with a column of paths, and optional columns of labels and ``split``.
+    """List the images in a CSV file that has a path column and optional label and ``split`` columns.
 
     Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; if no such file exists, they
     name one of the images in these folders by `labelkit.data.path_rule`. The root of the sample ids is the
@@ -172,7 +172,7 @@ def read_label_csv(
     empty_ok: bool = False,
     tell: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
-    """Read the labels of images from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
+    """Read image labels from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
     The images need not exist. Rows with an empty label are left out.
 
@@ -217,7 +217,7 @@ def read_label_csv(
 
 
 def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[str, str, str]]:
-    """Read path, label and image SHA-256 of each labeled row of a CSV file.
+    """Read the path, label and image SHA-256 of each labeled row in a CSV file.
 
     The SHA-256 is empty if unknown. Unlike in :func:`read_label_csv`, one path may have several labels, for files
     that replaced each other.
@@ -230,7 +230,7 @@ def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[
 
 
 def read_paths(path: Path) -> dict[str, str]:
-    """Read the label of each path in a CSV file; the label is empty if it or the column of labels is missing.
+    """Read the label of each path in a CSV file; it is empty if it or the whole label column is missing.
 
     Raises:
         DatasetError: the file is unreadable.
@@ -355,7 +355,7 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
 
 
 def find_label_column(header: Sequence[str], asked: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Find the column of labels in a header, or return an empty name and the reason if there is none.
+    """Find the label column in a header, or return an empty name and the reason why there is none.
 
     Args:
         header: names of all columns.
@@ -376,7 +376,7 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
 
 
 def missing_labels_note(fault: str) -> str:
-    """Return the note on a data set whose labels were not found."""
+    """Return the note for a data set whose labels were not found."""
     return f"no labels: {fault}; name the column with --label-column"
 
 
@@ -384,7 +384,7 @@ MAX_TABLE_BYTES: Final = 1 << 30
 
 
 def is_there(path: Path) -> bool:
-    """Return whether a path exists, treating an impossible name, such as one too long, as missing."""
+    """Return whether a path exists, treating an impossible name, such as one that is too long, as missing."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises if a name is too long
 
 
@@ -426,7 +426,7 @@ _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
 
 def class_name(label: object) -> str | None:
-    """Normalize a label to the name of its class, or ``None`` if it stands for no class."""
+    """Normalize a label to a class name, or to ``None`` if it stands for no class."""
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return None
     name = unicodedata.normalize("NFC", str(label)).strip()
@@ -436,7 +436,7 @@ def class_name(label: object) -> str | None:
 
 
 def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
-    """Normalize labels to class names, with notes on words read as no class and on merged spellings."""
+    """Normalize labels to class names, and return notes on words read as unlabeled and on merged spellings."""
     counts = Counter(str(label) for label in labels if label is not None)
     name_of = {text: class_name(text) for text in counts}
     spellings: dict[str, list[str]] = defaultdict(list)
@@ -457,7 +457,7 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
 
 
 def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:
-    """Replace class names by the known spelling of the same class."""
+    """Replace each class name by the known spelling of the same class."""
     names = list(known)
     written = {class_name(name): name for name in names} | {name: name for name in names}
     return {place: written.get(name, name) for place, name in labels.items()}

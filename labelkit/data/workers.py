@@ -45,7 +45,7 @@ _FEW_IMAGES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """Self-contained instructions for a worker, which has no state, to read one batch."""
+    """Self-contained instructions with which a stateless worker reads one batch."""
 
     rows: NDArray[np.int64]
     draws: Draws
@@ -134,7 +134,7 @@ class _Items(Dataset[T | LabelkitError]):
 
 
 class Plans:
-    """Batch sampler of a loader whose plans are replaced before each pass."""
+    """Batch sampler that yields plans, which are replaced before each pass of the loader."""
 
     def __init__(self, plans: Iterator[Any]) -> None:
         self.plans = plans
@@ -159,7 +159,7 @@ def prefetch(items: Iterator[T]) -> Iterator[T]:
 
 @cache
 def worker_context() -> BaseContext:
-    """Return the multiprocessing context of worker processes, forkserver if available, otherwise spawn.
+    """Return the multiprocessing context for worker processes: forkserver if available, otherwise spawn.
 
     A forkserver starts workers from a clean process that has loaded this module once. They are never forked from this
     process: a fork would inherit locks of threads that it does not have, and CUDA does not work after a fork.
@@ -266,7 +266,7 @@ def _begin_worker(worker: int) -> None:
 
 
 class Reader:
-    """Reader that runs plans in worker processes, or in a thread of this process if there are none."""
+    """Reader that runs plans in worker processes, or in a thread of this process if there are no workers."""
 
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
         self.busy = False

@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 @contextmanager
 def batch_statistics(module: nn.Module) -> Iterator[None]:
-    """Normalize with the statistics of each batch inside a ``with`` block, leaving running statistics unchanged.
+    """Context manager that normalizes with the statistics of each batch and leaves running statistics unchanged.
 
     Running statistics of an untrained network are meaningless, unlike those of a batch. Everything else (dropout)
     keeps its mode, as do layers with ``keeps_statistics``, which are frozen.
@@ -51,7 +51,7 @@ def _total(value: Tensor) -> Tensor:
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
-    """Batch normalization with statistics over the images of all processes, on any device.
+    """Batch normalization whose statistics cover the images of all processes, on any device.
 
     A step on several processes thus equals a step on one, up to the last bits of float32. Torch's own ``SyncBatchNorm``
     does not support CPUs. In ``batch_statistics``, and with a single process, this layer acts as a ``BatchNorm2d``.
@@ -95,7 +95,7 @@ def share_statistics(module: nn.Module) -> None:
 
 
 class StatisticsSum:
-    """Sums of batch statistics over a pass, from which running statistics of batch normalization are set.
+    """Sums of batch statistics over a pass, used to set the running statistics of batch normalization.
 
     The mean and variance of each batch are averaged, weighted by its number of images. This is torch's cumulative
     average (``momentum=None``) except for a smaller last batch, and summed in float64 so that processes can share it.
@@ -116,7 +116,7 @@ class StatisticsSum:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Add the statistics of every batch that passes through the layers inside a ``with`` block."""
+        """Context manager that adds the statistics of every batch that passes through the layers."""
         handles = [layer.register_forward_pre_hook(self._hook(number)) for number, layer in enumerate(self._layers)]
         try:
             yield

@@ -12,7 +12,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def slow_copy(module: T) -> T:
-    """Return a copy without gradients in float32, since bfloat16 would round away changes of 0.1 %."""
+    """Return a float32 copy that needs no gradients; bfloat16 would round away changes of 0.1 %."""
     return copy.deepcopy(module).float().requires_grad_(False)
 
 
@@ -72,7 +72,7 @@ class EMATeacher(nn.Module):
 
     @torch.no_grad()
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the teacher on the arguments without gradients."""
+        """Run the teacher without gradients on the given arguments."""
         return self.module(*args, **kwargs)
 
     @torch.no_grad()
@@ -143,7 +143,7 @@ class StudentChain(nn.Module, Generic[T]):
         teacher_runs: bool,
         master_runs: bool = False,
     ) -> None:
-        """Move the teacher toward the student by one EMA step, then a formed master toward the teacher.
+        """Move the teacher one EMA step toward the student, then the master, if formed, toward the teacher.
 
         Args:
             student: the student after its step.

@@ -64,7 +64,7 @@ class FrozenPart:
         return kept[:, 0] if view is None else kept
 
     def fingerprint(self, net: nn.Module) -> str:
-        """Return a digest of the weights that the cached tokens depend on, 64 hexadecimal digits."""
+        """Return a digest (64 hexadecimal digits) of the weights that the cached tokens depend on."""
         last = self.blocks[1][-1]
         state = net.state_dict()
         return fingerprint({name: state[name] for name in state if self.pooled or not _is_trained(name, last)})

@@ -100,7 +100,7 @@ class MultiHeadNetwork(BackboneNetwork):
         return [head(features) for head in self.heads]
 
     def rotation_logits(self, features: Tensor) -> Tensor:
-        """Return the logits (b, 4) of the rotations by 0, 90, 180 and 270 degrees for features (b, d)."""
+        """Return the logits (b, 4) for rotations by 0, 90, 180 and 270 degrees, given features (b, d)."""
         assert self.rotation is not None
         logits: Tensor = self.rotation(features)
         return logits
@@ -144,7 +144,7 @@ class HeadedNetwork(InferenceNetwork):
 
 
 def headed_identity(base: Mapping[str, str], head: InferenceNetwork) -> dict[str, str]:
-    """Return ``name``, ``layer`` and ``pooling`` of embeddings from a network followed by a head."""
+    """Return the ``name``, ``layer`` and ``pooling`` of embeddings made by a network followed by a head."""
     own = head.identity
     return {
         "name": f"{base['name']}+{own['name']}",

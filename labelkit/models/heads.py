@@ -14,7 +14,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class LinearHeads(nn.Module):
-    """One or more linear classifiers on the same features, of which the first predicts.
+    """One or more linear classifiers on the same features; predictions come from the first one.
 
     Two heads let a consistency loss and a classification loss disagree (``CuriousAI/mean-teacher``).
 
@@ -105,7 +105,7 @@ class Projector(nn.Module):
 
 
 class DirectionLayer(nn.Module):
-    r"""Weight-normalized linear layer without bias on unit vectors.
+    r"""Weight-normalized linear layer without bias, applied to vectors scaled to unit length.
 
     .. math:: a_k = g_k \frac{v_k^\top z}{\|v_k\| \|z\|}
 

@@ -36,7 +36,7 @@ class InputSpec:
 
 
 class InferenceNetwork(nn.Module, ABC):
-    """Base class of networks that turn images into embeddings and, with a classifier, logits.
+    """Base class for networks that turn images into embeddings and, with a classifier, logits.
 
     Attributes:
         input_spec: image size, channels and normalization that the network expects.
@@ -51,14 +51,14 @@ class InferenceNetwork(nn.Module, ABC):
     @property
     @abstractmethod
     def identity(self) -> dict[str, str]:
-        """Return the ``name``, ``layer`` and ``pooling`` that stores record for the embeddings."""
+        """Return the ``name``, ``layer`` and ``pooling`` that a store records for the embeddings."""
 
     @abstractmethod
     def embed(self, images: Tensor) -> Tensor:
         """Return the unnormalized embeddings (b, d) of images (b, c, h, w)."""
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Compute unnormalized features (b, rows, cols, w) of each position of images (b, c, h, w).
+        """Compute unnormalized features (b, rows, cols, w) at each position of images (b, c, h, w).
 
         Args:
             images: prepared as for ``embed``, or of another size that the network accepts.
@@ -76,7 +76,7 @@ class InferenceNetwork(nn.Module, ABC):
 
     @property
     def patch_identity(self) -> dict[str, str]:
-        """Return the ``name`` and ``layer`` that stores record for the patch features."""
+        """Return the ``name`` and ``layer`` that a store records for the patch features."""
         return {"name": self.identity["name"], "layer": "backbone"}
 
     def classify(self, embeddings: Tensor) -> Tensor:
@@ -108,7 +108,7 @@ class BackboneOptions(TypedDict, total=False):
 
 
 class BackboneNetwork(InferenceNetwork):
-    """A network whose embedding is the pooled features of its backbone, and the base of networks that methods train.
+    """Network that embeds images as pooled backbone features; base class of the networks that methods train.
 
     Args:
         name: name of the backbone, as for ``build_backbone``.
@@ -166,7 +166,7 @@ class BackboneNetwork(InferenceNetwork):
         return features
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return the features (b, rows, cols, w) of `Backbone.patch_features` at each position."""
+        """Return the features (b, rows, cols, w) at each position; see `Backbone.patch_features`."""
         return self.backbone.patch_features(images)
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,7 +200,7 @@ class PixelNetwork(InferenceNetwork):
 
 
 def per_channel(name: str, values: tuple[float, ...] | None, default: tuple[float, ...]) -> tuple[float, ...]:
-    """Expand a single value, values per channel or the default to one value per channel.
+    """Return one value per channel, given a single value, values per channel, or ``None`` for the default.
 
     Raises:
         ValueError: the number of values is neither 1 nor the number of channels.

@@ -43,7 +43,7 @@ BlockLog = dict[str, Tensor]
 
 @dataclass(frozen=True, slots=True)
 class KeyUpdate:
-    """Parameters of the update of the teacher's keys, `labelkit.algorithms.attention.attention_update`.
+    """Parameters for updating the teacher's keys; see `labelkit.algorithms.attention.attention_update`.
 
     Attributes:
         alpha: weight of the key norms in the energy, >= 0.
@@ -60,7 +60,7 @@ class KeyUpdate:
     space: UpdateSpace = "key"
 
     def beta_for(self, head_dim: int) -> float:
-        """Return the numeric value of beta for heads of width ``head_dim``."""
+        """Return the numeric value of beta for attention heads of width ``head_dim``."""
         return 1 / math.sqrt(head_dim) if self.beta == "auto" else self.beta
 
 
@@ -180,7 +180,7 @@ def paired_forward(
 def freeze_backbone(
     vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False
 ) -> list[str]:
-    """Freeze a ViT except for the blocks from ``grad_from_block`` on.
+    """Freeze all of a ViT except the blocks from ``grad_from_block`` on.
 
     Everything else is frozen, the final norm, class token, position embeddings and patch
     embedding included, unless ``train_stem``.
@@ -224,7 +224,7 @@ def freeze_backbone(
 
 
 def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[int, ...]:
-    """Return the sorted 0-based blocks to align in a network of ``depth`` blocks.
+    """Return the sorted 0-based indices of the blocks to align in a network of ``depth`` blocks.
 
     Args:
         depth: number of blocks, >= 1.
@@ -236,7 +236,7 @@ def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[i
 
 
 def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks") -> tuple[int, ...]:
-    """Check that block indices exist and return them sorted without repetition.
+    """Check that block indices exist and return them sorted, without duplicates.
 
     Args:
         blocks: 0-based indices.

@@ -17,7 +17,7 @@ _TOO_SMALL = ("output size is too small", "greater than actual input size")
 
 
 def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
-    """Return the last feature map (b, rows, cols, f) of a network for images.
+    """Return the last feature map (b, rows, cols, f) that a network computes for images.
 
     Args:
         net: a network with timm's ``forward_features``.

@@ -19,7 +19,7 @@ from labelkit.models.seeding import seeded_init
 
 @dataclass(frozen=True)
 class EmbeddingMLPShape:
-    """Size of the network that is trained on stored embeddings: input width, layers and center.
+    """Configuration of the network that is trained on stored embeddings: input width, layers and center.
 
     Attributes:
         dim: width of a row, d.
@@ -79,7 +79,7 @@ class EmbeddingMLP(nn.Module):
 
 
 def build_embedding_backbone(shape: EmbeddingMLPShape, seed: int) -> Backbone:
-    """Build a small network on stored embeddings, which count as images of one pixel with d channels."""
+    """Build a small network on stored embeddings, which are treated as one-pixel images with d channels."""
     with seeded_init(seed):
         layers = EmbeddingMLP(shape)
     name = f"head-{shape.layers}x{shape.width or shape.dim}"

@@ -10,7 +10,7 @@ import torch
 
 @contextmanager
 def seeded_init(seed: int) -> Iterator[None]:
-    """Draw initial weights on the CPU from ``seed`` inside a ``with`` block, and restore the generator after.
+    """Context manager that draws initial CPU weights from ``seed`` and restores the random generator afterwards.
 
     Args:
         seed: in ``[0, 2**63)``. The same seed yields the same weights on every machine.

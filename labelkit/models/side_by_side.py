@@ -44,7 +44,7 @@ class ConcatenatedNetworks(InferenceNetwork):
 
     @property
     def members(self) -> list[BackboneNetwork]:
-        """Return the networks in the order of their names."""
+        """Return the concatenated networks, in order."""
         return [network for network in self.networks if isinstance(network, BackboneNetwork)]
 
     @property

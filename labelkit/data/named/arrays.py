@@ -44,7 +44,7 @@ def _listing(
 
 
 def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List the 1,797 digits of scikit-learn, 8 x 8 pixels with 17 gray levels scaled to 0 to 255.
+    """List scikit-learn's 1,797 digit images of 8 x 8 pixels, with their 17 gray levels scaled to 0 to 255.
 
     Source: Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits" (UCI, 1998).
     """
@@ -66,7 +66,7 @@ def read_digits(spec: DatasetSpec, data_root: Path, download: bool) -> ImageData
 
 
 def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List CIFAR-10 or CIFAR-100 from the Python files, whose MD5 torchvision verifies.
+    """List CIFAR-10 or CIFAR-100 from its Python files, whose MD5 checksums torchvision verifies.
 
     A folder ``<name>/{train,test}/<class>/`` of extracted images is accepted as well.
 
@@ -109,7 +109,7 @@ def _published_cifar(spec: DatasetSpec) -> Any:
 
 
 def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List SVHN, house numbers of 32 x 32 pixels, where the class is the digit (0 has label 10 in the files).
+    """List SVHN, house-number images of 32 x 32 pixels with the digits as classes; the files label digit 0 as 10.
 
     The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
     leave them out.
@@ -131,7 +131,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BinarySource:
-    """Images of 96 x 96 pixels in the binary files of STL-10, one color plane after the other, column by column.
+    """Images of 96 x 96 pixels in STL-10's binary files, which store one color plane after another, by columns.
 
     Attributes:
         files: the files.
@@ -156,7 +156,7 @@ class BinarySource:
 
 
 def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List STL-10 with its ``unlabeled`` split if present, where the class is the number in the files minus 1.
+    """List STL-10, including its ``unlabeled`` split if present; classes are the numbers in the files minus 1.
 
     Images are read one by one; torchvision would read the whole set, 3 GB, to list it.
     """

@@ -32,7 +32,7 @@ class BenchmarkClasses:
     folder_names: tuple[str, ...]
 
     def check(self, name: str, num_classes: int) -> None:
-        """Raise an error if the data have a different number of classes than the benchmark.
+        """Raise an error if the number of classes in the data differs from that of the benchmark.
 
         Args:
             name: name of the data set, for the message.

@@ -54,7 +54,7 @@ class GeneratedRows:
     masks: bool
 
     def read(self, index: int) -> Any:
-        """Return the image at ``index``, 64 pixels square, or its (64, 64) mask."""
+        """Return the image at ``index``, which has 64 x 64 pixels, or its (64, 64) mask."""
         block, place = divmod(int(self.numbers[index]), _BLOCK)
         images, masks = _read_block(self.source, int(self.splits[index]), block)
         return masks[place].copy() if self.masks else EncodedImage(images[place])

@@ -27,7 +27,7 @@ MAX_NAMES_SHOWN: Final = 3
 
 @dataclass(frozen=True)
 class Count:
-    """Published number of images, or the range of a rounded number.
+    """Published number of images, or the range that a rounded published number covers.
 
     Attributes:
         low: smallest number that agrees.
@@ -38,7 +38,7 @@ class Count:
     high: int | None = None
 
     def agrees(self, found: int) -> bool:
-        """Return whether a number of images agrees with the published one."""
+        """Return whether a number of images agrees with the published number."""
         return self.low <= found <= (self.low if self.high is None else self.high)
 
     def __str__(self) -> str:
@@ -126,18 +126,18 @@ class DatasetSpec:
         return listing
 
     def remedy(self, data_root: Path) -> str:
-        """Return instructions to get the data set, for error messages."""
+        """Return instructions for obtaining the data set, for use in error messages."""
         if self.can_download:
             return f"Pass --download, or unpack {' or '.join(self.archives)} into {data_root}."
         fetch = self.fetch or f"Fetch {' and '.join(self.archives)} from {self.source_url} and unpack it into"
         return f"{fetch} {data_root}; labelkit does not download this set."
 
     def missing_files(self, folder: Path) -> list[str]:
-        """Return the required files that are missing from a folder, each by its first name."""
+        """Return the required files that a folder lacks, each by the first of its alternative names."""
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder contains this data set and not another one with the same files."""
+        """Return whether a folder contains this data set rather than another one that has the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -149,7 +149,7 @@ class DatasetSpec:
 
 
 class Listed(NamedTuple):
-    """Entry of one image in the official list of a data set; label -1 means none."""
+    """Entry for one image in the official list of a data set; a label of -1 means that there is none."""
 
     sample_id: str
     label: int
@@ -157,7 +157,7 @@ class Listed(NamedTuple):
 
 
 def find_root(spec: DatasetSpec, data_root: Path) -> Path:
-    """Find the folder of a named data set below the data root.
+    """Find the folder of a named data set under the data root.
 
     It is in the data root or in ``<data root>/<name>/``, or is one of these folders itself.
 
@@ -208,7 +208,7 @@ def list_files(
     class_names: Sequence[str] = (),
     remedy: str,
 ) -> ImageDataset:
-    """Build a data set from official lists of its images, in any order.
+    """Build a data set from its official image lists, whose entries may be in any order.
 
     Args:
         name: name of the set.
@@ -286,7 +286,7 @@ def attach_masks(
 
 
 def list_images(root: Path, folder: str) -> list[str]:
-    """Return the paths of the image files in one folder relative to ``root``, in any order.
+    """Return the paths, relative to ``root``, of the image files in one folder, in no particular order.
 
     Raises:
         DatasetError: the folder cannot be listed.
@@ -300,7 +300,7 @@ def list_images(root: Path, folder: str) -> list[str]:
 
 
 def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
-    """Return the image files of each class folder, in any order, following links.
+    """Return the image files in each class folder, following symbolic links, in no particular order.
 
     Args:
         folder: folder that contains the class folders.
@@ -384,7 +384,7 @@ def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> s
 
 
 def abbreviate_names(names: Sequence[str]) -> str:
-    """Join the first few names, and append the number of the others."""
+    """Join the first few names, and append how many more there are."""
     more = len(names) - MAX_NAMES_SHOWN
     shown = ", ".join(names[:MAX_NAMES_SHOWN])
     return f"{shown} and {more:,} more" if more > 0 else shown

@@ -28,7 +28,7 @@ from labelkit.errors import DatasetError, DatasetIncomplete
 
 
 def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List CUB-200-2011, where the class is the number in ``classes.txt`` minus 1."""
+    """List CUB-200-2011; classes are the numbers in ``classes.txt`` minus 1."""
     paths, labels, flags, classes = (read_table(root / names[0]) for names in spec.needs[:4])
     class_names = [classes[str(i + 1)] for i in range(len(classes))]
     rows = []
@@ -41,7 +41,7 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Stanford Cars, where the class is the number in the devkit minus 1.
+    """List Stanford Cars; classes are the numbers in the devkit minus 1.
 
     The combined edition (car_ims/, cars_annos.mat) is not read: it numbers the images differently, so that published
     splits cannot be drawn from it.
@@ -60,7 +60,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List FGVC-Aircraft in splits ``train`` (trainval) and ``test``, with variants as classes in sorted order."""
+    """List FGVC-Aircraft with splits ``train`` (trainval) and ``test``; classes are the variants in sorted order."""
     parts = [read_table(root / names[0]) for names in spec.needs[:2]]
     # Classes are numbered by their rank in trainval, as in the released code of the benchmark.
     class_names = sorted(set(parts[0].values()))
@@ -73,7 +73,7 @@ def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Stanford Online Products, with classes numbered from 0 as in its lists and disjoint between splits."""
+    """List Stanford Online Products; classes are the numbers in its lists minus 1, and splits share no classes."""
     rows: list[Listed] = []
     kinds: dict[int, str] = {}
     for split, (name,) in enumerate(spec.needs):
@@ -87,7 +87,7 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List In-Shop with each item as a class, training classes first, then the classes of query and gallery."""
+    """List In-Shop with each item as a class: first the training classes, then those of query and gallery."""
     path = _find_first_file(root, spec.needs[0])
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the first two lines: the number of images, and the column names
@@ -121,7 +121,7 @@ def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List Herbarium 2019 (small edition), with the folders in ``small-train`` as classes, sorted as text."""
+    """List Herbarium 2019 (small edition); classes are the folders in ``small-train``, sorted as text."""
     files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.needs}
     train, val = files.values()
     names = sort_by_bytes(name for name, images in train.items() if images)
@@ -131,7 +131,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ImageNet-200 (Tiny ImageNet), with sorted WordNet ids as classes, omitting its unlabeled test images.
+    """List ImageNet-200 (Tiny ImageNet) without its unlabeled test images; classes are the sorted WordNet ids.
 
     Papers that pool its 110,000 labeled images and draw 10,000 of them for testing do not publish the draw.
     ``--pool-splits --holdout 0.0909090909`` makes such a draw, 50 of each class; otherwise the 10,000 images of its own

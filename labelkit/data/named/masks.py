@@ -94,7 +94,7 @@ def _annotation_of(name: str) -> str:
 
 
 def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List CamVid with 11 classes, ignoring value 11, from image and mask folders or the SegNet tutorial's layout."""
+    """List CamVid (11 classes; value 11 is ignored) from image and mask folders or the SegNet tutorial's layout."""
     nested = (root / "train/masks").is_dir()
     folders = [f"{split}/images" if nested else split for split in spec.num_images]
 
@@ -109,14 +109,14 @@ def read_camvid(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_coco_stuff_27(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List COCO-Stuff with its 27 supercategories, read from masks of label numbers minus 1, ignoring 255."""
+    """List COCO-Stuff with its 27 supercategories; masks store label numbers minus 1, and 255 is ignored."""
     images = [list_images(root, f"images/{split}2017") for split in spec.num_images]
     meaning = {label - 1: i for i, labels in enumerate(COCO_STUFF_CLASSES.values()) for label in labels}
     return _with_masks(spec, root, images, _annotation_of, meaning, COCO_STUFF_CLASSES)
 
 
 def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List ADE20K with the 150 classes that are scored: pixel value minus 1, ignoring value 0."""
+    """List ADE20K with the 150 scored classes; a class is the pixel value minus 1, and value 0 is ignored."""
     names = [line.split("\t")[-1].strip() for line in read_lines(root / "objectInfo150.txt")[1:] if line]
     if not 0 < len(names) < IGNORE:
         raise ValueError(f"objectInfo150.txt names {len(names)} classes after its first line")
@@ -143,7 +143,7 @@ def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List the images of VOC 2012 that have a segmentation mask, ignoring borders (255)."""
+    """List the VOC 2012 images that have a segmentation mask; object borders (255) are ignored."""
     images = [[f"JPEGImages/{name}.jpg" for name in read_lines(root / need[0]) if name] for need in spec.needs[:2]]
 
     def mask_of(name: str) -> str:
@@ -153,7 +153,7 @@ def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List DAVIS 2017 at 480p, with a folder for each video and masks that number its objects from 1."""
+    """List DAVIS 2017 at 480p, with one folder per video and masks in which its objects are numbered from 1."""
     images: list[list[str]] = []
     for (path,) in spec.needs[:2]:
         films = list(filter(None, read_lines(root / path)))
@@ -174,7 +174,7 @@ _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as di
 
 
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List VOC 2007 for multi-label classification, with the classes present in each image in ``presence``."""
+    """List VOC 2007 for multi-label classification; ``presence`` tells which classes each image contains."""
     presence: dict[str, list[int]] = {}
     rows: list[Listed] = []
     for split, ending in enumerate(("trainval", "test")):

@@ -76,7 +76,7 @@ class _Shape:
 
 
 def scene_generator(seed: int, split: int, source: int, index: int) -> np.random.Generator:
-    """Return the random generator of one generated image."""
+    """Return the random generator used for one generated image."""
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, split, source, index])))
 
 
@@ -99,7 +99,7 @@ def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
 
 
 def scene_label(seed: int, split: int, index: int) -> int:
-    """Return the class, in [0, 6), of an image of the source ``OBJECTS`` without drawing it."""
+    """Return the class in [0, 6) of an image from the source ``OBJECTS`` without drawing it."""
     generator = scene_generator(seed, split, OBJECTS, index)
     # skip the draws of the background, one number per quantity: two colors and a grid, then strokes
     generator.random(6 + 16)

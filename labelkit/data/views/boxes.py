@@ -27,7 +27,7 @@ def crop_boxes(
     view: int,
     draw: int = 0,
 ) -> NDArray[np.float64]:
-    """Draw the crop box of each original image for one view, independently of other views.
+    """Draw one view's crop box for each original image, independently of other views.
 
     Args:
         spec: specification of the view.
@@ -113,7 +113,7 @@ def _area_boxes(
 
 
 def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
-    """Return affine maps (b, 2, 3) from normalized coordinates of a box to those of its original image."""
+    """Return affine maps (b, 2, 3) from normalized coordinates in each box to those in its original image."""
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     left, top, right, bottom = boxes.T
     matrices = np.zeros((len(boxes), 2, 3))
@@ -127,7 +127,7 @@ def box_matrices(boxes: NDArray[np.float64], heights: ArrayLike, widths: ArrayLi
 def replace_paired_boxes(
     boxes: NDArray[np.float64], pairs: PairPlan | None, view: int, heights: ArrayLike, widths: ArrayLike
 ) -> NDArray[np.float64]:
-    """Replace the random boxes (b, 4) of paired images by the boxes of their match, in pixels."""
+    """Replace the random boxes (b, 4) of images that have a match by the boxes of that match, in pixels."""
     if pairs is None or view > 1:
         return boxes
     sides = np.stack([np.asarray(side, dtype=np.float64) for side in (widths, heights, widths, heights)], axis=1)

@@ -24,7 +24,7 @@ _JITTER_ORDERS: Final = np.array(list(itertools.permutations(range(4))))
 
 
 def rgb_to_gray(images: Tensor) -> Tensor:
-    """Convert images to gray (b, 1, h, w) with torchvision's weights. Grayscale images stay unchanged."""
+    """Convert images to grayscale (b, 1, h, w) with torchvision's weights; grayscale images stay unchanged."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
@@ -45,7 +45,7 @@ def adjust_contrast(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def adjust_saturation(images: Tensor, factors: Tensor) -> Tensor:
-    """Blend images with their grayscale version; factor 0 yields gray. Grayscale images stay unchanged."""
+    """Blend images with their grayscale version; factor 0 yields gray, and grayscale images stay unchanged."""
     if images.shape[1] == 1:
         return images
     gray = rgb_to_gray(images).expand_as(images)
@@ -53,7 +53,7 @@ def adjust_saturation(images: Tensor, factors: Tensor) -> Tensor:
 
 
 def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
-    """Shift the hue by fractions (b,) of the color circle in ``[-0.5, 0.5]``. Grayscale images stay unchanged."""
+    """Shift the hue by fractions (b,) in ``[-0.5, 0.5]`` of the color circle; grayscale images stay unchanged."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.unbind(1)
@@ -74,7 +74,7 @@ def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
 
 
 def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
-    """Blur images (b, c, h, w) with a separate Gaussian per sample, reflecting at the edges.
+    """Blur images (b, c, h, w) with a separate Gaussian per sample and reflection at the edges.
 
     Args:
         images: float values.
@@ -101,7 +101,7 @@ def solarize(images: Tensor, thresholds: float | Tensor) -> Tensor:
 def jitter_colors(
     images: Tensor, strengths: tuple[float, float, float, float], u: NDArray[np.float32], rows: NDArray[np.int64]
 ) -> Tensor:
-    """Apply color jitter to selected images, with independent factors and order for each image."""
+    """Apply color jitter to selected images, with independent factors and operation order for each image."""
     orders = _JITTER_ORDERS[np.minimum((u[rows, 4] * 24).astype(np.int64), 23)]
     operations = (adjust_brightness, adjust_contrast, adjust_saturation, adjust_hue)
     planned, arrays = [], []
@@ -156,7 +156,7 @@ def choose_operations(
 def geometric_matrices(
     chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> NDArray[np.float64]:
-    """Return the product (b, 2, 3) of the geometric operations of each image, in normalized coordinates."""
+    """Compose the geometric operations of each image into one affine map (b, 2, 3) in normalized coordinates."""
     total = np.tile(np.eye(3), (len(chosen), 1, 1))
     for place in range(chosen.shape[1]):
         signed = 2 * strengths[:, place] - 1

@@ -30,7 +30,7 @@ def blur_kernel_for(size: int) -> int:
 
 
 def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028 - not a test, in spite of its name
-    """Return the view without randomness for embedding and scoring.
+    """Return the deterministic view used for embedding and scoring.
 
     Digits are resized; photos are resized to 8/7 of the size, then the center is cropped (256, 224).
     """
@@ -38,7 +38,7 @@ def test_view(size: int, domain: Domain = "generic") -> ViewSpec:  # noqa: PT028
 
 
 def plain_view(size: int) -> ViewSpec:
-    """Return the test view for images of unknown kind: the whole image if small, otherwise its center."""
+    """Return the test view for images of unknown kind: the whole image if it is small, otherwise its center."""
     return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
@@ -51,14 +51,14 @@ def _digit_view(size: int, **moves: Any) -> ViewSpec:
 
 
 def weak_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the weak view of FlipClass (paper D.2), with a shift of up to 2 of 32 pixels for digits."""
+    """Return FlipClass's weak view (paper, D.2), which shifts digits by up to 2 of 32 pixels."""
     if domain == "digits":
         return _digit_view(size, shift_px=2 * size / 32)
     return simgcd_view(size, domain, chiral=chiral)
 
 
 def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the strong view of FlipClass for digits, fine-grained or generic photos."""
+    """Return FlipClass's strong view for digits, fine-grained photos or generic photos."""
     kernel = blur_kernel_for(size)
     if domain == "digits":
         moved = _digit_view(size, zoom_range=(1.0, 1.67), shift_px=2 * size / 32, rotation_rad=0.2)
@@ -77,7 +77,7 @@ def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 
 
 def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the training view of SimGCD's code: resize, random crop and flip, as its color jitter has no effect."""
+    """Return the training view of SimGCD's code: resize, random crop and flip (its color jitter has no effect)."""
     hflip = 0.0 if chiral or domain == "digits" else 0.5
     return ViewSpec(size, resize_ratio=1 / 0.875, crop="random", hflip=hflip)
 
@@ -122,7 +122,7 @@ def siamese_views(
     gray: float,
     blur: float,
 ) -> tuple[ViewSpec, ViewSpec]:
-    """Return the two views of SimCLR, with optional parts (CoTAP, App. B.1).
+    """Return the two views of SimCLR, each part of which is optional (CoTAP, App. B.1).
 
     Args:
         size: side in pixels.
@@ -251,7 +251,7 @@ def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
 def stored_view(
     size: int, recipe: StoredRecipe, *, interpolation: Interpolation, chiral: bool, photographic: bool = True
 ) -> ViewSpec:
-    """Return the view whose embeddings a store caches for training heads.
+    """Return the view whose embeddings are cached in a store for training heads.
 
     ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
     ``color``: FlipClass's strong view, a box of 30 to 100 %, changed colors and blur; ``digits``: as in
@@ -278,7 +278,7 @@ def stored_view(
 def semi_supervised_views(
     size: int, recipe: SemiSupervisedRecipe, *, chiral: bool, photographic: bool = True
 ) -> tuple[ViewSpec, ViewSpec]:
-    """Return the weak and the strong view of semi-supervised training.
+    """Return the weak view and the strong view for semi-supervised training.
 
     Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, reflected at the border, mirrored;
     ``digits``: shifted by up to an eighth, black beyond the border. Strong: the weak view, two operations of

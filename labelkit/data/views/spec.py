@@ -37,7 +37,7 @@ _CORNERS: Final = np.array([[-1.0, -1], [1, -1], [1, 1], [-1, 1]])
 
 @dataclass(frozen=True, slots=True)
 class PairTransform:
-    """Random geometric transform of a second view: one kind, drawn uniformly, then an optional flip.
+    """Random geometric transform of a second view: one uniformly drawn kind, then an optional flip.
 
     Attributes:
         kinds: kinds to choose from; if empty, only the mirror image is left. ``crop``: a square box of 36 to 100 % of
@@ -76,7 +76,7 @@ class Normalize:
 
 @dataclass(frozen=True, slots=True)
 class RowView:
-    """Augmentation of an embedding for one view; by default none.
+    """Augmentation of an embedding for one view; the default is none.
 
     Attributes:
         noise: mean length of the random step that moves a row of length 1.
@@ -93,7 +93,7 @@ class RowView:
 
 @dataclass(frozen=True, slots=True)
 class ViewSpec:
-    """Augmentation of an image for one view; by default only resizing to ``size``.
+    """Augmentation of an image for one view; the default only resizes to ``size``.
 
     Attributes:
         size: height and width of the view in pixels.
@@ -167,11 +167,11 @@ class ViewSpec:
 
     @property
     def resized_side(self) -> int:
-        """Return the shorter side before the square crop, in pixels."""
+        """Return the length in pixels of the shorter side before the square crop."""
         return resized_side(self.size, self.resize_ratio)
 
     def find_source_view(self, number: int) -> int:
-        """Return the number of the view whose random numbers determine box and affine map of view ``number``."""
+        """Return the number of the view whose random numbers determine the box and affine map of view ``number``."""
         return number if self.follows is None else number - 1
 
     @property
@@ -181,12 +181,12 @@ class ViewSpec:
 
     @property
     def has_warp(self) -> bool:
-        """Return whether the view has a geometric transform beyond box and mirroring."""
+        """Return whether the view has a geometric transform beyond its crop box and mirroring."""
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
         return moves or self.random_operations > 0 or self.follows is not None
 
     def at_strength(self, strength: float) -> ViewSpec:
-        """Return a weaker version of the view, for augmentation that grows during training.
+        """Return a weaker version of the view, for augmentation that becomes stronger during training.
 
         Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength;
         the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, because weak views have them too.
@@ -219,7 +219,7 @@ def _scale_toward_one(limits: tuple[float, float], strength: float) -> tuple[flo
 
 
 def pair_homographies(transform: PairTransform, draws: Draws, view: int) -> NDArray[np.float64]:
-    """Draw the homographies from first to second views for a batch.
+    """Draw the homographies that map the first views of a batch to the second views.
 
     Args:
         transform: kinds of transforms and flips to draw from.
@@ -255,7 +255,7 @@ def _homographies_of(kind: PairKind, u: NDArray[np.float64]) -> NDArray[np.float
 
 @dataclass(frozen=True, slots=True)
 class PairPlan:
-    """Plan of the images that the second views of a batch show.
+    """Plan that determines which images the second views of a batch show.
 
     Attributes:
         rows: (b,) int64, rows of the data set; equal to the row of the first view if both show the same image.
@@ -275,8 +275,8 @@ class PairPlan:
 
 
 class Pairing(Protocol):
-    """Protocol of rules that decide which images second views show."""
+    """Protocol for rules that decide which images the second views show."""
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
-        """Return the plan of a batch, which depends for each image only on its row, key, seed and epoch."""
+        """Return the plan for a batch; each image's entry depends only on its row and key, the seed and the epoch."""
         ...

@@ -115,12 +115,12 @@ def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 def draw_operations(
     spec: ViewSpec, draws: Draws, view: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
-    """Draw the RandAugment operations of a view, the same for geometry and color."""
+    """Draw the RandAugment operations of a view; the geometric step and the color step get the same draw."""
     return choose_operations(draws.uniform(view, "operations", 2 * spec.random_operations), spec.operation_pool)
 
 
 def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the maps that apply ``inner``, (b, 2, 3) or (b, 3, 3), before ``outer``, (b, 2, 3)."""
+    """Compose maps: apply ``inner``, (b, 2, 3) or (b, 3, 3), first, and then ``outer``, (b, 2, 3)."""
     if inner.shape[1] == 3:
         return _square(outer) @ inner
     linear = outer[:, :, :2] @ inner[:, :, :2]
@@ -154,7 +154,7 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
 
 
 def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
-    """Apply jitter, brightness, gray, blur and solarize independently to each sample.
+    """Apply color jitter, brightness, grayscale, blur and solarization independently to each sample.
 
     Args:
         images: (b, c, size, size) float32 in ``[0, 1]``; may be changed in place.
@@ -229,7 +229,7 @@ def apply_views(
     pairs: PairPlan | None = None,
     partners: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-    """Make all views of a batch of equally large images in memory.
+    """Make all views for a batch of equally sized images in memory.
 
     Args:
         images: (b, c, h, w) uint8, on the device for the views.
@@ -273,7 +273,7 @@ def finish_view(
     normalize: Normalize,
     pairs: PairPlan | None = None,
 ) -> tuple[Tensor, ViewGeometry]:
-    """Make a view from boxes that are already cropped and resized.
+    """Make a view from image crops that have already been resized.
 
     Args:
         crops: (b, c, size, size) uint8, the resized boxes.
@@ -305,7 +305,7 @@ def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:
 def resize_mask(
     mask: NDArray[np.uint8], rows: int, columns: int, box: Sequence[float] | None = None
 ) -> NDArray[np.uint8]:
-    """Resize a mask, or a box (left, top, right, bottom) of it, by nearest neighbor."""
+    """Resize a mask, or a box (left, top, right, bottom) of it, with nearest-neighbor sampling."""
     picture = Image.fromarray(mask)
     whole = (0.0, 0.0, float(mask.shape[1]), float(mask.shape[0]))
     edges = whole if box is None else (
@@ -348,7 +348,7 @@ def masked_crops(
 def read_whole_images(
     dataset: ImageDataset, rows: NDArray[np.int64], size: int
 ) -> tuple[Tensor, list[NDArray[np.uint8]], list[NDArray[np.uint8]]]:
-    """Read images stretched to a square, together with the original images and masks.
+    """Read images and stretch them to squares; also return the original images and masks.
 
     Returns:
         Images (b, c, size, size) float32 in [0, 1], and the pixels (h, w, c) and mask (h, w) of each.
@@ -367,12 +367,12 @@ def _as_images(pixels: Sequence[NDArray[np.uint8]]) -> Tensor:
 
 
 def resize_box(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
-    """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
+    """Crop a box from an (h, w, c) uint8 image and resize it to (size, size, c) uint8, with antialiasing."""
     return resize_part(image, box, spec.size, spec.interpolation)
 
 
 def crop_and_resize(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) -> NDArray[np.uint8]:
-    """Crop a box of a (h, w, c) uint8 image and resize it to (size, size, c) uint8, faster than :func:`resize_box`.
+    """Crop a box from an (h, w, c) uint8 image and resize it to (size, size, c) uint8, faster than `resize_box`.
 
     A random box of whole pixels is cropped first and then resized by torch, as torchvision does with tensors; any other
     box is resized as by :func:`resize_box`. At least nine of ten bytes equal Pillow's, and the others differ by at
@@ -410,7 +410,7 @@ def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
 
 
 def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:
-    """Resize a batch of images by Pillow, with antialiasing.
+    """Resize a batch of images using Pillow with antialiasing.
 
     Args:
         images: (b, c, h, w) uint8.

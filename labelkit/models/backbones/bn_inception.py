@@ -71,7 +71,7 @@ class _HalvingPool(nn.Module):
     """
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Pool maps (b, c, h, w) to (b, c, h / 2, w / 2), rounded up."""
+        """Pool maps (b, c, h, w) to (b, c, ceil(h / 2), ceil(w / 2))."""
         padded = F.pad(maps, (maps.shape[3] % 2, 0, maps.shape[2] % 2, 0), value=-torch.inf)
         return F.max_pool2d(padded, 3, 2, ceil_mode=True)
 
@@ -138,7 +138,7 @@ _CAFFE_NAME = re.compile(
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
-    """Rename BN-Inception weights converted from Caffe to the names of this network.
+    """Map the Caffe names of converted BN-Inception weights to the names used by this network.
 
     Caffe's names look like ``inception_3a_1x1_bn.weight``. Normalization may have a leading axis of length 1 there;
     classifiers are left out.

@@ -37,7 +37,7 @@ LEAK = 0.1
 
 
 class WideBlock(nn.Module):
-    """Pre-activation residual block of Wide ResNet: batch norm, leaky ReLU and 3x3 convolution, twice.
+    """Pre-activation residual block of Wide ResNet: twice batch norm, leaky ReLU and a 3x3 convolution.
 
     The first convolution may be strided.
 
@@ -113,7 +113,7 @@ class _Unit(nn.Module):
         self.act = nn.LeakyReLU(LEAK)
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Apply convolution, batch norm and leaky ReLU: (b, c, h, w) to (b, channels, h', w')."""
+        """Apply convolution, batch norm and leaky ReLU to maps (b, c, h, w), giving (b, channels, h', w')."""
         out: Tensor = self.act(self.bn(self.conv(maps)))
         return out
 
@@ -214,7 +214,7 @@ class AlexNet(PooledNetwork):
         return maps
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Map feature maps to features (b, 4096), which ``pre_logits`` does not change."""
+        """Map feature maps to features (b, 4096), regardless of ``pre_logits``."""
         features: Tensor = self.hidden(maps.flatten(1))
         return features
 
@@ -394,5 +394,5 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
-    """Drop the classifiers from a GoogLeNet state dict; has the name that timm uses for such functions."""
+    """Drop the classifiers from a GoogLeNet state dict; the function has the name that timm uses for such filters."""
     return {name: value for name, value in state.items() if not name.startswith(("fc.", "aux1.", "aux2."))}

@@ -47,7 +47,7 @@ class FrozenStages:
         return _left(net, self.names[-1], images)
 
     def fingerprint(self, net: nn.Module) -> str:
-        """Return a digest of the weights of the frozen modules, 64 hexadecimal digits."""
+        """Return a digest (64 hexadecimal digits) of the weights of the frozen modules."""
         starts = tuple(f"{name}." for name in self.names)
         return fingerprint({name: tensor for name, tensor in net.state_dict().items() if name.startswith(starts)})
 
@@ -110,7 +110,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
 
 @contextmanager
 def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Replace some modules of a network by identities inside a ``with`` block."""
+    """Context manager that replaces the named modules of a network by identity modules."""
     with ExitStack() as stack:
         for name in names:
             parent, _, leaf = name.rpartition(".")

@@ -168,7 +168,7 @@ class Backbone(nn.Module):
         return result, as_feature_map(self.net, maps, images, self.info.name)
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return the feature vector of each patch or map position, (b, rows, cols, w).
+        """Return the feature vectors (b, rows, cols, w) of all patches or map positions.
 
         They are the patch tokens after the last norm, or the last maps.
 
@@ -197,7 +197,7 @@ class Backbone(nn.Module):
         return self.load_report
 
     def replace_weights(self, state: Mapping[str, Tensor], where: str) -> LoadReport:
-        """Replace all weights by those of a state dict, which is not recorded as their source.
+        """Replace all weights by those of a state dict without recording their source.
 
         Args:
             state: tensors by name.

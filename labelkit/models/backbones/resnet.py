@@ -31,7 +31,7 @@ def conv(in_channels: int, out_channels: int, kernel: int, stride: int = 1) -> n
 
 
 class PadShortcut(nn.Module):
-    """Shortcut of every ``stride``-th pixel, padded by new zero channels, half before and half after (option A)."""
+    """Shortcut that keeps every ``stride``-th pixel and adds zero channels, half before and half after (option A)."""
 
     def __init__(self, new_channels: int, stride: int) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """Residual bottleneck of 1x1, strided 3x3 and 1x1 convolutions with batch norm and ReLU; output 4 times as wide."""
+    """Residual bottleneck with 1x1, strided 3x3 and 1x1 convolutions, batch norm and ReLU, and 4-fold output width."""
 
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -105,7 +105,7 @@ class PreActivationBottleneck(nn.Module):
 
 
 class ResidualNetwork(PooledNetwork):
-    """Residual network of a stem, stages and global average pooling, without a classifier.
+    """Residual network with a stem, stages and global average pooling, without a classifier.
 
     Args:
         stem: first layers.
@@ -127,7 +127,7 @@ def build_stages(
     counts: Sequence[int],
     expansion: int = 1,
 ) -> list[list[nn.Module]]:
-    """Build the residual blocks of each stage, where all stages but the first begin with a stride of 2.
+    """Build the residual blocks of each stage; every stage but the first begins with a stride of 2.
 
     Args:
         block: function from input channels, width and stride to a block.
@@ -146,7 +146,7 @@ def build_stages(
 
 
 def fan_out_init(net: nn.Module) -> None:
-    """Initialize convolutions from N(0, 2 / (k k out)), normalization weights to 1 and biases to 0."""
+    """Initialize convolutions from N(0, 2 / (k * k * out)), normalization weights to 1 and biases to 0."""
     for module in net.modules():
         if isinstance(module, nn.Conv2d):
             k, j = module.kernel_size
@@ -187,7 +187,7 @@ def resnet18(in_channels: int = 3) -> ResidualNetwork:
 def resnet50(
     version: Literal[1, 2], *, widths: tuple[int, int, int, int] = (64, 128, 256, 512), in_channels: int = 3
 ) -> ResidualNetwork:
-    """Build a post-activation (1) or pre-activation (2) ResNet-50 with a 7x7 stem.
+    """Build a ResNet-50 with a 7x7 stem: version 1 is post-activation, version 2 is pre-activation.
 
     f is 4 times the last width. Version 2 is that of SeLa's code: no layers between stem and pool or between the last
     block and the average, and PyTorch's own initial values.
@@ -205,7 +205,7 @@ def resnet50(
 
 
 class ShakeShake(torch.autograd.Function):
-    """Blend of two branches whose backward pass uses different random weights from its forward pass.
+    """Blend of two branches with different random weights in the forward and backward passes.
 
     The forward pass is ``g a + (1 - g) b``; the gradient is divided with weights ``h`` and ``1 - h`` instead.
 
@@ -230,7 +230,7 @@ class ShakeShake(torch.autograd.Function):
 
 
 def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
-    """Blend two branches by shake-shake: random weights per image in training, equal weights otherwise.
+    """Blend two branches by shake-shake, with random weights per image in training and equal weights otherwise.
 
     In training the gradient is divided with other random weights. Random numbers come from torch's generator of the
     device, as in dropout.
@@ -243,7 +243,7 @@ def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
 
 
 class ShiftedShortcut(nn.Module):
-    """Shortcut that halves a map: even and odd pixels as two channel groups, ReLU, grouped 1x1 convolution, norm."""
+    """Shortcut that halves a map: stacks even and odd pixels, then applies ReLU, a grouped 1x1 convolution and norm."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()

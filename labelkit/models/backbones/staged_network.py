@@ -29,7 +29,7 @@ class PooledNetwork(nn.Module):
         return maps
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
-        """Average feature maps to features (b, f), which ``pre_logits`` does not change."""
+        """Average feature maps to features (b, f), regardless of ``pre_logits``."""
         return maps.mean(dim=(2, 3))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ class PooledNetwork(nn.Module):
 
 
 class InputScale(nn.Module):
-    """Convert ImageNet-normalized color or gray images to the scale that published weights expect.
+    """Layer that converts ImageNet-normalized color or gray images to the scale that published weights expect.
 
     Args:
         channels: for each channel of the result, the index of its source color, a factor and an offset.
@@ -73,14 +73,14 @@ class StagedNetwork(PooledNetwork):
         self.num_features = num_features
 
     def pre(self, images: Tensor) -> Tensor:
-        """Return the maps (b, c', h', w') of images before the last stage."""
+        """Compute the input maps (b, c', h', w') of the last stage from images."""
         maps = images
         for stage in self.stages[:-1]:
             maps = stage(maps)
         return maps
 
     def post(self, maps: Tensor) -> Tensor:
-        """Return features of maps before the last stage: ``post(pre(images))`` is ``forward(images)``."""
+        """Compute features from the last stage's input maps: ``post(pre(images))`` equals ``forward(images)``."""
         return self.forward_head(self.stages[-1](maps))
 
     @property

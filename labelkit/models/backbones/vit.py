@@ -17,7 +17,7 @@ from labelkit.errors import ConfigError
 
 
 class UnsupportedBackboneError(ConfigError):
-    """Error for a backbone whose architecture does not support the requested operation."""
+    """Raised for a backbone whose architecture does not support the requested operation."""
 
 
 SMALL_VITS: dict[str, dict[str, int]] = {
@@ -74,7 +74,7 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
 def embed_tokens(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> Tensor:
-    """Return the tokens (b, t, f) at the input of the first block; only here timm's private helper is used.
+    """Return the input tokens (b, t, f) of the first block, by timm's private helper, which is used only here.
 
     Args:
         vit: the network.
@@ -93,7 +93,7 @@ def embed_tokens(
 
 
 def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return queries, keys and values of timm's ``Attention``, after its norms, each (b, h, t, d).
+    """Return the queries, keys and values of timm's ``Attention`` after its norms, each of shape (b, h, t, d).
 
     Args:
         attention: timm ``Attention``.
@@ -107,7 +107,7 @@ def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Ten
 
 
 def compute_queries(attention: nn.Module, tokens: Tensor) -> Tensor:
-    """Compute only the queries (b, h, t, d) of timm's ``Attention``, equal to those of `split_qkv`."""
+    """Compute only the queries (b, h, t, d) of timm's ``Attention``; they equal those of `split_qkv`."""
     attn: Any = attention
     normed: Tensor = attn.q_norm(_projected(attn, tokens, 0, 1)[0])
     return normed
@@ -124,7 +124,7 @@ def _projected(attn: Any, tokens: Tensor, first: int, count: int) -> Tensor:
 
 
 def key_projection(attention: nn.Module) -> Tensor:
-    """Return the weight (h d, f) of an attention layer's key projection, one output per row and detached."""
+    """Return the detached weight (h d, f) of an attention layer's key projection, with one output per row."""
     attn: Any = attention
     weight: Tensor = attn.qkv.weight.detach()
     width = len(weight) // 3
@@ -198,7 +198,7 @@ def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
 
 
 def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
-    """Return the numbers of rows and columns of patches for an image of this height and width in pixels."""
+    """Return the number of rows and columns of patches in an image of the given height and width in pixels."""
     net: Any = vit
     rows, columns = net.patch_embed.dynamic_feat_size((height, width))
     return int(rows), int(columns)
@@ -255,7 +255,7 @@ def find_patch_embedding(net: nn.Module) -> Any:
 
 @contextmanager
 def allow_any_image_size(net: nn.Module) -> Iterator[None]:
-    """Let a plain ViT accept images of any whole number of patches inside a ``with`` block.
+    """Context manager that lets a plain ViT accept any image size divisible by its patch size.
 
     Other networks stay unchanged. Position embeddings are resampled for other sizes and unchanged for the network's own
     size, as when timm builds it with ``dynamic_img_size``.

@@ -41,7 +41,7 @@ _HEADS = ("head.mlp.", "projection_head.")
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """Names of tensors that were loaded, missing or unexpected when weights were set from a file.
+    """Names of the tensors that were loaded, missing or unexpected when loading weights from a file.
 
     Attributes:
         loaded: names in the network that were set.
@@ -57,7 +57,7 @@ class LoadReport:
 
 
 def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = None) -> dict[str, Tensor]:
-    """Read every tensor of a weights file on the CPU, with dotted names for nested dictionaries.
+    """Read all tensors of a weights file into CPU memory, with dotted names for nested dictionaries.
 
     Args:
         path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).
@@ -148,7 +148,7 @@ def map_weights(
 
 
 def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
-    """Return a SHA-256 digest of weights that depends only on names, types, shapes and values.
+    """Return a SHA-256 digest of weights, which depends only on their names, types, shapes and values.
 
     The input is ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name, with types
     such as ``float32``, shapes such as ``48,3,8,8``, and little-endian bytes in C order.
@@ -285,7 +285,7 @@ def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
 
 
 def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
-    """Return the three-layer projection head stored with a self-supervised network.
+    """Return the weights of the three-layer projection head that is stored with a self-supervised network.
 
     DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. If there are an averaged and
     a plain copy, the averaged one is used.
@@ -368,7 +368,7 @@ def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> di
 
 
 def is_torchvision_mobilenet(state: Mapping[str, Tensor]) -> bool:
-    """Return whether a state dict has the names of torchvision's MobileNetV2."""
+    """Return whether a state dict uses torchvision's names for MobileNetV2."""
     return "features.0.0.weight" in state and "features.1.conv.0.0.weight" in state
 
 

