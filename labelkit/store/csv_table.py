@@ -22,7 +22,7 @@ def csv_text(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> str
 
 
 def csv_bytes(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> bytes:
-    """Format a table as CSV in UTF-8, with bytes of file names that are not UTF-8 as backslash escapes."""
+    """Format a table as CSV in UTF-8; bytes of file names that are not UTF-8 become backslash escapes."""
     return csv_text(columns, rows).encode("utf-8", "backslashreplace")
 
 

@@ -38,7 +38,7 @@ def content_digest(
     attributes: Mapping[str, Mapping[str, Array]],
     datasets: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], str]],
 ) -> str:
-    """Compute the content digest of a file, 64 hexadecimal digits.
+    """Compute the content digest of a file as 64 hexadecimal digits.
 
     Args:
         groups: paths of all groups without a leading slash; the root is the empty path.
