@@ -133,7 +133,7 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
 def commit_bytes(
     path: str | os.PathLike[str], data: bytes | bytearray | memoryview | Iterable[bytes], *, replace: bool = True
 ) -> str:
-    """Write a file atomically and durably from bytes.
+    """Write bytes to a file atomically and durably.
 
     Args:
         path: the final name; its folder must exist.
@@ -210,7 +210,7 @@ def commit_json(path: str | os.PathLike[str], obj: object) -> str:
 
 
 def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[str]) -> None:
-    """Sync every file and folder in ``tmp_dir``, then rename it to ``final_dir`` and sync the parent.
+    """Sync every file and folder in ``tmp_dir``, rename ``tmp_dir`` to ``final_dir``, and sync the parent folder.
 
     Both must be on one file system. ``final_dir`` must not exist or be an empty folder. After a failure,
     ``tmp_dir`` remains for the caller to remove.
@@ -250,7 +250,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock on a file.
+    """Return whether any process holds the lock on a file.
 
     Nothing is written; a process that requests the lock at this moment waits.
 

@@ -39,7 +39,7 @@ def escape_name(name: str) -> str:
 
 
 def unescape_name(text: str) -> str:
-    r"""Restore the name that ``escape_name`` escaped.
+    r"""Restore a name from the output of ``escape_name``.
 
     Raises:
         ValueError: a backslash is not doubled and does not begin ``\r`` or ``\udcXX``.

@@ -26,7 +26,7 @@ def to_contiguous_bytes(array: Array) -> memoryview:
 
 
 def hash_arrays(blocks: Iterable[Array]) -> Any:
-    """Return the SHA-256 object of the concatenated bytes of several arrays."""
+    """Return a SHA-256 object that has hashed the concatenated bytes of several arrays."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(to_contiguous_bytes(block))

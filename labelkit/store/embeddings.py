@@ -288,7 +288,7 @@ class EmbeddingStore:
     def relabeled(
         self, labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
     ) -> EmbeddingStore:
-        """Return an in-memory copy of this store with other labels; results of the store remain valid for it.
+        """Return an in-memory copy of this store with different labels; the store's results remain valid for the copy.
 
         Args:
             labels: (n,) int64, class, -1 = unlabeled.

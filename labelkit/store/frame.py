@@ -93,7 +93,7 @@ class Store(EmbeddingStore):
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:
-    """Open a finished store for a notebook, as ``labelkit.store.embeddings.open_store`` does.
+    """Open a finished store, as ``labelkit.store.embeddings.open_store`` does, but for use in a notebook.
 
     Args:
         path: the file, ``NAME.h5``.

@@ -43,7 +43,7 @@ def plan_digest(plan: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingPlan:
-    """Plan of an embedding store: everything that determines its bytes besides images and network.
+    """Plan of an embedding store: everything besides the images and the network that determines its bytes.
 
     Args:
         sample_ids: N paths below the data root, sorted by their bytes, unique; bytes that are not UTF-8 as
@@ -166,7 +166,7 @@ class EmbeddingPlan:
 
     @property
     def names_are_utf8(self) -> bool:
-        """Whether all names are UTF-8."""
+        """Whether all names are valid UTF-8."""
         try:
             self._names.decode()
         except UnicodeDecodeError:
@@ -228,7 +228,7 @@ class EmbeddingPlan:
 
 
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
-    """Return the plan of an unfinished run if only its listing differs, otherwise ``plan`` itself.
+    """Return the plan of an unfinished run if only its listing differs; otherwise, return ``plan`` itself.
 
     Thus files added since the run began are left for the next store, and files that vanished remain in
     the plan, to be skipped with that reason. In every other case, ``plan`` itself is returned;
@@ -301,7 +301,7 @@ def read_stored_plan(folder: Path) -> EmbeddingPlan | None:
 
 @dataclass(frozen=True, eq=False)
 class PatchPlan:
-    """Plan of a patch set: everything that determines its bytes besides images and network.
+    """Plan of a patch set: everything besides the images and the network that determines its bytes.
 
     Args:
         rows: plan of the store that the patches belong to.

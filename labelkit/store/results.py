@@ -213,7 +213,7 @@ def list_results(store: EmbeddingStore) -> list[str]:
 
 
 def list_result_files(path: Path) -> list[str]:
-    """Return the sorted names of the results in files next to a store."""
+    """Return the sorted names of the results that are stored in files next to a store."""
     folder = results_folder(path)
     if not folder.is_dir():
         return []
@@ -316,7 +316,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
 
 
 def results_folder(path: Path) -> Path:
-    """Return the folder of the results next to a store."""
+    """Return the folder next to a store that contains its results."""
     return path.with_name(path.name + ".results")
 
 

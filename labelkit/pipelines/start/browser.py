@@ -31,7 +31,7 @@ _STEP = "labels of the browser"
 def start_in_browser(
     config: StartConfig, once: Callable[[StartConfig], SimpleResult], shown: LabelConfig | None = None
 ) -> SimpleResult:
-    """Run ``start``, serve the labeling page, and run ``start`` again when the page is closed.
+    """Run ``start``, serve the labeling page until it is interrupted, and run ``start`` again.
 
     Labels are in a result of the store as soon as they are given: if this is killed, the next call takes them.
 

@@ -38,7 +38,7 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class TableLabel:
-    """Label of a photo as written in a table, with the photo's path and file digest at that time.
+    """Label of a photo in a table, with the path and file digest that the photo had when the label was recorded.
 
     Attributes:
         path: below the folder of the photos.
@@ -430,7 +430,7 @@ class _Files:
         return self._digests[place]
 
     def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
-        """Yield the positions of the files whose size in bytes is one of ``sizes``."""
+        """Yield the positions of the files whose size in bytes is in ``sizes``."""
         for place, path in enumerate(self._paths):
             with contextlib.suppress(OSError):
                 if path.stat().st_size in sizes:

@@ -166,7 +166,7 @@ def page_data(
 
 
 def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
-    """Return the groups of a report page in the form that its script reads."""
+    """Return the groups of a report page in the form that the page's script reads."""
     return [
         {
             "name": group.name,

@@ -79,7 +79,7 @@ class Thumbnails:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Image files of a page: the data set row (-1 = missing) and expected digest of each image."""
+    """Image files shown on a page: the data set row (-1 = missing) and expected digest of each image."""
 
     source: ImageDataset | None
     rows: NDArray[np.int64]
