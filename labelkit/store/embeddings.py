@@ -227,7 +227,7 @@ class EmbeddingStore:
 
     @property
     def view_embeddings(self) -> NDArray[Any] | None:
-        """Read-only embeddings (n, v, d) of v augmented views per image, or ``None``; raises the same as ``extras``."""
+        """Read-only embeddings (n, v, d) of v augmented views, or ``None``; raises the same errors as ``extras``."""
         return None if self._views is None else self._views.rows.reshape(self.n, -1, self.dim)
 
     @property
@@ -242,12 +242,12 @@ class EmbeddingStore:
 
     @property
     def file_sizes(self) -> NDArray[np.uint64]:
-        """Sizes (n,) uint64 of the image files in bytes; raises the same as ``sha256``."""
+        """Sizes (n,) uint64 of the image files in bytes; raises the same errors as ``sha256``."""
         return self._known("file_sizes")
 
     @property
     def image_sizes(self) -> NDArray[np.uint32]:
-        """Height and width (n, 2) uint32 of each image after orientation; raises the same as ``sha256``."""
+        """Height and width (n, 2) uint32 of each image after orientation; raises the same errors as ``sha256``."""
         return self._known("image_sizes")
 
     def _known(self, name: str) -> NDArray[Any]:

@@ -175,7 +175,7 @@ def left_out() -> list[dict[str, str]]:
 
 
 def read_table(name: str) -> PublishedTable:
-    """Read a published table, by the name of a bundled table or by the path of a YAML file.
+    """Read a published table, specified by the name of a bundled table or the path of a YAML file.
 
     Raises:
         ConfigError: there is no such table, or the file does not contain one.

@@ -421,7 +421,7 @@ class _Files:
         self._digests = dict(known)
 
     def digest(self, place: int) -> str:
-        """Return a file's SHA-256 digest in hex; empty if the file cannot be read, an error reported by ``embed``."""
+        """Return a file's SHA-256 digest in hex, or "" if the file cannot be read; ``embed`` reports that error."""
         if place not in self._digests:
             try:
                 self._digests[place] = sha256_file(self._paths[place])
