@@ -38,11 +38,11 @@ class Matches:
         return len(self.pairs)
 
     def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
-        """Return the pairs at the given positions, or where a mask is true."""
+        """Return the pairs selected by positions or by a boolean mask."""
         return Matches(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
     def reversed(self) -> Matches:
-        """Return the same pairs with first and second image exchanged."""
+        """Return the same pairs with the first and second image swapped."""
         back = np.linalg.inv(self.homographies) if len(self) else self.homographies
         return Matches(
             self.pairs[:, ::-1],
@@ -89,7 +89,7 @@ def build_match(first: int, second: int, homography: NDArray[np.float64], points
 
 @dataclass(frozen=True)
 class MatchFile:
-    """Content of a file of matches: the pairs, the images and how they were matched.
+    """Content of a match file: the pairs, the images, and how they were matched.
 
     Attributes:
         matches: the pairs; rows are indices into ``sample_ids``.
@@ -129,7 +129,7 @@ def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> s
 
 
 def read_matches(path: Path) -> MatchFile:
-    """Read a file of matches and verify all its digests.
+    """Read a match file and verify all its digests.
 
     Raises:
         StoreError: the file is of another kind, or damaged.
@@ -158,7 +158,7 @@ def _stored(columns: schema.Columns, values: object) -> dict[str, NDArray[Any]]:
 
 @dataclass(frozen=True)
 class NeighborFile:
-    """Content of a file of nearest neighbors, with the recipe that made it.
+    """Content of a nearest-neighbor file, with the recipe that produced it.
 
     Attributes:
         query_rows: (q,) int64 rows of the data set, increasing.
@@ -185,7 +185,7 @@ def write_neighbors(path: Path, found: NeighborFile) -> None:
 
 
 def read_neighbors(path: Path) -> NeighborFile:
-    """Read a file of nearest neighbors and verify all its digests.
+    """Read a nearest-neighbor file and verify all its digests.
 
     Raises:
         StoreError: the file is of another kind, or damaged.
@@ -202,7 +202,7 @@ _LENGTH_TOLERANCE = 1e-3
 
 @dataclass(frozen=True)
 class PrototypeFile:
-    """Content of a file of prototypes, with the recipe that made it.
+    """Content of a prototype file, with the recipe that produced it.
 
     Attributes:
         prototypes: (k, d) float32, rows of length 1.
@@ -244,7 +244,7 @@ def write_prototypes(
 
 
 def read_prototypes(path: Path) -> PrototypeFile:
-    """Read a file of prototypes and verify all its digests.
+    """Read a prototype file and verify all its digests.
 
     Raises:
         StoreError: the file is of another kind or damaged, or rows are not of length 1.

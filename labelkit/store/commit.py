@@ -47,7 +47,7 @@ def canonical_json(obj: object) -> str:
 
 
 def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
-    """Convert an object to plain JSON values, as if serialized and parsed, with tuples as lists and so on."""
+    """Convert an object to plain JSON values by serializing and parsing it; for example, tuples become lists."""
     loaded: dict[str, Any] = json.loads(canonical_json(dict(obj)))
     return loaded
 
@@ -62,7 +62,7 @@ def translate_os_errors(place: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
-    """Sync a folder so that the names in it are durable, where the system supports it.
+    """Sync a folder to make the names in it durable, if the system supports it.
 
     Raises:
         ResourceError: the system reports a failure.
@@ -82,12 +82,12 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
 
 
 def temporary_name() -> str:
-    """Return a unique name for a temporary file, ``.tmp-<pid>-<random>``."""
+    """Return a unique name for a temporary file, in the form ``.tmp-<pid>-<random>``."""
     return f".tmp-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of ``data`` to a file descriptor, in several calls if the system writes it in pieces.
+    """Write all of ``data`` to a file descriptor, in several calls if the system does not accept it at once.
 
     Raises:
         OSError: the system reports a failure.
@@ -133,7 +133,7 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
 def commit_bytes(
     path: str | os.PathLike[str], data: bytes | bytearray | memoryview | Iterable[bytes], *, replace: bool = True
 ) -> str:
-    """Write a file atomically and durably from bytes.
+    """Write bytes to a file atomically and durably.
 
     Args:
         path: the final name; its folder must exist.
@@ -165,7 +165,7 @@ def commit_file(
     replace: bool = True,
     temporary: Path | None = None,
 ) -> None:
-    """Write a file atomically and durably by a function that receives the open file.
+    """Write a file atomically and durably, using a function that receives the open file.
 
     Args:
         path: the final name; its folder must exist.
@@ -210,7 +210,7 @@ def commit_json(path: str | os.PathLike[str], obj: object) -> str:
 
 
 def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[str]) -> None:
-    """Sync every file and folder in ``tmp_dir``, then rename it to ``final_dir`` and sync the parent.
+    """Sync every file and folder in ``tmp_dir``, rename ``tmp_dir`` to ``final_dir``, and sync the parent folder.
 
     Both must be on one file system. ``final_dir`` must not exist or be an empty folder. After a failure,
     ``tmp_dir`` remains for the caller to remove.
@@ -250,7 +250,7 @@ def try_lock(descriptor: int) -> bool:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock on a file.
+    """Return whether any process holds the lock on a file.
 
     Nothing is written; a process that requests the lock at this moment waits.
 

@@ -22,7 +22,7 @@ def csv_text(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> str
 
 
 def csv_bytes(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> bytes:
-    """Format a table as CSV in UTF-8, with bytes of file names that are not UTF-8 as backslash escapes."""
+    """Format a table as CSV in UTF-8; bytes of file names that are not UTF-8 become backslash escapes."""
     return csv_text(columns, rows).encode("utf-8", "backslashreplace")
 
 
@@ -39,7 +39,7 @@ def escape_name(name: str) -> str:
 
 
 def unescape_name(text: str) -> str:
-    r"""Restore the name that ``escape_name`` escaped.
+    r"""Restore a name from the output of ``escape_name``.
 
     Raises:
         ValueError: a backslash is not doubled and does not begin ``\r`` or ``\udcXX``.

@@ -26,7 +26,7 @@ def to_contiguous_bytes(array: Array) -> memoryview:
 
 
 def hash_arrays(blocks: Iterable[Array]) -> Any:
-    """Return the SHA-256 object of the concatenated bytes of several arrays."""
+    """Return a SHA-256 object that has hashed the concatenated bytes of several arrays."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(to_contiguous_bytes(block))
@@ -38,7 +38,7 @@ def content_digest(
     attributes: Mapping[str, Mapping[str, Array]],
     datasets: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], str]],
 ) -> str:
-    """Compute the content digest of a file, 64 hexadecimal digits.
+    """Compute the content digest of a file as 64 hexadecimal digits.
 
     Args:
         groups: paths of all groups without a leading slash; the root is the empty path.

@@ -29,7 +29,7 @@ _MODEL_TEXTS = ("name", "weights_fingerprint", "weights_file_sha256", "source", 
 
 @dataclass(frozen=True)
 class ModelIdentity:
-    """Identity of the model that made the embeddings, with everything that changes them.
+    """Identity of the model that produced the embeddings, with everything that affects them.
 
     Attributes:
         name: name of the backbone or of the run.
@@ -55,11 +55,11 @@ class ModelIdentity:
 
     @property
     def preprocess_digest(self) -> str:
-        """SHA-256 of the canonical JSON of ``preprocess``, 64 hexadecimal digits."""
+        """SHA-256 of the canonical JSON of ``preprocess``, as 64 hexadecimal digits."""
         return hashlib.sha256(canonical_json(self.preprocess).encode()).hexdigest()
 
     def differences(self, other: ModelIdentity) -> list[str]:
-        """Return the keys that make embeddings of two models incomparable, empty if they can be compared.
+        """Return the keys that make the embeddings of two models incomparable; empty if they are comparable.
 
         Name, source and numerics do not matter; differences in preprocessing are listed by key, such as
         ``preprocess.mean``.
@@ -70,12 +70,12 @@ class ModelIdentity:
         return keys
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object with the digest of the preprocessing, and trained labels if there are some."""
+        """Convert to a JSON object that includes the preprocessing digest, and the trained labels if there are any."""
         own = {**asdict(self), "preprocess_digest": self.preprocess_digest}
         return own if self.trained_labels else {key: value for key, value in own.items() if key != "trained_labels"}
 
     def put(self, contents: Contents) -> None:
-        """Add the group ``model`` to the contents of a file."""
+        """Add the model identity to the contents of a file, as the group ``model``."""
         contents.set("model", **{name: getattr(self, name) for name in (*_MODEL_TEXTS, "preprocess_digest")})
         contents.set_json("model", "preprocess", canonical_json(self.preprocess))
         contents.set_json("model", "numerics", canonical_json(self.numerics))
@@ -84,7 +84,7 @@ class ModelIdentity:
 
 
 def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *others: str) -> str:
-    """Encode a set of images as text: sorted keys of 16 hex digits from the SHA-256 of their names and files.
+    """Encode a set of images as text: sorted keys of 16 hex digits, from the SHA-256 of their names and of their files.
 
     Args:
         sample_ids: n names.
@@ -108,7 +108,7 @@ def _keys_of(text: str) -> NDArray[np.uint64]:
 
 
 def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Return the sorted keys at which two JSON objects differ, with nested keys joined by dots."""
+    """Return the sorted keys at which two JSON objects differ; nested keys are joined by dots."""
     keys: list[str] = []
     for key in sorted(left.keys() | right.keys()):
         mine, other = left.get(key), right.get(key)
@@ -199,12 +199,12 @@ class EmbeddingStore:
 
     @property
     def num_shards(self) -> int:
-        """Number of files that contain the large arrays, 0 if they are in the store's own file."""
+        """Number of files that contain the large arrays; 0 if these are in the store's own file."""
         return len(self.shard_borders)
 
     @property
     def embeddings(self) -> NDArray[Any]:
-        """Embeddings (n, d) float32 or float16, read-only, verified against their digests on first use.
+        """Read-only embeddings (n, d), float32 or float16, verified against their digests on first use.
 
         Raises:
             Damaged: a block of rows has changed since it was written.
@@ -213,12 +213,12 @@ class EmbeddingStore:
 
     @property
     def lazy_embeddings(self) -> LazyRows:
-        """The same as ``embeddings``, but rows in shards are not cached: each use reads them, verifying new shards."""
+        """Same as ``embeddings``, but rows in shards are not cached: each access reads them and verifies new shards."""
         return self._embeddings
 
     @property
     def extras(self) -> dict[str, NDArray[np.float32]]:
-        """Further outputs of the model by name, such as ``logits``, (n, w) float32, read-only.
+        """Additional outputs of the model by name, such as ``logits``, as read-only arrays (n, w) float32.
 
         Raises:
             Damaged: a block of rows has changed since it was written.
@@ -227,12 +227,12 @@ class EmbeddingStore:
 
     @property
     def view_embeddings(self) -> NDArray[Any] | None:
-        """Embeddings of v augmented views of each image, (n, v, d), read-only, or ``None``; errors as in ``extras``."""
+        """Read-only embeddings (n, v, d) of v augmented views, or ``None``; raises the same errors as ``extras``."""
         return None if self._views is None else self._views.rows.reshape(self.n, -1, self.dim)
 
     @property
     def sha256(self) -> NDArray[np.uint8]:
-        """SHA-256 digests of the image files, (n, 32) uint8.
+        """SHA-256 digests (n, 32) uint8 of the image files.
 
         Raises:
             Mismatch: rows were imported without their images.
@@ -242,12 +242,12 @@ class EmbeddingStore:
 
     @property
     def file_sizes(self) -> NDArray[np.uint64]:
-        """Sizes of the image files in bytes, (n,) uint64; errors as in ``sha256``."""
+        """Sizes (n,) uint64 of the image files in bytes; raises the same errors as ``sha256``."""
         return self._known("file_sizes")
 
     @property
     def image_sizes(self) -> NDArray[np.uint32]:
-        """Height and width of each image after orientation, (n, 2) uint32; errors as in ``sha256``."""
+        """Height and width (n, 2) uint32 of each image after orientation; raises the same errors as ``sha256``."""
         return self._known("image_sizes")
 
     def _known(self, name: str) -> NDArray[Any]:
@@ -257,7 +257,7 @@ class EmbeddingStore:
         return np.asarray(self._of_images[name].rows)
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
-        """Return the row indices of a split in order, or of all images for ``None``.
+        """Return the row indices of a split in order, or those of all images if ``split`` is ``None``.
 
         Raises:
             Mismatch: the split does not exist in the store.
@@ -270,13 +270,13 @@ class EmbeddingStore:
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:
-        """Return the keys that make two stores incomparable, empty if their embeddings can be compared."""
+        """Return the keys that make the embeddings of two stores incomparable; empty if they are comparable."""
         keys = self.model.differences(other.model)
         keys.extend(key for key in ("normalized", "dim") if getattr(self, key) != getattr(other, key))
         return keys
 
     def trained_rows(self) -> NDArray[np.bool_]:
-        """Return whether the network was trained with the label of each image, (n,) bool, matched by name or file."""
+        """Return the mask (n,) bool of images whose labels the network was trained with, matched by name or file."""
         if self.model.trained_labels:
             trained = _keys_of(self.model.trained_labels)
             by_name = np.isin(_name_keys(self.sample_ids), trained)
@@ -288,7 +288,7 @@ class EmbeddingStore:
     def relabeled(
         self, labels: NDArray[np.int64], labeled: NDArray[np.bool_], class_names: Sequence[str]
     ) -> EmbeddingStore:
-        """Return an in-memory copy of this store with other labels; results of the store remain valid for it.
+        """Return an in-memory copy of this store with different labels; the store's results remain valid for the copy.
 
         Args:
             labels: (n,) int64, class, -1 = unlabeled.
@@ -341,7 +341,7 @@ def _packed_results(file: CheckedFile) -> tuple[str, ...]:
 
 
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
-    """Check that all values are -1 or in ``[0, count)``, without upper bound if ``count`` is ``None``.
+    """Check that all values are -1 or in ``[0, count)``; if ``count`` is ``None``, there is no upper bound.
 
     Raises:
         Refused: a value is not; the message names its row.

@@ -149,7 +149,7 @@ def read_npy(path: Path) -> ForeignRows:
 
 
 def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
-    """Return embeddings and columns from the arrays of a ``.npz`` file, or from those already read from another file.
+    """Return embeddings and columns from the arrays of a ``.npz`` file, or from arrays that were already loaded.
 
     Raises:
         NotAStore: the file does not exist.
@@ -198,7 +198,7 @@ def _foreign_rows(
 
 
 def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
-    """Read embeddings and columns of a foreign HDF5 file, with contiguous embeddings as a memory map.
+    """Read embeddings and columns from a foreign HDF5 file; contiguous embeddings become a memory map.
 
     Args:
         path: the file.
@@ -275,7 +275,7 @@ _REMEDY = "Write a header, then one line per image with its path and numbers."
 
 
 def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
-    """Read a text file with one name per line, or a table with a header, as ``read_csv`` does.
+    """Read names from a text file with one name per line, or from a table with a header as ``read_csv`` does.
 
     If every line ends in a number after the suffix of a file and a blank, the numbers are labels.
 
@@ -302,7 +302,7 @@ def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
 
 
 def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = True) -> ForeignRows:
-    """Read a CSV file with a column of paths, optional labels and splits, and one column per embedding value.
+    """Read a CSV file with a path column, optional labels and splits, and one column per embedding dimension.
 
     Args:
         path: the file, UTF-8, or UTF-16 with a byte order mark; columns are separated by commas, semicolons or tabs.

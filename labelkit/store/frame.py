@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Store(EmbeddingStore):
-    """Embedding store for notebooks, open for reading; it works in a ``with`` block, but need not be closed.
+    """Embedding store for notebooks, open for reading; it can be used in a ``with`` block, but need not be closed.
 
     In addition to the attributes of :class:`labelkit.store.embeddings.EmbeddingStore`:
 
@@ -39,16 +39,16 @@ class Store(EmbeddingStore):
 
     @property
     def ids(self) -> Sequence[str]:
-        """Sample ids, n paths below the data root."""
+        """The n sample ids, which are paths below the data root."""
         return self.sample_ids
 
     @property
     def results(self) -> list[str]:
-        """Names of the results of the store."""
+        """Names of the store's results."""
         return list_results(self)
 
     def result(self, name: str) -> Result:
-        """Read a result of the store: its arrays, one row per row of the store, and how it was made.
+        """Read a result of the store: its arrays, whose rows match the store's rows, and how it was computed.
 
         Raises:
             StoreError: the result does not exist, or belongs to other content than the store now has.
@@ -93,7 +93,7 @@ class Store(EmbeddingStore):
 
 
 def open_store(path: str | os.PathLike[str]) -> Store:
-    """Open a finished store for a notebook, as ``labelkit.store.embeddings.open_store`` does.
+    """Open a finished store, as ``labelkit.store.embeddings.open_store`` does, but for use in a notebook.
 
     Args:
         path: the file, ``NAME.h5``.

@@ -33,7 +33,7 @@ _PART_PASSES: Final = 512
 
 @dataclass(frozen=True)
 class CachedViewPlan:
-    """Plan of a cache of views: everything besides the images that determines its values.
+    """Plan of a view cache: everything besides the images that determines its values.
 
     Attributes:
         recipe: everything that produced the values: network, views, seed, listing, ...; JSON values.
@@ -51,13 +51,13 @@ class CachedViewPlan:
 
     @property
     def image_bytes(self) -> int:
-        """Size of the cached values of one image in bytes."""
+        """Size in bytes of the cached values of one image."""
         kinds = zip(self.counts, self.shapes, self.dtypes, strict=True)
         return sum(count * int(np.prod(shape)) * np.dtype(dtype).itemsize for count, shape, dtype in kinds)
 
     @property
     def num_bytes(self) -> int:
-        """Size of all cached values in bytes."""
+        """Size in bytes of all cached values."""
         return len(self.rows) * self.image_bytes
 
     @property
@@ -75,7 +75,7 @@ class CachedViewPlan:
         return self.rows[number * self.part_rows : (number + 1) * self.part_rows]
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the content of ``plan.json``, with rows as ranges from first to last."""
+        """Convert to the content of ``plan.json``, with rows as ranges of first and last row."""
         breaks = np.flatnonzero(np.diff(self.rows) != 1)
         starts, ends = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(self.rows) - 1]
         pieces = [[int(self.rows[start]), int(self.rows[end])] for start, end in zip(starts, ends, strict=True)]
@@ -95,7 +95,7 @@ class CachedViewPlan:
 
 
 class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
-    """Cache of the outputs of a network's frozen part for views of images, stored in parts.
+    """Cache of a network's frozen part: its outputs for views of images, stored in parts.
 
     Args:
         beside: folder in which the cache folder is created.
@@ -112,7 +112,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         super().__init__(beside / f"kept-{plan_digest(loaded)[:_DIGITS]}", loaded, part_names(plan.num_parts))
 
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
-        """Write one part of the cache: for each kind of view, (m, v, ...) numbers.
+        """Write one part of the cache, given as one array (m, v, ...) per kind of view.
 
         Raises:
             StoreError: a number is not finite in the stored type.
@@ -130,7 +130,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         self._commit(number, datasets)
 
     def open_all(self) -> list[tuple[NDArray[Any], ...]]:
-        """Open the verified values of each part as memory maps, (m, v, ...) for each kind of view.
+        """Verify each cached part and open it as memory-mapped arrays, one of shape (m, v, ...) per kind of view.
 
         Raises:
             StoreError: a part is missing or damaged.

@@ -247,7 +247,7 @@ def open_part(path: Path) -> CheckedFile:
 def cast_finite(
     values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
 ) -> NDArray[Any]:
-    """Convert rows (m, d) to their stored type, and check that all values are finite.
+    """Convert rows (m, d) to the type in which they are stored, and check that all values are finite.
 
     Args:
         values: the rows.
@@ -296,7 +296,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
-    """Check that there is enough disk space for the parts and the result, excluding existing parts.
+    """Check that there is enough disk space for the parts and the result, not counting parts that already exist.
 
     Args:
         folder: folder of the run.
@@ -317,7 +317,7 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
 
 
 def get_file_size(path: Path) -> int:
-    """Return the size of a file in bytes, 0 if it no longer exists."""
+    """Return the size of a file in bytes; 0 if it no longer exists."""
     try:
         return path.stat().st_size
     except FileNotFoundError:  # another worker has just renamed it
@@ -326,7 +326,7 @@ def get_file_size(path: Path) -> int:
 
 @contextlib.contextmanager
 def hold_lock(folder: Path) -> Iterator[bool]:
-    """Hold the lock of a run folder, which the system releases when the process ends in any way.
+    """Hold the lock of a run folder; the system releases it when the process ends, even if it is killed.
 
     Yields whether the folder still exists: the previous holder of the lock may have removed it.
 

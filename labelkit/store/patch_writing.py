@@ -69,7 +69,7 @@ class PatchRun(RunFolder[_WrittenFile]):
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> PatchRun:
-        """Check that the patches can be written, before any image is read, and begin or continue the run.
+        """Check that the patches can be written before any image is read, then begin or continue the run.
 
         Args:
             out: the store, ``NAME.h5``; it need not exist yet.
@@ -91,11 +91,11 @@ class PatchRun(RunFolder[_WrittenFile]):
         return sorted({self.plan.pieces[number][0] for number in super().pending_parts()})
 
     def pieces_of(self, part: int) -> list[int]:
-        """Return the numbers of the pieces in a part of the store, in order."""
+        """Return the numbers of the pieces that belong to a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
     def write_piece(self, number: int, piece: Piece) -> None:
-        """Write one file of the patch set. Writing a piece again is permitted; the same values give the same bytes.
+        """Write one piece as a file of the patch set; it may be written again, and equal values give equal bytes.
 
         Raises:
             StoreError: a number is not finite in the stored type; the message names the image.

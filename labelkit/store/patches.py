@@ -42,13 +42,13 @@ class ImagePatches:
     region: tuple[float, float, float, float]
 
     def boxes(self) -> NDArray[np.float64]:
-        """Return the box of each patch in pixels of the oriented original, (t, 4) left, top, right, bottom."""
+        """Return each patch's box (t, 4) as left, top, right and bottom, in pixels of the oriented original."""
         return cell_boxes(self.cells, self.grid, self.region)
 
 
 @dataclass(frozen=True)
 class PatchBlock:
-    """Patch features of successive images, read together.
+    """Patch features of consecutive images, read together.
 
     Attributes:
         features: (t, d) float, in the stored type.
@@ -66,7 +66,7 @@ class PatchBlock:
 def cell_boxes(
     cells: NDArray[np.int64], grid: tuple[int, int], region: tuple[float, float, float, float]
 ) -> NDArray[np.float64]:
-    """Compute the boxes (t, 4) left, top, right, bottom of grid cells (t, 2), in pixels of the region."""
+    """Compute boxes (t, 4) of grid cells (t, 2) as left, top, right, bottom, in the pixel coordinates of the region."""
     left, top, right, bottom = region
     height, width = (bottom - top) / grid[0], (right - left) / grid[1]
     rows, columns = cells[:, 0].astype(np.float64), cells[:, 1].astype(np.float64)
@@ -111,7 +111,7 @@ def read_set_json(folder: Path) -> dict[str, Any]:
 
 
 class PatchFile:
-    """One file of a set, verified except for its features; it holds no open file, only memory maps.
+    """One file of a patch set, verified except for its features; it holds memory maps but no open file.
 
     Args:
         file: the checked file.
@@ -144,7 +144,7 @@ class PatchFile:
         self.row_start, self.row_stop = int(entry["row_start"]), int(entry["row_stop"])
 
     def cells_of(self, first: int, last: int) -> NDArray[np.int64]:
-        """Return the cells (t, 2) of images ``first`` up to ``last`` in this file."""
+        """Return the cells (t, 2) of images ``first`` up to ``last`` (exclusive) in this file."""
         if self.cells is not None:
             return self.cells[self.offsets[first] : self.offsets[last]]
         shapes = [np.indices(tuple(grid)).reshape(2, -1).T for grid in self.grids[first:last].tolist()]
@@ -203,7 +203,7 @@ class PatchSet:
         return ImagePatches(file.patches.rows[start:stop], cells, grid, (left, top, right, bottom))
 
     def offsets(self) -> NDArray[np.int64]:
-        """Return the index of the first patch of each image in the set, then the total, (n + 1,)."""
+        """Return (n + 1,) offsets: the index of each image's first patch in the set, then the total patch count."""
         parts = [
             self._first_patches[number] + self._file(number).offsets[:-1]
             for number in range(len(self._listed["files"]))
@@ -211,7 +211,7 @@ class PatchSet:
         return np.concatenate([*parts, self._first_patches[-1:]])
 
     def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
-        """Yield all patches in order, in blocks of whole images of about ``max_bytes``, at least one image each.
+        """Yield all patches in order, in blocks of about ``max_bytes``; a block holds whole images, at least one.
 
         Raises:
             StoreError: a file cannot be used.
@@ -249,7 +249,7 @@ class PatchSet:
 
 
 def check_patch_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStore) -> None:
-    """Refuse patches that belong to other content than the store's; ``listed`` is the content of ``SET.json``.
+    """Reject patches that belong to another version of the store; ``listed`` is the content of ``SET.json``.
 
     Raises:
         Mismatch: they belong to other content.
@@ -259,7 +259,7 @@ def check_patch_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStor
 
 
 def open_patches(store: EmbeddingStore) -> PatchSet:
-    """Open the patches of a store, verifying each block against its digest on first use.
+    """Open the patches of a store; each block is verified against its digest on first use.
 
     Raises:
         NotAStore: the store has no patches.

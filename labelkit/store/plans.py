@@ -37,13 +37,13 @@ def patches_run_folder(out: Path) -> Path:
 
 
 def plan_digest(plan: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a plan's canonical JSON, 64 hexadecimal digits."""
+    """Return the SHA-256 of a plan's canonical JSON as 64 hexadecimal digits."""
     return hashlib.sha256(canonical_json(plan).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingPlan:
-    """Plan of an embedding store: everything that determines its bytes besides images and network.
+    """Plan of an embedding store: everything besides the images and the network that determines its bytes.
 
     Args:
         sample_ids: N paths below the data root, sorted by their bytes, unique; bytes that are not UTF-8 as
@@ -152,7 +152,7 @@ class EmbeddingPlan:
 
     @property
     def num_views(self) -> int:
-        """Number of augmented views of each image that are embedded in addition to the image."""
+        """Number of augmented views embedded per image, in addition to the image itself."""
         return 0 if self.views is None else int(self.views.get("count", 0))
 
     @property
@@ -166,7 +166,7 @@ class EmbeddingPlan:
 
     @property
     def names_are_utf8(self) -> bool:
-        """Whether all names are UTF-8."""
+        """Whether all names are valid UTF-8."""
         try:
             self._names.decode()
         except UnicodeDecodeError:
@@ -205,11 +205,11 @@ class EmbeddingPlan:
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the content of ``plan.json``, with digests in place of names and labels."""
+        """Convert to the content of ``plan.json``, with names and labels replaced by their digests."""
         return plain_json(self._json)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the plan's canonical JSON, 64 hexadecimal digits."""
+        """Return the SHA-256 of the plan's canonical JSON as 64 hexadecimal digits."""
         return plan_digest(self._json)
 
     def files(self) -> dict[str, bytes]:
@@ -228,7 +228,7 @@ class EmbeddingPlan:
 
 
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
-    """Return the plan of an unfinished run if only its listing differs, otherwise ``plan`` itself.
+    """Return the plan of an unfinished run if only its listing differs; otherwise, return ``plan`` itself.
 
     Thus files added since the run began are left for the next store, and files that vanished remain in
     the plan, to be skipped with that reason. In every other case, ``plan`` itself is returned;
@@ -259,7 +259,7 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
 
 
 def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
-    """Return the numerics settings of an unfinished run or a finished store, empty if neither can be read.
+    """Return the numerics settings of an unfinished run or a finished store; empty if neither can be read.
 
     A repeated command without these settings then continues with them, even if the defaults have changed.
 
@@ -301,7 +301,7 @@ def read_stored_plan(folder: Path) -> EmbeddingPlan | None:
 
 @dataclass(frozen=True, eq=False)
 class PatchPlan:
-    """Plan of a patch set: everything that determines its bytes besides images and network.
+    """Plan of a patch set: everything besides the images and the network that determines its bytes.
 
     Args:
         rows: plan of the store that the patches belong to.
@@ -331,7 +331,7 @@ class PatchPlan:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether cells are sampled, so that the cell of each patch is stored."""
+        """Whether cells are sampled, which requires storing the cell of each patch."""
         return self.per_image is not None
 
     @property
@@ -341,7 +341,7 @@ class PatchPlan:
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
-        """Files of the patch set in order, each as part of the store, first row and end row (exclusive)."""
+        """Files of the patch set in order, each given by its part of the store, first row and end row (exclusive)."""
         rows, most_rows = self.rows, min(self.set_bytes, schema.PART_BYTES) // self._row_bytes
         step = max(1, most_rows // rows.batch_size) * rows.batch_size
         found = []
@@ -352,7 +352,7 @@ class PatchPlan:
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """Settings that determine the patches besides the store."""
+        """Settings, other than the store, that determine the patches."""
         return {
             "layer": self.layer,
             "grid": list(self.grid),

@@ -76,7 +76,7 @@ def _remedy(path: Path) -> str:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading, and reject others such as named pipes instead of blocking.
+    """Open a regular file for reading; reject others, such as named pipes, instead of blocking on them.
 
     Raises:
         NotAStore: the file does not exist, or is not a regular file.
@@ -111,7 +111,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error message of HDF5 in one line of limited length."""
+    """Return an HDF5 error message as one line of limited length."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -133,7 +133,7 @@ class DatasetInfo:
 
     @property
     def nbytes(self) -> int:
-        """Size of all values in bytes."""
+        """Total size of the values in bytes."""
         return self.dtype.itemsize * math.prod(self.shape)
 
 
@@ -211,7 +211,7 @@ class CheckedFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file; memory maps remain valid. A group does not close its file."""
+        """Close the file; memory maps remain valid. Closing a group does not close its file."""
         if self._outer is not None:
             return
         if self._file is not None:
@@ -220,7 +220,7 @@ class CheckedFile:
         self._handle.close()
 
     def inside(self, group: str, file_format: str) -> CheckedFile:
-        """Open a group of this file as a file of its own, usable while this one is open.
+        """Open a group of this file as if it were a file of its own; it can be used while this file is open.
 
         Raises:
             StoreError: the group has another format, or its content digest differs.
@@ -228,7 +228,7 @@ class CheckedFile:
         return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
     def place(self, path: str) -> str:
-        """Return the name of an object of the file for error messages."""
+        """Return the name that error messages use for an object in the file."""
         inner = f"{self._root}/{path}" if path else self._root
         return f"{self.where}:{inner}" if inner else self.where
 
@@ -373,7 +373,7 @@ class CheckedFile:
     def check_axes(
         self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, *, required: Iterable[str] = ()
     ) -> dict[str, int]:
-        """Check types and shapes of the known datasets against each other.
+        """Check the types and shapes of the known datasets, and that they agree with each other.
 
         Args:
             columns: known datasets, as in ``labelkit.store.schema``.
@@ -419,7 +419,7 @@ class CheckedFile:
         return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
     def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
-        """Yield a dataset, or its rows start to stop, in verified blocks, or a scalar in one piece.
+        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is yielded in one piece.
 
         Raises:
             Damaged: a digest differs; the message names the rows, or the shard that contains them.
@@ -452,11 +452,11 @@ class CheckedFile:
         return value
 
     def read_strings(self, path: str) -> list[str]:
-        """Read a dataset of strings, with bytes that are not UTF-8 as surrogate escapes."""
+        """Read a dataset of strings; bytes that are not UTF-8 become surrogate escapes."""
         return [name_text(raw) for raw in self.read(path).tolist()]
 
     def read_text(self, group: str, name: str) -> str:
-        """Read a text from an attribute, or from a scalar dataset if it is long, and return "" if it does not exist."""
+        """Read a text from an attribute, or from a scalar dataset if it is long; return "" if there is none."""
         path = f"{group}/{name}".lstrip("/")
         info = self.datasets.get(path)
         if info is not None and info.shape == () and info.dtype.kind == "S":
@@ -485,7 +485,7 @@ class CheckedFile:
         return found
 
     def later(self, path: str) -> Callable[[], Array]:
-        """Return a function that returns all rows of a dataset, even after the file was closed, without verification.
+        """Return a function that returns all rows of a dataset, unverified, even after the file is closed.
 
         They are a read-only memory map, or an array if they are in shards or not contiguous.
         """
@@ -521,7 +521,7 @@ class CheckedFile:
 
 
 class LazyRows:
-    """Large dataset of numbers (n, ...) that is mapped, or read from shards, and verified on use.
+    """Large numeric array (n, ...) that is memory-mapped or read from shards, and verified on use.
 
     Indexing with a slice or int64 rows returns a new array; for a store in shards, nothing else is held in memory. It
     can be sent to other processes, and used after the file is closed.
@@ -572,7 +572,7 @@ class LazyRows:
 
 @lru_cache(maxsize=2)
 def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
-    """Return a column of a store that another process has checked.
+    """Reopen a column of a store that another process has already checked.
 
     Raises:
         StoreError: the store was replaced, or cannot be read.
@@ -584,7 +584,7 @@ def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
 
 
 def check_finite(place: str, rows: Array, first: int = 0) -> None:
-    """Refuse rows (m, ...) that contain a number that is not finite.
+    """Reject rows (m, ...) that contain a number that is not finite.
 
     Args:
         place: name of the dataset in messages.
@@ -601,7 +601,7 @@ def check_finite(place: str, rows: Array, first: int = 0) -> None:
 
 
 def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int = 0) -> None:
-    """Compare rows with the digests of their blocks.
+    """Verify rows against the digests of their blocks.
 
     Args:
         place: name of the dataset in messages.
@@ -657,7 +657,7 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """File name, which depends on the content so that a store can be replaced while it is read."""
+        """File name, which depends on the content so that a store can be replaced while it is being read."""
         return f"{self.number:05d}-{self.frame[:16]}.h5"
 
 
@@ -680,7 +680,7 @@ class Shards:
         self._read: dict[int, dict[str, Array]] = {}
 
     def to_text(self) -> str:
-        """Convert to the canonical JSON that the index stores."""
+        """Convert to the canonical JSON that is stored in the index."""
         files = [{"rows": one.stop - one.start, "bytes": one.size, "frame": one.frame} for one in self.files]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
         return canonical_json({**values, "sha256": hashlib.sha256(canonical_json(values).encode()).hexdigest()})
@@ -719,7 +719,7 @@ class Shards:
             self._path(shard)
 
     def faults(self) -> Iterator[StoreError]:
-        """Read all shards, and yield an error for each that is lost or damaged.
+        """Read all shards, and yield an error for each one that is missing or damaged.
 
         Raises:
             ResourceError: the system does not permit reading one.
@@ -731,7 +731,7 @@ class Shards:
                 yield error
 
     def read(self, column: str, where: slice | NDArray[np.int64]) -> Array:
-        """Read successive rows of a column, or rows of any shape (...,), into a new array (..., width).
+        """Read consecutive rows of a column, or rows at indices of shape (...,), into a new array (..., width).
 
         Raises:
             StoreError: a shard is missing, damaged, or belongs to another store.
@@ -778,6 +778,6 @@ class Shards:
 
 
 def shards_folder(index: Path) -> Path:
-    """Return the folder of a store's shards, next to the file itself if ``index`` is a link to it."""
+    """Return the folder of a store's shards; if ``index`` is a link, the folder is next to the file it points to."""
     real = Path(os.path.realpath(index)) if index.is_symlink() else index
     return real.with_name(real.name + ".shards")

@@ -67,7 +67,7 @@ class Result:
 
     @property
     def metrics(self) -> dict[str, Any]:
-        """Metrics of the result as a dictionary, empty if there are none."""
+        """Metrics of the result as a dictionary; empty if there are none."""
         found = parse_json(self.arrays.get("metrics", "{}"))
         return found if isinstance(found, dict) else {}
 
@@ -208,12 +208,12 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
 
 
 def list_results(store: EmbeddingStore) -> list[str]:
-    """Return the sorted names of all results of a store, in separate files or packed into it."""
+    """Return the sorted names of all results of a store, both those in separate files and those packed into it."""
     return sorted({*store.packed_results, *list_result_files(store.path)})
 
 
 def list_result_files(path: Path) -> list[str]:
-    """Return the sorted names of the results in files next to a store."""
+    """Return the sorted names of the results that are stored in files next to a store."""
     folder = results_folder(path)
     if not folder.is_dir():
         return []
@@ -222,7 +222,7 @@ def list_result_files(path: Path) -> list[str]:
 
 
 def find_free_name(store: EmbeddingStore, name: str) -> str:
-    """Return the first of ``name``, ``name-2``, ``name-3``, ... that no result of the store has."""
+    """Return the first of ``name``, ``name-2``, ``name-3``, ... that no result of the store uses yet."""
     taken = set(list_results(store))
     if name not in taken:
         return name
@@ -230,7 +230,7 @@ def find_free_name(store: EmbeddingStore, name: str) -> str:
 
 
 def newest_name(names: Iterable[str], name: str) -> str:
-    """Return the last of ``name``, ``name-2``, ... among the names of results, or ``name`` if none of them exists.
+    """Return the name with the highest number among ``name``, ``name-2``, ...; ``name`` if none of them exists.
 
     Numbers may be missing: a store of later photos begins with ``answer-4``.
     """
@@ -251,7 +251,7 @@ def check_new_result(
     stage: str = "",
     params: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check that a result can be written under a name, before the work begins.
+    """Check, before the work begins, that a result can be written under a name.
 
     Args:
         store: the store.
@@ -316,7 +316,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
 
 
 def results_folder(path: Path) -> Path:
-    """Return the folder of the results next to a store."""
+    """Return the folder next to a store that contains its results."""
     return path.with_name(path.name + ".results")
 
 

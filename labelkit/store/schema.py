@@ -61,7 +61,7 @@ WORD = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 class Column(NamedTuple):
-    """Axes and types of a dataset that the format defines.
+    """Axes and types of a dataset, as defined by the file format.
 
     Attributes:
         axes: a letter or word for each axis; equal ones have equal lengths, a number is a fixed length.
@@ -166,12 +166,12 @@ NEIGHBOR_COLUMNS = {name: RESULT_COLUMNS[name] for name in ("query_rows", "neigh
 
 
 def name_bytes(name: str) -> bytes:
-    """Encode a name to its raw bytes, with surrogate escapes as the bytes they stand for."""
+    """Encode a name as raw bytes; surrogate escapes become the bytes they stand for."""
     return name.encode("utf-8", "surrogateescape")
 
 
 def name_text(raw: bytes) -> str:
-    """Decode a name to text, with bytes that are not UTF-8 as surrogate escapes."""
+    """Decode a name to text; bytes that are not UTF-8 become surrogate escapes."""
     return raw.decode("utf-8", "surrogateescape")
 
 

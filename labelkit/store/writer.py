@@ -71,7 +71,7 @@ class Contents:
         datasets: Mapping[str, Array | Stream] | None = None,
         **root: AttributeValue | Mapping[str, object],
     ) -> Self:
-        """Create the contents of a file in the given format, with attributes of its root group; objects become JSON."""
+        """Create the contents of a file in a format, with attributes of its root group; mappings become JSON."""
         contents = cls(dict(datasets or {}))
         made = {"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": ""}
         for name, value in {**made, **root}.items():
@@ -86,14 +86,14 @@ class Contents:
         self.attributes.setdefault(group, {}).update(values)
 
     def set_json(self, group: str, name: str, text: str) -> None:
-        """Set a JSON text as an attribute, or as a scalar dataset if it is too long for one."""
+        """Store a JSON text as an attribute, or as a scalar dataset if it is too long for an attribute."""
         if len(name_bytes(text)) > schema.JSON_ATTRIBUTE_BYTES:
             self.datasets[f"{group}/{name}".lstrip("/")] = np.array(name_bytes(text))
         else:
             self.set(group, **{name: text})
 
     def groups(self) -> list[str]:
-        """Return the sorted paths of all groups; the root is the empty path."""
+        """Return the sorted paths of all groups; the path of the root is empty."""
         groups = {""} | (self.attributes.keys() - self.datasets.keys())
         for path in [*self.datasets, *groups]:
             parts = path.split("/")[:-1]
@@ -102,11 +102,11 @@ class Contents:
 
     @property
     def content_digest(self) -> str:
-        """Identity of sealed contents, 64 hexadecimal digits."""
+        """Identity of the sealed contents, as 64 hexadecimal digits."""
         return attribute_text(self.attributes[""]["content_digest"])
 
     def sealed(self, block_bytes: int | None = None) -> Contents:
-        """Return these contents with all digests, as stored in a file.
+        """Return a copy of these contents with all digests added, as stored in a file.
 
         Args:
             block_bytes: datasets larger than this have a digest per block of about this size; ``None``: 4 MiB.
@@ -139,7 +139,7 @@ class Contents:
         return sealed
 
     def write(self, file: BinaryIO) -> None:
-        """Write sealed contents to a new, empty file, open for reading and writing.
+        """Write the sealed contents to a new, empty file that is open for reading and writing.
 
         Raises:
             OSError: the disk is full, ...
@@ -162,14 +162,14 @@ class Contents:
                     hdf5[f"/{path}"].attrs.create(name, array, dtype=_hdf5_type(array.dtype))
 
     def to_bytes(self) -> bytes:
-        """Return sealed contents as the bytes of the whole file."""
+        """Return the sealed contents as the bytes of a complete file."""
         buffer = io.BytesIO()
         self.write(buffer)
         return buffer.getvalue()
 
 
 def strings(values: Iterable[str]) -> Array:
-    """Encode strings as fixed-length UTF-8 (n,), with surrogate escapes as the bytes they stand for.
+    """Encode strings as a fixed-length UTF-8 array (n,); surrogate escapes become the bytes they stand for.
 
     Raises:
         ValueError: a string contains a NUL byte, which a fixed-length string cannot contain.
@@ -182,7 +182,7 @@ def strings(values: Iterable[str]) -> Array:
 
 
 def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
-    """Write a small file atomically, never replacing other content, and return its content digest.
+    """Write a small file atomically and return its content digest; other content is replaced only with ``overwrite``.
 
     Args:
         path: file to write.
@@ -211,7 +211,7 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
 
 
 def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
-    """Yield a dataset in blocks of this many rows, by default an array whole and a stream in blocks of a few MiB."""
+    """Yield a dataset in blocks of ``rows`` rows; by default, an array whole and a stream in blocks of a few MiB."""
     if not isinstance(data, Stream):
         yield from (data[start : start + rows] for start in range(0, len(data), rows)) if rows else [data]
         return
@@ -221,7 +221,7 @@ def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
 
 
 def attribute_text(value: AttributeValue) -> str:
-    """Decode an attribute that contains a text."""
+    """Decode an attribute that contains text."""
     return value if isinstance(value, str) else name_text(np.asarray(value).item())
 
 
@@ -245,13 +245,13 @@ def _attribute_array(value: AttributeValue) -> Array:
 
 
 def shard_borders(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
-    """Split rows into about equal, non-empty shards, and return the first and end row (exclusive) of each."""
+    """Split rows into non-empty shards of about equal size; return the first and end row (exclusive) of each."""
     count = min(shards, rows, schema.MAX_SHARDS)
     return tuple(pairwise(rows * number // count for number in range(count + 1)))
 
 
 def sharded_columns(contents: Contents) -> list[str]:
-    """Return the columns to store in shards: embeddings, embeddings of views, and further outputs of the model."""
+    """Return the columns to store in shards: embeddings, embeddings of views, and additional outputs of the model."""
     rows = contents.datasets["embeddings"].shape[0]
     found: list[str] = [name for name in ("embeddings", schema.VIEWS) if name in contents.datasets]
     for name, data in sorted(contents.datasets.items()):
@@ -262,7 +262,7 @@ def sharded_columns(contents: Contents) -> list[str]:
 
 
 def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
-    """Write a store to one file or to shards atomically, and remove shards that it replaces.
+    """Write a store atomically, to one file or to shards, and remove the shards that it replaces.
 
     The store appears when its shards are complete. A failure leaves nothing where there was no store; files left by a
     kill are removed when a store of this name is written.

@@ -70,7 +70,7 @@ class EmbeddingRun(RunFolder[_Part]):
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
-        """Check that the store can be written, before any image is read, and begin or continue the run.
+        """Check that the store can be written before any image is read, then begin or continue the run.
 
         Args:
             out: the store, ``NAME.h5``; its folder is created if it is missing.
@@ -88,7 +88,7 @@ class EmbeddingRun(RunFolder[_Part]):
         return run
 
     def part_range(self, part: int) -> tuple[int, int]:
-        """Return the first row and end row (exclusive) of a part, as positions in the plan."""
+        """Return the first and end row (exclusive) of a part, as positions in the plan."""
         start = part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
@@ -102,7 +102,7 @@ class EmbeddingRun(RunFolder[_Part]):
         extras: Mapping[str, ArrayLike] | None = None,
         skipped: Sequence[tuple[int, str]] = (),
     ) -> None:
-        """Write a part to disk. Writing the same part again is permitted; the same values give the same bytes.
+        """Write a part to disk; it may be written again, and equal values give equal bytes.
 
         Args:
             part: number of the part.
@@ -291,7 +291,7 @@ class EmbeddingRun(RunFolder[_Part]):
 
 
 def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
-    """Build the contents of a store that are known before any embedding is computed.
+    """Build the store contents that are known before any embedding is computed.
 
     Args:
         plan: plan of the store.
@@ -336,7 +336,7 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
-    """Check that all embeddings, in the order of their file, can be stored.
+    """Check that all embeddings, given in the order of their file, can be stored.
 
     Args:
         embeddings: (n, d) numbers.

@@ -64,7 +64,7 @@ class Row:
     failures: dict[int, str] = field(default_factory=dict)
 
     def mean(self, *keys: str) -> dict[str, object] | None:
-        """Return mean, standard deviation and values of one number over a method's runs; ``None`` if no run has it."""
+        """Return a number's mean, standard deviation and values over the method's runs; ``None`` if no run has it."""
         values = []
         for run in self.runs:
             found: Any = run
@@ -80,14 +80,14 @@ class Row:
         return {name: stats for name in names if (stats := self.mean("scores", name)) is not None}
 
     def labels_text(self) -> str:
-        """Return in words how many labels a method used for training."""
+        """Describe in words how many labels a method used for training."""
         if not self.runs or self.kind == "none":
             return self.kind
         labels, classes = self.runs[0]["labels"], self.runs[0]["labeled_classes"]
         return f"all {labels:,}" if self.kind == "all" else f"{labels:,} of {classes} classes"
 
     def to_dict(self) -> dict[str, object]:
-        """Return a method's row of the comparison as a dictionary for JSON."""
+        """Return this row of the comparison as a dictionary for JSON."""
         return {
             "method": self.name,
             "labels": self.labels_text(),
@@ -101,7 +101,7 @@ class Row:
 
 
 def compare_methods(config: CompareConfig) -> SimpleResult:
-    """Train and evaluate several methods on one data set, and report failed runs with their reasons.
+    """Train and evaluate several methods on one data set, and report which runs failed and why.
 
     Raises:
         ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
@@ -328,7 +328,7 @@ def _plain(stats: dict[str, object] | None) -> str | None:
 
 
 def length_text(row: Row) -> str | None:
-    """Return the training length in words, with its share of the preset's length and a mark if it is over budget."""
+    """Describe the training length in words, with its share of the preset's length and a note if it is over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]

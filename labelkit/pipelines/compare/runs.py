@@ -85,7 +85,7 @@ def embed_for_evaluation(config: CompareConfig, out: Path, holdout: float | None
 
 
 def evaluate_store(index: Path, test_split: str, *, neighbors: int, seed: int, own: str) -> dict[str, float]:
-    """Evaluate the embeddings of a store by kNN, k-means and retrieval, and the network's own output if there is one.
+    """Evaluate a store's embeddings by kNN, k-means and retrieval, and the network's own output if there is one.
 
     Args:
         index: the store.
@@ -130,7 +130,7 @@ def _grouping(index: Path, test_split: str, result: str) -> dict[str, Any]:
 
 
 class RunError(Exception):
-    """Exception for a run that did not finish; the message gives the reason."""
+    """Raised for a run that did not finish; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
 
 
 def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
-    """Train and evaluate one method with one seed, reusing results that are already in the folder.
+    """Train and evaluate one method with one seed, reusing results that already exist in the folder.
 
     Args:
         name: name of the method.
@@ -280,7 +280,7 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
 
 
 def stored_record(path: Path) -> dict[str, Any]:
-    """Read a JSON record that a comparison or one of its runs wrote.
+    """Read a JSON record written by a comparison or one of its runs.
 
     Raises:
         InputError: the file is damaged.

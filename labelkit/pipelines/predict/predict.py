@@ -42,7 +42,7 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 
 
 def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
-    """Open the store and the result that labels for new photos are predicted from.
+    """Open the store and the result from which labels for new photos are predicted.
 
     Args:
         place: folder of ``start``, or a store.

@@ -76,7 +76,7 @@ _ESCAPED = {
 
 
 def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
-    """Render a reproduced table as the contents of ``table.md``, ``table.csv`` and ``table.tex``, by file name.
+    """Render a reproduced table; return the contents of ``table.md``, ``table.csv`` and ``table.tex`` by file name.
 
     A line of the table is a row, and a column is a value: published, or measured as mean and deviation over seeds. A
     missing number is a dash, or empty in CSV. CSV has a line for each value, with all digits and the seeds.

@@ -48,7 +48,7 @@ class _Row(BaseModel):
 
 
 def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | None]:
-    """Return the published numbers of a table row by value name; a single number belongs to the first name."""
+    """Return the published numbers of a table row by value name; a single number is assigned to the first name."""
     return row.published if isinstance(row.published, dict) else {next(iter(values)): row.published}
 
 
@@ -73,7 +73,7 @@ class Row:
 
 
 class PublishedTable(BaseModel):
-    """Published table of results, as in its file, with the commands that reproduce each row.
+    """Published table of results, as read from its file, with the commands that reproduce each row.
 
     Attributes:
         name: name of its file.
@@ -160,14 +160,14 @@ class PublishedTable(BaseModel):
 
 
 def available_tables() -> dict[str, Path]:
-    """Return the YAML files of the tables that ship with labelkit, by table name."""
+    """Return the YAML files of the tables bundled with labelkit, by table name."""
     presets = shipped_presets()
     found = [] if presets is None else sorted((presets / FOLDER).glob("*.yaml"))
     return {path.stem: path for path in found if path.stem != LEFT_OUT}
 
 
 def left_out() -> list[dict[str, str]]:
-    """Return the published tables that labelkit omits, each with its paper, its number there, and the reason."""
+    """Return the published tables that labelkit omits, each with its paper, its number in the paper, and the reason."""
     presets = shipped_presets()
     return (
         [] if presets is None else list(yaml.safe_load(read_bytes(presets / FOLDER / f"{LEFT_OUT}.yaml", _MAX_BYTES)))
@@ -175,7 +175,7 @@ def left_out() -> list[dict[str, str]]:
 
 
 def read_table(name: str) -> PublishedTable:
-    """Read a published table, given the name of a shipped one or the path of a YAML file.
+    """Read a published table, specified by the name of a bundled table or the path of a YAML file.
 
     Raises:
         ConfigError: there is no such table, or the file does not contain one.
@@ -202,7 +202,7 @@ def read_table(name: str) -> PublishedTable:
 
 
 def find_dataset_arguments(words: Sequence[str]) -> list[int]:
-    """Return the positions of data set names among the words of a command."""
+    """Return the positions of the words in a command that are data set names."""
     return [at for at in range(1, len(words)) if words[at - 1] in _OF_DATASETS and words[at] != "none"]
 
 
@@ -211,7 +211,7 @@ IN_DATA_ROOT = "{data_root}/"
 
 
 def select_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows of a published table whose names match the given parts; all rows for ``None``.
+    """Return the rows of a published table that are selected by parts of their names; ``None`` selects all rows.
 
     Raises:
         ConfigError: a part is in no name, or in several.
@@ -242,12 +242,12 @@ def _without_spaces(name: str) -> str:
 
 
 def list_row_inputs(row: Row) -> set[str]:
-    """Return the inputs that a table row's commands read: data sets, and files in the data folder."""
+    """Return the inputs read by a table row's commands: data sets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
 def describe_missing_data(dataset: str, root: Path) -> str:
-    """Return a message that says why a data set or file cannot be loaded; empty if it can."""
+    """Explain why a data set or file cannot be loaded; return an empty text if it can be loaded."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
         return "" if path.exists() else f"{path}: there is no such file or folder"
@@ -268,7 +268,7 @@ def complete_command(
     here: Path,
     seed: int,
 ) -> list[str]:
-    """Fill in a table's command: paths, data set names, and for ``train`` also device, seed and output folder."""
+    """Fill in a table command's paths and data set names; for ``train``, also the device, seed and output folder."""
     filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
     for place in find_dataset_arguments(words):
         filled[place] = named[words[place]]

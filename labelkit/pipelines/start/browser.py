@@ -31,7 +31,7 @@ _STEP = "labels of the browser"
 def start_in_browser(
     config: StartConfig, once: Callable[[StartConfig], SimpleResult], shown: LabelConfig | None = None
 ) -> SimpleResult:
-    """Run ``start``, serve the labeling page, and run ``start`` again when the page is closed.
+    """Run ``start``, serve the labeling page until it is interrupted, and run ``start`` again.
 
     Labels are in a result of the store as soon as they are given: if this is killed, the next call takes them.
 
@@ -83,7 +83,7 @@ def start_in_browser(
 
 
 def read_start_call(config: LabelConfig) -> StartConfig | None:
-    """Return the call of ``start`` that made the store of ``label --serve``, to be repeated with the labels from there.
+    """Return the ``start`` call that created the store of ``label --serve``, to be rerun with labels from the browser.
 
     ``None`` if there was none, or it cannot be repeated: the photos are elsewhere now, another result is to be shown,
     or earlier labels of the browser are in a result that ``start`` has not read, which is continued then.
@@ -121,7 +121,7 @@ def read_start_call(config: LabelConfig) -> StartConfig | None:
 
 
 def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
-    """Return the last round of the last browser session, and its labels unless a call has read this round already.
+    """Return the last round of the latest browser session, and its labels unless an earlier call has read that round.
 
     The text of a label is empty if it was removed there: by hand, or since an earlier call read it.
     """
@@ -139,7 +139,7 @@ def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
 
 
 def record_browser_round(record: Record, last_round: int, labels: Sequence[TableLabel]) -> None:
-    """Note up to which round the labels of the last browser session are read."""
+    """Record the last round whose labels have been read from the latest browser session."""
     if labels:
         taken = [[label.path, label.file] for label in labels if label.text]
         record.steps[_STEP]["values"] |= {"round": last_round, "taken": taken}

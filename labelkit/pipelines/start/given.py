@@ -38,7 +38,7 @@ _FEW = 2
 
 @dataclass(frozen=True)
 class TableLabel:
-    """Label of a photo as written in a table, with the photo's path and file digest at that time.
+    """Label of a photo in a table, with the path and file digest that the photo had when the label was recorded.
 
     Attributes:
         path: below the folder of the photos.
@@ -318,7 +318,7 @@ def _follow(
 
 
 def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[str]:
-    """Return the paths that a person left empty in a table while filling in others, now or before, sorted.
+    """Return the sorted paths that a person left unlabeled in a table while filling in others, now or earlier.
 
     Args:
         table: ``next.csv`` or ``novel.csv``.
@@ -353,7 +353,7 @@ class GeneratedTables:
         return [TableLabel(*row) for row in read_file_labels(path)]
 
     def was_edited(self, name: str) -> bool:
-        """Return whether a person saved a table: it was read and differs from what ``start`` wrote."""
+        """Return whether a person edited a table: whether its content, when read, differs from what ``start`` wrote."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
@@ -374,7 +374,7 @@ class GeneratedTables:
         return True
 
     def replace(self, path: Path, made: Path) -> bool:
-        """Replace a table by a finished file, unless the table has changed since it was read; return whether it was."""
+        """Replace a table with a finished file unless it changed since it was read; return whether it was replaced."""
         if not self.can_replace(path):
             made.unlink()
             return False
@@ -383,7 +383,7 @@ class GeneratedTables:
         return True
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a table in place of the one that ``start`` wrote before.
+        """Write a table, replacing the one that ``start`` wrote before.
 
         Raises:
             DatasetError: it was changed since it was read.
@@ -394,7 +394,7 @@ class GeneratedTables:
         self._read[path] = self._written[name] = commit_bytes(path, data)
 
     def remove(self, *names: str) -> None:
-        """Remove tables that ``start`` wrote, except those that changed since they were read."""
+        """Remove tables that ``start`` wrote, except those that have changed since they were read."""
         for name in names:
             if self.can_replace(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
@@ -421,7 +421,7 @@ class _Files:
         self._digests = dict(known)
 
     def digest(self, place: int) -> str:
-        """Return the SHA-256 digest of a file in hex; empty if it cannot be read, which ``embed`` reports."""
+        """Return a file's SHA-256 digest in hex, or "" if the file cannot be read; ``embed`` reports that error."""
         if place not in self._digests:
             try:
                 self._digests[place] = sha256_file(self._paths[place])
@@ -430,7 +430,7 @@ class _Files:
         return self._digests[place]
 
     def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
-        """Yield the positions of the files whose size in bytes is one of ``sizes``."""
+        """Yield the positions of the files whose size in bytes is in ``sizes``."""
         for place, path in enumerate(self._paths):
             with contextlib.suppress(OSError):
                 if path.stat().st_size in sizes:
@@ -460,7 +460,7 @@ def _find_likely_typos(known: Mapping[int, str]) -> Iterator[tuple[str, int, str
 
 
 def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
-    """Count the rows of a store whose image files are now at a path that the store does not list."""
+    """Count the given rows of a store whose image files are now at a path that the store does not list."""
     old = set(store.sample_ids)
     files = _Files(dataset, {})
     sizes = set(store.file_sizes[rows].tolist())
@@ -475,7 +475,7 @@ def missing_photos_csv(away: Sequence[TableLabel]) -> bytes:
 
 
 def labels_csv(dataset: ImageDataset, known: CollectedLabels) -> bytes:
-    """Return the known labels as CSV with path, label and SHA-256, which identifies a photo after it is moved."""
+    """Return the known labels as CSV with path, label and SHA-256; the digest identifies a photo after it is moved."""
     places = sorted(known.placed)
     return _csv(TableLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)
 

@@ -70,7 +70,7 @@ class Record:
         return cls(path, list(data["rounds"]), dict(data["steps"]), *others)
 
     def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
-        """Return the values of a step that finished with the same command and inputs; ``None`` if it must run."""
+        """Return the recorded values of a step that finished with this command and input; ``None`` if it must run."""
         step = self.steps.get(name)
         if step is None or step["command"] != command or step["inputs"] != digest(inputs):
             return None
@@ -101,7 +101,7 @@ class Record:
         self.write()
 
     def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-        """Return the labels by path that are confirmed, and note their photos, which may be renamed.
+        """Return the confirmed labels by path, and record their current paths and files, since photos may be renamed.
 
         Args:
             labels: all labels by path.
@@ -126,7 +126,7 @@ class Record:
 
 
 def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str, str]:
-    """Return the labels, by path, that contradict an earlier prediction: whoever gave them knew what they did."""
+    """Return the labels, by path, that contradict an earlier prediction and were therefore given deliberately."""
     try:
         before = open_store(store)
         found = read_stored_predictions(read_result(before, result))
@@ -138,7 +138,7 @@ def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove the labels that a person has confirmed, both from ``check.csv`` and from the result of its command.
+    """Remove labels that a person has confirmed from ``check.csv`` and from the values of the command that wrote it.
 
     Args:
         table: as ``find mislabeled`` wrote it.
@@ -164,7 +164,7 @@ def _are_texts(value: object) -> bool:
 
 
 def digest(value: object) -> str:
-    """Return the SHA-256 digest of the canonical JSON of a value."""
+    """Return the SHA-256 digest of a value's canonical JSON."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 

@@ -109,7 +109,7 @@ def write_summary(
 def corrected_labels(
     tables: GeneratedTables, rounds: Sequence[Mapping[str, Any]], written: str | None
 ) -> list[TableLabel]:
-    """Return the labels that a person changed in ``labels.csv``; none if nobody knows what was written there.
+    """Return the labels that a person changed in ``labels.csv``; empty if its original content is unknown.
 
     Args:
         tables: of ``start``.
@@ -358,7 +358,7 @@ _ANSWERED = ("known", "new")
 def compare_answers(
     store: EmbeddingStore, answers: Sequence[Answer], store_then: EmbeddingStore, answers_then: Sequence[Answer]
 ) -> tuple[list[tuple[str, ...]], dict[str, int]]:
-    """Compare the predictions of two calls for photos whose files are identical.
+    """Compare the current and earlier predictions for photos whose files are identical.
 
     Args:
         store: of the photos now.

@@ -62,7 +62,7 @@ _TOP = "pool"
 
 
 class SimplePyramid(nn.Module):
-    """Simple feature pyramid (ViTDet), which turns one map into four by (de)convolutions.
+    """Simple feature pyramid (ViTDet) that turns one feature map into four, using convolutions and deconvolutions.
 
     Each level ends with a 1 x 1 and a 3 x 3 convolution with LayerNorm.
 
@@ -81,7 +81,7 @@ class SimplePyramid(nn.Module):
         self.levels = nn.ModuleList(_level(width, out, int(math.log2(stride / goal))) for goal in _STRIDES)
 
     def forward(self, single: Tensor) -> list[Tensor]:
-        """Return the four levels of the pyramid, finest first, for a map (b, f, rows, cols)."""
+        """Compute the four pyramid levels, finest first, from a single map (b, f, rows, cols)."""
         return [level(single) for level in self.levels]
 
 
@@ -101,7 +101,7 @@ def _level(width: int, out: int, doublings: int) -> nn.Sequential:
 
 
 class DetectionBackbone(nn.Module):
-    """Backbone with a feature pyramid, in the form that torchvision's detectors take.
+    """Backbone with a feature pyramid, in the form that torchvision's detectors expect.
 
     Args:
         backbone: used entirely; which parts are trained is decided elsewhere.
@@ -144,7 +144,7 @@ class DetectionBackbone(nn.Module):
         self.autocast: Callable[[], AbstractContextManager[object]] = nullcontext
 
     def forward(self, images: Tensor) -> OrderedDict[str, Tensor]:
-        """Return the levels of the pyramid by name for images (b, c, h, w)."""
+        """Compute the pyramid levels of images (b, c, h, w), by name."""
         with self.autocast():
             levels = [level.float() for level in self._levels(images)]
         levels, names = self.top(levels, levels, list(self.names))
@@ -186,14 +186,14 @@ class DetectionBackbone(nn.Module):
 
 
 def freeze_batch_statistics(net: nn.Module) -> None:
-    """Switch batch normalization to its running statistics, since the few images of a batch are too noisy."""
+    """Switch batch normalization to its running statistics, since those of the few images in a batch are too noisy."""
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
 
 
 def anchor_sizes(strides: Sequence[int]) -> tuple[tuple[int], ...]:
-    """Return the anchor sizes of each pyramid level and the additional top level, eight times the stride."""
+    """Return the anchor sizes, eight times the stride, for each pyramid level and the additional top level."""
     return tuple((8 * stride,) for stride in (*strides, 2 * strides[-1]))
 
 
@@ -222,12 +222,12 @@ class ClassAgnosticPredictor(nn.Module):
         self.boxes = nn.Linear(width, 4)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return class logits (m, c) and box offsets (m, 4) of features (m, f)."""
+        """Compute class logits (m, c) and box offsets (m, 4) from features (m, f)."""
         return self.classes(features), self.boxes(features)
 
 
 def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    r"""Compute the cross-entropy of the classes and the smooth L1 loss of the box offsets of one stage.
+    r"""Compute the losses of one stage: cross-entropy for the classes and smooth L1 loss for the box offsets.
 
     .. math:: L_{box} = \frac{1}{m} \sum_{i: y_i > 0} \sum_{k=1}^4 s(o_{ik} - w_{ik}),
               \quad s(x) = \frac{9 x^2}{2} \text{ if } |x| < \frac19 \text{ else } |x| - \frac{1}{18}
@@ -250,7 +250,7 @@ def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) 
 
 
 class CascadeRoIHeads(nn.Module):
-    """Three-stage cascade of torchvision's ``RoIHeads``, to be used as ``roi_heads`` of ``GeneralizedRCNN``.
+    """Three-stage cascade of torchvision's ``RoIHeads``, for use as the ``roi_heads`` of ``GeneralizedRCNN``.
 
     Args:
         make_stage: function from a stage's IoU and box weights to its heads, with a `ClassAgnosticPredictor`.
@@ -273,7 +273,7 @@ class CascadeRoIHeads(nn.Module):
         image_shapes: list[tuple[int, int]],
         targets: Targets | None = None,
     ) -> tuple[list[dict[str, Tensor]], dict[str, Tensor]]:
-        """Return the detections of each image, or the losses in training; arguments are as for ``RoIHeads``."""
+        """Return the detections of each image, or the losses during training; takes the arguments of ``RoIHeads``."""
         if self.training:
             assert targets is not None
             return [], self._losses(features, proposals, image_shapes, targets)
@@ -342,7 +342,7 @@ class CascadeRoIHeads(nn.Module):
 def apply_offsets(
     stage: RoIHeads, offsets: Tensor, proposals: list[Tensor], image_shapes: list[tuple[int, int]]
 ) -> list[Tensor]:
-    """Shift boxes by predicted offsets (m, 4) and clip them to their images."""
+    """Adjust proposal boxes by predicted offsets (m, 4), and clip them to their images."""
     moved = stage.box_coder.decode(offsets, proposals).reshape(-1, 4)
     parts = moved.split([len(boxes) for boxes in proposals])
     return [clip_boxes_to_image(boxes, shape) for boxes, shape in zip(parts, image_shapes, strict=True)]

@@ -24,7 +24,7 @@ _POOLS = (1, 2, 3, 6)
 
 
 def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
-    """Extract feature maps (b, f, rows, cols) at four depths: quarters of a plain ViT, or the last stages of a CNN.
+    """Extract maps (b, f, rows, cols) at four depths: after each quarter of a plain ViT, or the last stages of a CNN.
 
     Args:
         net: a network with timm's ``forward_intermediates``.
@@ -49,7 +49,7 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
 
 
 class LevelSizes(nn.Module):
-    """Module that resizes four maps of equal size to scales 4, 2, 1 and 1/2.
+    """Module that rescales four maps of equal size by factors of 4, 2, 1 and 1/2.
 
     Args:
         width: width of each map, f.
@@ -70,12 +70,12 @@ class LevelSizes(nn.Module):
         self.finer = nn.ConvTranspose2d(width, width, 2, 2)
 
     def forward(self, maps: Sequence[Tensor]) -> list[Tensor]:
-        """Return the four maps at scales 4, 2, 1 and 1/2."""
+        """Rescale the four maps by factors of 4, 2, 1 and 1/2."""
         return [self.finest(maps[0]), self.finer(maps[1]), maps[2], F.max_pool2d(maps[3], 2, ceil_mode=True)]
 
 
 class FPNHead(nn.Module):
-    """Semantic FPN head, which refines and adds the levels of a feature pyramid and classifies each position.
+    """Semantic FPN head, which refines and sums the levels of a feature pyramid and classifies each position.
 
     Args:
         widths: widths of the maps, finest first.

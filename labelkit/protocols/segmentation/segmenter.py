@@ -56,7 +56,7 @@ _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
 class Segmenter(nn.Module):
-    """Segmentation network: a backbone and a head that return the logits of each position as patch features.
+    """Segmentation network with a backbone and a head, which returns the logits of each position as patch features.
 
     Args:
         inner: a network with a backbone, which is copied; its layers on top of the backbone are not used.
@@ -96,7 +96,7 @@ class Segmenter(nn.Module):
         self.to(device)
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Compute the logits of images as patch features, (b, rows, cols, c)."""
+        """Compute the logits of images in the form of patch features (b, rows, cols, c)."""
         return self.logits(images).permute(0, 2, 3, 1)
 
     def logits(self, images: Tensor) -> Tensor:

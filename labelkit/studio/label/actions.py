@@ -37,7 +37,7 @@ _KEYS = {
 
 
 class InvalidStep(ValueError):  # noqa: N818 - the page's name for it
-    """Exception for a labeling step that is not valid; the message gives the reason."""
+    """Raised for an invalid labeling step; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ class Step:
     value: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Return a labeling step as JSON in the form that the page uses."""
+        """Return the labeling step in the JSON form that the page uses."""
         whole = {"do": self.do, "rows": list(self.rows), "group": self.group, "name": self.name, "value": self.value}
         return {key: whole[key] for key in ("do", "rows", "group", "name", "value") if key in _KEYS[self.do]}
 
 
 def read_steps(raw: object, num_rows: int) -> list[Step]:
-    """Validate the steps of a labeling action that came as JSON from a browser, and return them.
+    """Validate the steps of a labeling action, received as JSON from a browser, and return them.
 
     Args:
         raw: the parsed JSON.
@@ -106,7 +106,7 @@ def _step(raw: object, num_rows: int) -> Step:
 
 
 def validate_class_name(name: object) -> str:
-    """Validate the name of a class, and return it without surrounding spaces.
+    """Validate a class name, and return it without surrounding spaces.
 
     Raises:
         InvalidStep: it is empty, too long, or has unprintable characters.
@@ -123,7 +123,7 @@ def validate_class_name(name: object) -> str:
 
 @dataclass
 class LabelingState:
-    """Labels, groups and rejected images during labeling, for n images.
+    """State of labeling n images: their labels and groups, and which images are rejected.
 
     Attributes:
         classes: names of the classes, in order of first use.
@@ -148,7 +148,7 @@ class LabelingState:
         return len(self.hand)
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the class of each image, (n,) int64, -1 = none, and whether it comes from its group, (n,) bool."""
+        """Return each image's class (n,) int64, -1 = none, and whether it comes from the image's group (n,) bool."""
         of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last entry serves group -1
         for row, label in self.refused:
             if of_group[row] == label:
@@ -175,7 +175,7 @@ class LabelingState:
                 raise InvalidStep(f"there is no group {step.group}")
 
     def apply(self, steps: Sequence[Step]) -> list[Step]:
-        """Apply labeling steps, and return the steps that undo them in the order to apply.
+        """Apply labeling steps, and return the steps that undo them, in the order in which they must be applied.
 
         Raises:
             InvalidStep: see ``check``; nothing was changed.
@@ -232,13 +232,13 @@ def _parts(rows: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int
 
 
 def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
-    """Return the rows and groups that steps change; moving an image into a group does not change the group."""
+    """Return the rows and groups that steps change; moving images into a group does not count as changing the group."""
     rows = {row for step in steps for row in step.rows}
     return rows, {step.group for step in steps if step.do in ("name", "make")}
 
 
 def choose_training_labels(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the labels to train on, (n,) int64, -1 = none: from single images and typical images of named groups.
+    """Return the labels (n,) int64 to train on, -1 = none: from single images and typical images of named groups.
 
     All images of a named group would be too many: errors of the grouping would be learned as correct labels.
 

@@ -31,7 +31,7 @@ _LAST_WORDS = 600
 
 
 def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
-    """Return the steps that move all images outside of named groups into the groups of a new prediction.
+    """Return the steps that move all images outside named groups into the groups of a new prediction.
 
     Args:
         work: the current state.
@@ -79,7 +79,7 @@ def group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]
 
 
 class BackgroundPredictor:
-    """Background job that predicts again from the labels so far, one request at a time.
+    """Background job that updates the predictions from the labels so far, one request at a time.
 
     Args:
         session: session whose labels are used for training, and whose groups change.
@@ -103,7 +103,7 @@ class BackgroundPredictor:
         self._stopped = False
 
     def start(self, *, by: str, client: str) -> None:
-        """Start predicting again from the labels so far, in a background thread.
+        """Start updating the predictions from the labels so far, in a background thread.
 
         Raises:
             InvalidStep: a prediction is already running, or there is nothing to learn from.

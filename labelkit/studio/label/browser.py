@@ -58,7 +58,7 @@ class BrowsedStore:
     skipped: Set[int] = frozenset()
 
     def data(self, session: Session) -> dict[str, Any]:
-        """Return the data that the labeling page's script loads, in the format of a report page."""
+        """Return the data that the labeling page's script loads, in the same format as for a report page."""
         n = self.store.n
         work, log, last_round = session.snapshot()
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
@@ -86,7 +86,7 @@ class BrowsedStore:
         )
 
     def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
-        """Return [row, reason] of the images to label next, the most useful first and skipped ones last."""
+        """Return [row, reason] for each image to label next, the most useful first and skipped ones last."""
         work, _, _ = session.snapshot()
         # an image whose only label is the name of its group may be suggested
         learned, truth = choose_training_labels(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
@@ -126,7 +126,7 @@ class BrowsedStore:
         return sorted(found, key=lambda part: (-len(part), part))
 
     def picture(self, row: int, side: int) -> bytes | str:
-        """Return an image as WebP bytes with sides of at most ``side``, or the reason why it cannot be shown."""
+        """Return an image as WebP bytes, at most ``side`` pixels on each side, or the reason why it cannot be shown."""
         found = self.pictures.read(row, side)
         if isinstance(found, str):
             return found
@@ -150,7 +150,7 @@ def _state(work: LabelingState, log: list[CommittedAction], last_round: int) -> 
 
 
 def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
-    """Load everything that a labeling page shows of a store.
+    """Load everything about a store that a labeling page shows.
 
     Raises:
         StoreError: the store, or the requested result, cannot be used.

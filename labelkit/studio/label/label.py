@@ -214,7 +214,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
 
 
 def read_session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[str, str, str]]]:
-    """Return the last round of a labeling session, and the path, label and SHA-256 in hex of each image it labeled.
+    """Return the last round of a labeling session, and the path, label and SHA-256 in hex of each image labeled in it.
 
     Labels are those of single images, and of the most typical images of named groups. The label is empty for an image
     that was labeled or rejected and now has no label.

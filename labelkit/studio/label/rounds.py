@@ -42,7 +42,7 @@ class Labels:
 
 
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
-    """Return the labels to add to: those of an earlier result, or those of the store that training may use.
+    """Return the labels to build on: those of an earlier result, or those of the store that training may use.
 
     Raises:
         ConfigError: ``--labels`` names no result of this store.
@@ -68,7 +68,7 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
 
 
 def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:
-    """Add the labels of a CSV to earlier ones; return the merged labels and a summary of the changes.
+    """Add labels from a CSV to existing ones; return the merged labels and a summary of the changes.
 
     Raises:
         DatasetError: images already have another label, and no option says which one to keep.

@@ -88,7 +88,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class Guard:
-    """ASGI middleware that rejects requests that do not come from a page of this server.
+    """ASGI middleware that rejects requests unless they come from a page of this server.
 
     Args:
         app: application that answers accepted requests.

@@ -32,7 +32,7 @@ KEPT_BACK = 200
 
 
 class Conflict(Exception):  # noqa: N818 - the page's name for it
-    """Exception for an action on images or groups that another user has changed since the page was last updated.
+    """Raised for an action on images or groups that another user has changed since the page was last updated.
 
     Args:
         theirs: the conflicting actions: dicts with ``round``, ``by``, ``kind``.
@@ -77,7 +77,7 @@ class CommittedAction:
 
 
 class Session:
-    """Labeling session of one or more people on a store, safe to use from several threads.
+    """Labeling session of one or more people on a store, which can be used from several threads.
 
     Args:
         store: the store.
@@ -110,7 +110,7 @@ class Session:
 
     @property
     def known_groups(self) -> set[str]:
-        """Return the names of groups that are known classes according to the result that made the groups."""
+        """Return the names of groups that are known classes, according to the result that created the groups."""
         return {str(name) for name in self._params.get("known", [])}
 
     @property
@@ -124,7 +124,7 @@ class Session:
             return [done for done in self.log if done.round > number]
 
     def act(self, kind: str, raw: object, *, by: str, client: str, seen: int) -> CommittedAction:
-        """Validate a labeling action that came as JSON, apply it, and commit it.
+        """Validate a labeling action received as JSON, apply it, and commit it.
 
         Args:
             kind: kind of the user's action, for the history.
@@ -145,7 +145,7 @@ class Session:
     def plan_and_commit(
         self, kind: str, plan: Callable[[LabelingState], list[Step]], *, by: str, client: str
     ) -> CommittedAction | None:
-        """Plan a labeling action from the current state, and commit it; return ``None`` if nothing is planned.
+        """Plan a labeling action from the current state, and commit it; return ``None`` if the plan is empty.
 
         Args:
             kind: kind of the action, for the history.

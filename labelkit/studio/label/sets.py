@@ -71,7 +71,7 @@ class _Set:
 
 
 def check_set(config: LabelConfig) -> None:
-    """Check that a label set can be written to ``out``, before any work is done.
+    """Check, before any work is done, that a label set can be written to ``out``.
 
     Raises:
         ConfigError, OutputExistsError: the name is taken or invalid, or pyarrow is not installed.
@@ -94,7 +94,7 @@ def check_set(config: LabelConfig) -> None:
 
 
 def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
-    """Write images and labels in the format of another program, completely or not at all.
+    """Write images and labels in another program's format, either completely or not at all.
 
     Args:
         config: options of ``labelkit label``, with ``export`` and ``out``.

@@ -131,7 +131,7 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
 
 
 def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[Finding, ...]:
-    """Read the tables of ``labelkit find`` in a folder; a missing table yields a finding without count.
+    """Read the tables of ``labelkit find`` in a folder; a missing table yields a finding without a count.
 
     Raises:
         DatasetError: the folder is missing, or a table cannot be read or lacks a column.
@@ -143,7 +143,7 @@ def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImage
 
 
 def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> tuple[tuple[int, str], ...] | None:
-    """Read the images to label next, and why, from ``next.csv`` in a folder; ``None`` if there is no such file.
+    """Read which images to label next, and why, from ``next.csv`` in a folder; ``None`` if there is no such file.
 
     Raises:
         DatasetError: it cannot be read, or lacks a column.
@@ -200,7 +200,7 @@ def _lines(path: Path, command: str) -> list[Line]:
 
 
 def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Find the nearest neighbors of each image among the other images of a page.
+    """Find the nearest neighbors of each image among the other images on a page.
 
     With the cosine metric, images with a zero embedding have no neighbors and are not neighbors of others.
 

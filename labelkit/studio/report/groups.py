@@ -59,13 +59,13 @@ class Group:
 
     @property
     def purity(self) -> float | None:
-        """Return the fraction of the group's images of known class that belong to its most frequent class."""
+        """Return the fraction of the group's images with a known class that belong to its most frequent class."""
         return self.counts[0][1] / self.labeled if self.counts else None
 
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of one result, as a page shows them.
+    """Groups of one result, as shown on a page.
 
     Attributes:
         result: the result with the groups.
@@ -96,7 +96,7 @@ class Grouping:
 
 
 def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
-    """Read the results of a store by name; for an unreadable one, warn and return the reason in its place."""
+    """Read the results of a store by name; if one is unreadable, warn and return the reason in its place."""
     found: dict[str, Result | str] = {}
     for name in list_results(store):
         try:
@@ -110,7 +110,7 @@ def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
 def choose_result(
     store: EmbeddingStore, name: str | None, results: Mapping[str, Result | str]
 ) -> tuple[Result, str] | None:
-    """Choose the result whose groups a page shows; return it with the reason, or ``None`` if none has groups.
+    """Choose the result whose groups a page shows, and return it with the reason; ``None`` if no result has groups.
 
     Without a name, the order of preference is ``_KINDS``, then results with a confidence, with names, and the first by
     name; of answers only the newest is considered. Labels do not influence the choice.

@@ -53,7 +53,7 @@ def _quantized(points: NDArray[np.float64]) -> NDArray[np.uint16]:
 
 @dataclass(frozen=True)
 class ShownImages:
-    """Images of a store that a page shows, with their features and labels.
+    """Images of a store that are shown on a page, with their features and labels.
 
     Attributes:
         rows: (m,) int64, increasing; image i of the page is row ``rows[i]`` of the store.
@@ -75,7 +75,7 @@ class ShownImages:
 
 
 def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownImages:
-    """Choose the images to show on a page: all of a store, or a random sample of ``max_images``.
+    """Choose the images to show on a page: all images of a store, or a random sample of ``max_images``.
 
     Raises:
         StoreError: embeddings are damaged or not finite.
@@ -95,7 +95,7 @@ def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownIma
 
 
 def escape_for_page(text: str) -> str:
-    r"""Escape the characters of a text that a page cannot show.
+    r"""Escape the characters in a text that a page cannot show.
 
     Bytes that are not UTF-8 become ``\xff``; control characters, and those that change the direction of text, become
     their Python escapes; all others stay unchanged.

@@ -22,7 +22,7 @@ _MAX_SKIPPED = 100
 def score_groupings(
     store: EmbeddingStore, results: Mapping[str, Result | str], shown: Result, seed: int
 ) -> dict[str, Any] | str:
-    """Evaluate all groupings of a store against its labels, or return the reason why that is not possible.
+    """Evaluate all groupings of a store against its labels; if that is not possible, return the reason.
 
     Args:
         store: the store.

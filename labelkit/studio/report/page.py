@@ -44,7 +44,7 @@ _WIDEST_TABLE = 40
 
 
 def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
-    """Render a report page as HTML; equal contents yield equal bytes.
+    """Render a report page as HTML; equal inputs yield equal bytes.
 
     Args:
         page: values that ``report.html.j2`` shows, see :func:`~labelkit.studio.report.build.write_report`.
@@ -127,7 +127,7 @@ def page_data(
     columns: Mapping[str, NDArray[Any]],
     **others: Any,
 ) -> dict[str, Any]:
-    """Return the data that the page's script reads: names as JSON, arrays as base64 of little-endian numbers.
+    """Return the data that the page's script reads: names as JSON, arrays as base64-encoded little-endian numbers.
 
     Args:
         images: the images of the page.
@@ -166,7 +166,7 @@ def page_data(
 
 
 def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
-    """Return the groups of a report page in the form that its script reads."""
+    """Return the groups of a report page in the form that the page's script reads."""
     return [
         {
             "name": group.name,
@@ -182,7 +182,7 @@ def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
 
 
 def neighbors_data(near: NDArray[np.int64], scores: NDArray[np.float32]) -> tuple[list[float], dict[str, NDArray[Any]]]:
-    """Return the range of the scores, and columns of the nearest images and their scores, quantized to two bytes."""
+    """Return the range of the scores, and two columns: the nearest images, and their scores quantized to two bytes."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     high = high if high > low else low + 1.0
@@ -191,7 +191,7 @@ def neighbors_data(near: NDArray[np.int64], scores: NDArray[np.float32]) -> tupl
 
 
 def encode_array(values: NDArray[Any], kind: str) -> str:
-    """Encode an array as base64 of a little-endian type such as ``<i4``."""
+    """Encode an array as base64 in a little-endian type such as ``<i4``."""
     return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
 
 

@@ -79,7 +79,7 @@ class Thumbnails:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Image files of a page: the data set row (-1 = missing) and expected digest of each image."""
+    """Image files shown on a page: the data set row (-1 = missing) and expected digest of each image."""
 
     source: ImageDataset | None
     rows: NDArray[np.int64]
@@ -87,7 +87,7 @@ class Pictures:
 
     @classmethod
     def of_store(cls, source: ImageDataset | None, store: EmbeddingStore, rows: NDArray[np.int64]) -> Pictures:
-        """Find the files of rows (m,) of a store by name; without files, each image gets a unique number as digest."""
+        """Find the files of a store's rows (m,) by name; without files, each image's digest is a unique number."""
         place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
         there = np.array([place.get(store.sample_ids[int(row)], -1) for row in rows], dtype=np.int64)
         if store.has_images:
@@ -97,7 +97,7 @@ class Pictures:
         return cls(source, there, own.view(np.uint8))
 
     def read(self, image: int, side: int) -> Image.Image | str:
-        """Read an image, shrunk to sides of at most ``side``; return the reason as text if it cannot be shown."""
+        """Read an image, shrunk to at most ``side`` pixels per side, or return as text why it cannot be shown."""
         if self.source is None:
             return "not in the data set"
         row = int(self.rows[image]) if self.rows[image] >= 0 else None

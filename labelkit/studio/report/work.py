@@ -33,7 +33,7 @@ def build_labeling_data(
     choices: NDArray[np.int16],
     suggested: tuple[tuple[int, str], ...] = (),
 ) -> dict[str, Any]:
-    """Return the initial data for labeling in a page, as JSON for the page's script.
+    """Return the initial labeling data of a page, as JSON for the page's script.
 
     Args:
         store: the store.
@@ -59,7 +59,7 @@ def build_labeling_data(
 
 
 def find_likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
-    """Return likely groups of each image, (m, c) int16, -1 = none: its own, then those with the nearest means.
+    """Return the likely groups of each image (m, c) int16, -1 = none: its own, then those with the nearest means.
 
     Args:
         features: (m, d) features of the images.
@@ -91,7 +91,7 @@ def list_suggested_images(
     seed: int,
     skipped: Set[int] = frozenset(),
 ) -> tuple[tuple[int, str], ...]:
-    """Return (image, reason) of the images to label next, most useful first; empty if every image has a label.
+    """Return (image, reason) for each image to label next, most useful first; empty if every image has a label.
 
     Args:
         store: the store.
