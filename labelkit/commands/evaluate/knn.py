@@ -51,7 +51,7 @@ class LabeledSplits:
 
     @property
     def leave_one_out(self) -> bool:
-        """Whether gallery and queries are the same rows."""
+        """Whether gallery and queries consist of the same rows."""
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
