@@ -155,7 +155,7 @@ def block_bytes(config: MemoryConfig, most: int) -> int:
 def load_within_memory_limit(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return rows of a store, held in memory if ``--max-memory`` allows, otherwise read in blocks.
+    """Return the given rows of a store, held in memory if ``--max-memory`` allows and otherwise read in blocks.
 
     Args:
         config: options with the memory limit.

@@ -40,7 +40,7 @@ class _Embeds(nn.Module):
 
 
 def missing_packages() -> list[str]:
-    """Return the names of the packages that an ONNX export needs and that are not installed."""
+    """Return the names of packages that ONNX export needs but that are not installed."""
     return [name for name in _NEEDED if find_spec(name) is None]
 
 

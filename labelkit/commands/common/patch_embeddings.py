@@ -77,7 +77,7 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
 
 
 class PatchCollector:
-    """Collector of patch features, which takes the batches of one part of a store in order and commits full pieces.
+    """Collector that takes the batches of one part of a store in order and commits each full piece of patch features.
 
     Args:
         run: run that the pieces are written to.

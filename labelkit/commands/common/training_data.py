@@ -288,7 +288,7 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
 
 
 def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
-    """Warn about images that lose their content when decoded, once per reason."""
+    """Warn once per reason about images that lose their content when decoded."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
         current_progress().warning(f"{count:,} of {len(dataset):,} images look almost blank (first: {first}): {reason}")

@@ -452,7 +452,7 @@ class EvaluateDetectionConfig(
     GateConfig,
     ModelConfig,
 ):
-    """Options for ``labelkit evaluate detection``; defaults follow Tables V and X of the CoTAP paper if available."""
+    """Options for ``labelkit evaluate detection``; defaults follow Tables V and X of the CoTAP paper where possible."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
     constants: ClassVar[Mapping[str, object]] = {

@@ -63,7 +63,7 @@ _PROTOCOL = (
 
 
 def find_probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
-    """Return the ReLU that follows each convolution of a network, by name.
+    """Return the ReLU that follows each convolution of a network, keyed by name.
 
     Raises:
         UnsupportedBackboneError: there is no convolution, or one without its own ReLU, as in residual networks.

@@ -114,7 +114,7 @@ class StoredImages:
         return self.store.sample_ids[int(self.rows[place])]
 
     def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
-        """If requested, write a contact sheet of lines of (position, captions) pairs, unless there are no lines."""
+        """Write the contact sheet, if requested and not empty; each line is a list of (position, captions) pairs."""
         if config.sheet is None:
             return
         if not lines:
@@ -130,7 +130,7 @@ class StoredImages:
         write_contact_sheet(config.sheet, shown)
 
     def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
-        """If requested, write a contact sheet of groups of (position, captions) pairs; each group stays together."""
+        """Write the contact sheet, if requested, keeping each group of (position, captions) pairs together."""
         beside = IMAGES_PER_LINE // len(groups[0]) if groups else 1
         self.draw(config, [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)])
 

@@ -72,7 +72,7 @@ class CachedIndex:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def to_json(self) -> dict[str, object]:
-        """Return the description of an existing index as JSON."""
+        """Return the description of a ready-to-use index as JSON."""
         return {
             "kind": self.kind,
             "path": self.path if self.path.exists() else None,
