@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Command:
-    """Command of ``labelkit`` with its options, help and the function that runs it.
+    """Command of ``labelkit``, with its options, its help text and the function that runs it.
 
     Attributes:
         text: description, for help and for the docstring of its Python function.
@@ -44,7 +44,7 @@ class Command:
 
     @property
     def summary(self) -> str:
-        """First sentence of the text, up to a colon, for the list of all commands."""
+        """First sentence of the help text, cut at a colon, for the list of all commands."""
         return self.text.partition(". ")[0].partition(": ")[0].rstrip(".") + "."
 
     def config_class(self) -> type[StageConfig]:
@@ -110,7 +110,7 @@ class Group:
 
 
 def all_commands() -> dict[tuple[str, ...], Command]:
-    """Return all commands by their words after ``labelkit``, in the order of the help."""
+    """Return all commands, keyed by the words that follow ``labelkit``, in the order of the help."""
     found: dict[tuple[str, ...], Command] = {}
     for name, entry in COMMANDS.items():
         if isinstance(entry, Group):

@@ -42,7 +42,7 @@ _LARGEST_PRIOR_BYTES = 1 << 26
 
 
 def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> Grouping:
-    """Group rows of a store into groups of given sizes.
+    """Assign rows of a store to groups of prescribed sizes.
 
     Raises:
         StoreError: rows cannot be used.

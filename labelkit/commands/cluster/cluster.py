@@ -40,7 +40,7 @@ _NO_PARAMETERS = (*NO_PARAMETERS, "patches")
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
-    """Cluster the embeddings of a store with the algorithm of the given options.
+    """Cluster the embeddings of a store using the algorithm specified by the options.
 
     Returns:
         The result file, the sizes of the clusters, and how they were found.

@@ -14,7 +14,7 @@ from labelkit.commands.common.results import Cell
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of m rows, as an algorithm found them.
+    """Groups that a clustering algorithm found among m rows.
 
     Attributes:
         ids: (m,) int64 in ``[0, k)``, group of each row.

@@ -30,7 +30,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
 
 
 class PatchClusterConfig(ProcessesConfig, ClusterConfig):
-    """Options of the clusterings that can also cluster patches."""
+    """Options shared by the clustering commands that can also cluster patches."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "max_patches": 100000,

@@ -47,7 +47,7 @@ def apply(
     ray_address: str | None = None,
     gpus: bool = False,
 ) -> Iterator[tuple[Item, Result]]:
-    """Apply a function to items in worker processes or on a Ray cluster, and yield results as they finish.
+    """Apply a function to items in worker processes or on a Ray cluster; yield results in order of completion.
 
     Args:
         function: of a module, or a ``partial`` of one; called in other processes.
@@ -76,7 +76,7 @@ def apply_to_rows(
     *,
     numbers_per_row: int = 0,
 ) -> Iterator[Result]:
-    """Apply a function to successive parts of rows, as ``apply_to_parts`` does.
+    """Apply a function to consecutive parts of the given rows by means of ``apply_to_parts``.
 
     Parts depend on shapes alone and end where blocks of rows do, so results depend neither on where they are made nor
     on the shards of the store. At least one part is given, which may be empty.
@@ -96,7 +96,7 @@ def apply_to_rows(
 def apply_to_parts(
     function: Callable[[Part], Result], parts: list[Part], config: ProcessesConfig, name: str
 ) -> Iterator[Result]:
-    """Apply a function to parts, here or as the options say, and yield the results in order.
+    """Apply a function to each part, in this process or where the options specify, and yield the results in order.
 
     Args:
         function: of a module, or a ``partial`` of one or of a method; its arguments are sent with each part.
@@ -169,7 +169,7 @@ def _begin(numbers: Queue[int], processes: int, gpus: bool) -> None:
 
 
 def check_cluster(address: str | None) -> None:
-    """Check that Ray is installed and that its cluster can be reached, before any work; ``None``: none is asked for.
+    """Check, before any work, that Ray is installed and its cluster reachable; ``None`` means that Ray is not used.
 
     Raises:
         ConfigError: not so.

@@ -19,7 +19,7 @@ from labelkit.store.embeddings import EmbeddingStore
 
 
 def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
-    """Return the rows of a split of a store; all rows for ``all``.
+    """Return the row numbers of a split of a store, or of all rows for ``all``.
 
     Args:
         store: the store.
@@ -45,7 +45,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
 
 
 def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[int]:
-    """Check that a store has the rows that an option names; return the rows as a list.
+    """Check that the row numbers given by an option exist in a store, and return them as a list.
 
     Raises:
         ConfigError: the store has no such row.
@@ -58,7 +58,7 @@ def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[
 
 
 def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the embeddings of some rows as contiguous float32, after checking that they are finite.
+    """Return the embeddings of the given rows as contiguous float32 after checking that they are finite.
 
     Raises:
         StoreError: some are not finite.
@@ -94,12 +94,12 @@ def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArr
 
 
 def is_nonnegative(store: EmbeddingStore) -> bool:
-    """Return whether all embeddings are >= 0, like those of a network that ends in a ReLU."""
+    """Return whether all embeddings of a store are >= 0, as they are if the network ends in a ReLU."""
     return all((part >= 0).all() for _, part in iterate_blocks(StoredRows(store.lazy_embeddings, in_blocks=True)))
 
 
 def find_zero_embeddings(features: Rows) -> NDArray[np.bool_]:
-    """Return a mask (n,) of all-zero embeddings, such as the pixels of a black image, which have no direction."""
+    """Return a mask (n,) of the all-zero embeddings, which have no direction (such as the pixels of a black image)."""
     zero = np.zeros(len(features), dtype=np.bool_)
     for where, part in iterate_blocks(features):
         zero[where] = ~part.any(axis=1)
@@ -112,7 +112,7 @@ def check_nonzero_embeddings(
     features: Rows,
     remedy: str = "Use `labelkit cluster k-means`, which accepts them unchanged.",
 ) -> None:
-    """Check that no embedding is all zero, so that each has a direction.
+    """Check that no embedding is all zeros, since such an embedding has no direction.
 
     Args:
         store: store of the embeddings.
@@ -143,19 +143,19 @@ def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def fits_in_memory(config: MemoryConfig, num_bytes: int) -> bool:
-    """Return whether embeddings or an index of ``num_bytes`` fit in half of ``--max-memory``."""
+    """Return whether data of ``num_bytes`` (embeddings or an index) fits in half of ``--max-memory``."""
     return config.max_memory_bytes is None or num_bytes <= config.max_memory_bytes // 2
 
 
 def block_bytes(config: MemoryConfig, most: int) -> int:
-    """Return the size in bytes of a block of scores under ``--max-memory``; ``most`` without a limit."""
+    """Return the size in bytes of a block of scores: ``most``, or a quarter of ``--max-memory`` if that is smaller."""
     return most if config.max_memory_bytes is None else max(1, min(most, config.max_memory_bytes // 4))
 
 
 def load_within_memory_limit(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return rows of a store, held in memory if ``--max-memory`` allows, otherwise read in blocks.
+    """Return the given rows of a store, held in memory if ``--max-memory`` allows and otherwise read in blocks.
 
     Args:
         config: options with the memory limit.
@@ -177,7 +177,7 @@ def stored_rows(
     roots: bool = False,
     in_blocks: bool = False,
 ) -> StoredRows:
-    """Return the embeddings of some rows of a store, or their square roots, verified by their digests.
+    """Return the embeddings of the given rows of a store, or their square roots, verified against their digests.
 
     Raises:
         StoreError: the rows are not as they were written.

@@ -63,11 +63,11 @@ class EmbeddingDataset:
         return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
 
     def listing(self) -> ImageDataset:
-        """Return names, labels and splits of the embeddings; training may use the labels that the store allows."""
+        """Return the names, labels and splits of the embeddings, marking the labels that training may use."""
         return list_store_embeddings(self.store)
 
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
-        """Return a training bank that serves the embeddings of the listed samples, in their order."""
+        """Return a training bank that contains the embeddings of the listed samples, in the same order."""
         return RowBank(
             dataset,
             self.features_of(dataset),
@@ -87,7 +87,7 @@ class EmbeddingDataset:
         return np.array([place[name] for name in dataset.sample_ids], dtype=np.int64)
 
     def record(self) -> dict[str, Any]:
-        """Return what a run records of its training store, as plain JSON: path, digest and model."""
+        """Return the path, digest, dimension and model of the training store as plain JSON, to be recorded by a run."""
         return {
             "index": str(self.store.path),
             "content_digest": self.store.content_digest,
@@ -114,7 +114,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
 
 
 def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
-    """Return the rows of a store as a data set without images; the store's content is part of its identity."""
+    """Return the rows of a store as a data set without images; the digest of the store is part of its identity."""
     n = store.n
     labels = np.full(n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
     labeled = np.zeros(n, dtype=np.bool_) if store.labeled is None else np.asarray(store.labeled, dtype=np.bool_)
@@ -136,7 +136,7 @@ def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
 
 
 def read_embedding_model(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
-    """Return the model that made the embeddings a run was trained on; ``None`` if it was trained on images.
+    """Return the model whose embeddings a run was trained on; ``None`` if the run was trained on images.
 
     Args:
         saved: content of ``split.json`` of the run.

@@ -17,7 +17,7 @@ _EVERYTHING = "all"
 
 
 def collect_scores_by_name(values: Mapping[str, object]) -> dict[str, float | None]:
-    """Return all scores in a command's JSON output by their full name; ``None`` for undefined scores.
+    """Collect all scores in a command's JSON output by full name; the value of an undefined score is ``None``.
 
     Several seeds are represented by their mean. Values of single classes, bins and the like are not scores.
     """
@@ -59,7 +59,7 @@ def find_matching_scores(wanted: str, scores: Mapping[str, float | None]) -> lis
 
 
 def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
-    """Compare scores with their limits; return the result with the verdict, and the error if a limit is not met.
+    """Check scores against their limits; return the result with the verdict, and the error if a limit is not met.
 
     The error is a ``GateError`` if a limit is not met, a ``ConfigError`` if no score has a given name.
     """

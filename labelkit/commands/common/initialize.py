@@ -64,13 +64,13 @@ def _load_whole_network(method: Method[Any], tensors: Mapping[str, Tensor], wher
 
 
 def without_weights(config: RunConfig) -> RunConfig:
-    """Return the options without sources of weights, for a network that is loaded from a checkpoint."""
+    """Return the options without sources of initial weights, for a network that is loaded from a checkpoint."""
     sources: dict[str, object] = {"pretrained": False, "weights": None, "init_from": None}
     return config.model_copy(update={key: value for key, value in sources.items() if key in type(config).model_fields})
 
 
 def describe_weights(network: InferenceNetwork) -> None:
-    """Show which tensors of a weights file were loaded, missing or not needed, and how images are prepared."""
+    """Report which tensors of a weights file were loaded, missing or not needed, and how images are prepared."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)
     if backbone is None or report is None:

@@ -27,7 +27,7 @@ LABELS_KIND = "labels"
 
 @dataclass(frozen=True)
 class LabeledImages:
-    """Images that the labels of a file are matched to.
+    """Images to which the labels in a file are matched.
 
     Attributes:
         where: name of the images in messages.
@@ -41,12 +41,12 @@ class LabeledImages:
 
     @classmethod
     def of_store(cls, store: EmbeddingStore) -> LabeledImages:
-        """Return the images of a store, to match labels to them."""
+        """Return the images of a store, so that labels can be matched to them."""
         return cls(str(store.path), store.sample_ids, find_image_folder(store))
 
 
 def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
-    """Return the result name if ``--labels`` names a result of this store; ``None`` if it names something else.
+    """Return the value of ``--labels`` if it names a result of this store, or ``None`` if it names a file.
 
     Raises:
         ConfigError: the name fits both a file and a result.
@@ -71,7 +71,7 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
 
 
 def read_labels(store: EmbeddingStore, name: str) -> Result:
-    """Read the labels that are stored as a result of a store, given the name of the result.
+    """Read a result of a store by name, after checking that it contains labels.
 
     Raises:
         StoreError: the store has no such result, or it does not contain labels.
@@ -88,7 +88,7 @@ def read_labels(store: EmbeddingStore, name: str) -> Result:
 
 
 def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
-    """Read labels from a CSV file; return them by position of their image, in the order of the file.
+    """Read labels from a CSV file; return a mapping from image position to label, in the order of the file.
 
     Raises:
         DatasetError: unreadable, it names unknown images, a path fits several images, or an image has two labels.
@@ -101,7 +101,7 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
 
 
 def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages) -> tuple[dict[str, int], list[str]]:
-    """Find the images that the paths in a CSV file name; see :func:`labelkit.data.path_rule.find_paths`.
+    """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
 
     Raises:
         DatasetError: a path names several images.
@@ -135,12 +135,12 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
 
 
 def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
-    """Return the keys that identify images: the SHA-256 digests of their files, or their ids if unknown."""
+    """Return the keys that identify images: the SHA-256 digests of the files, or else the sample ids."""
     return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]
 
 
 def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:
-    """Return the rows of a store that a CSV file names; paths that are not in the store are ignored.
+    """Return the rows of a store that are listed in a CSV file; paths that are not in the store are ignored.
 
     Raises:
         DatasetError: the file cannot be read, or a path names several images.

@@ -59,7 +59,7 @@ def choose_usable_labels(
     label_column: str | None = None,
     own_labels: bool = True,
 ) -> UsableLabels:
-    """Return the labels that a command may use for some rows, from the store and ``--labels``, if there are any.
+    """Return the labels that a command may use for the given rows, taken from the store and from ``--labels``.
 
     A file adds to the labels of the store that training may use; where both label an image, the file takes precedence,
     and a warning gives the number of differences. A result of this store is used alone, since ``labelkit label`` has
@@ -122,7 +122,7 @@ def _apart(
 
 
 def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
-    """Fill in missing labels from ``own``; where both exist and differ, keep the given label and warn."""
+    """Fill in missing labels from ``own``; where both exist but differ, keep the one from ``labels`` and warn."""
     differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
     if differ:
         current_progress().warning(
@@ -134,7 +134,7 @@ def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, 
 def override_store_labels(
     store: EmbeddingStore, option: Path | None, label_column: str | None = None
 ) -> EmbeddingStore:
-    """Return the store with its labels replaced wherever ``--labels`` gives one.
+    """Return the store with its labels replaced by those from ``--labels``, where these exist.
 
     For commands that display labels or evaluate with them. Other known labels of the store stay, unless they share no
     class with the given ones; see ``choose_usable_labels``.
@@ -155,7 +155,7 @@ def override_store_labels(
 def override_listing_labels(
     dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
 ) -> ImageDataset:
-    """Return a data set with the labels of ``--labels``, which override its own.
+    """Return the data set with the labels from ``--labels``, which take precedence over its own.
 
     Args:
         dataset: the listing.
@@ -179,7 +179,7 @@ def override_listing_labels(
 def make_labeled_array(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels
 ) -> dict[str, NDArray[np.generic] | list[str]]:
-    """Return the mask ``labeled`` (n,) uint8 of the labels used, for a result, if they are not the store's own."""
+    """Return the mask ``labeled`` (n,) uint8 to store in a result, or nothing if the labels are the store's own."""
     if not given.source:
         return {}
     labeled = np.zeros(store.n, dtype=np.uint8)
@@ -188,7 +188,7 @@ def make_labeled_array(
 
 
 def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
-    """Return the class names of a store, then those that only a result made with other labels has."""
+    """Return the class names of a store, followed by those that occur only in a result made with other labels."""
     names = tuple(store.class_names)
     if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
         return names
@@ -199,7 +199,7 @@ def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...
 def network_saw_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Return whether the network of a store was trained with labels of these rows.
+    """Determine whether the network of a store was trained with labels of the given rows.
 
     Args:
         store: the store.

@@ -19,12 +19,12 @@ _KEYS: dict[str, dict[str, type]] = {"models": {"path": str}, "images": {"datase
 
 
 def record_model_location(fingerprint: str, path: Path) -> None:
-    """Record where the weights with this fingerprint are on this machine."""
+    """Record where the weights with the given fingerprint are stored on this machine."""
     _write("models", fingerprint, {"path": str(path.resolve())})
 
 
 def find_model(fingerprint: str) -> Path | None:
-    """Return the last known path of the weights with this fingerprint; ``None`` if unknown."""
+    """Return the last known path of the weights with the given fingerprint; ``None`` if unknown."""
     record = _read("models", fingerprint)
     return Path(record["path"]) if record else None
 

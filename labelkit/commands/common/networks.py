@@ -85,17 +85,17 @@ class EmbeddingNetwork:
     trained_labels: str = ""
 
     def loader(self, images: ImageDataset, batch_size: int, **options: Any) -> EvalLoader:
-        """Return a data loader of batches that are preprocessed for the network; see ``EvalLoader`` for the options."""
+        """Return a data loader whose batches are preprocessed for the network; see ``EvalLoader`` for the options."""
         norm = Normalize(self.network.input_spec.mean, self.network.input_spec.std)
         return EvalLoader(images, self.view, batch_size=batch_size, normalize=norm, channels=self.channels, **options)
 
     @property
     def channels(self) -> Channels:
-        """Number of channels that images are decoded with, 1 or 3."""
+        """Number of channels in which images are decoded, 1 or 3."""
         return 1 if self.network.input_spec.channels == 1 else 3
 
     def identity(self, numerics: Mapping[str, Any]) -> ModelIdentity:
-        """Return the description of the model that a store records."""
+        """Return the description of the model, to be recorded in a store."""
         spec, view = self.network.input_spec, self.view
         preprocess = {
             "decoder": DECODER,
@@ -143,14 +143,14 @@ class TrainedRun:
 
 
 def trained_labels(saved: Mapping[str, Any]) -> str:
-    """Return which images' labels a run was trained with, in the form of ``ModelIdentity.trained_labels``."""
+    """Return the images whose labels a run was trained with, in the format of ``ModelIdentity.trained_labels``."""
     known = saved.get("trained_labels")
     # an earlier version wrote only names
     return known if isinstance(known, str) else label_keys(saved["split"]["labeled"], None)
 
 
 def read_trained_labels(weights: Path) -> str:
-    """Return which images' labels the run containing a weights file was trained with; empty outside of a run."""
+    """Return the images whose labels the run that contains a weights file was trained with; empty if not in a run."""
     for folder in (weights, *weights.resolve().parents[:3]):
         if (folder / CONFIG).is_file() and (folder / SPLIT).is_file():
             return trained_labels(read_split(folder))
@@ -169,7 +169,7 @@ def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int)
 
 
 def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
-    """Build the network that the options of a command name.
+    """Build the embedding network that the options of a command specify.
 
     Args:
         config: the options.
@@ -212,7 +212,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
 
 
 def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
-    """Make a network embed with the class tokens of its last blocks; return it unchanged for the last block alone.
+    """Make a network embed images as the joined class tokens of its last blocks; with one block, return it unchanged.
 
     Raises:
         ConfigError: the network has no such blocks.
@@ -292,7 +292,7 @@ def load_run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
 
 
 def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
-    """Return a joint fingerprint of the model that made embeddings and a head on top; empty if the model's is unknown.
+    """Return a joint fingerprint of an embedding model and a head on top; empty if the model's own is unknown.
 
     It is the same whether images passed through both, or rows of a store through the head.
     """
@@ -531,7 +531,7 @@ def embed_queries(
 
 
 def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
-    """Compute the patch features of a query image, given as a data set of one row.
+    """Compute the patch features of a query image, which is passed as a data set of one image.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.

@@ -40,12 +40,12 @@ class _Embeds(nn.Module):
 
 
 def missing_packages() -> list[str]:
-    """Return the names of the packages that an ONNX export needs and that are not installed."""
+    """Return the names of packages that ONNX export needs but that are not installed."""
     return [name for name in _NEEDED if find_spec(name) is None]
 
 
 def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Export the network of a store to the ONNX cache, unless it is cached or cannot be exported.
+    """Export the network of a store to the ONNX cache, unless it is already cached or cannot be exported.
 
     Args:
         network: the network, on the CPU.
@@ -71,11 +71,11 @@ def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
 
 
 class OnnxExportError(Exception):
-    """Exception for a network that ONNX cannot represent with the same embeddings."""
+    """Raised for a network that cannot be exported to ONNX without changing its embeddings."""
 
 
 def export_onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
-    """Export a network as an ONNX model from normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
+    """Export a network as an ONNX model that maps normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
 
     Args:
         network: the network, on the CPU, in evaluation mode.

@@ -73,13 +73,13 @@ def onnx_folder() -> Path:
 
 
 def onnx_name(model: ModelIdentity) -> str:
-    """Return the file name of a network in the ONNX cache, without suffix, from its weights and preprocessing."""
+    """Derive a network's file name in the ONNX cache, without suffix, from its weights and preprocessing."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
 
 
 def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
-    """Read the ONNX cache's record of a network, ``sha256`` or ``failed``; ``None`` if it was never exported."""
+    """Read a network's record in the ONNX cache (``sha256`` or ``failed``); ``None`` if it was never exported."""
     try:
         return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
     except ValueError as error:
@@ -115,7 +115,7 @@ def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
 def embed_with_onnx(
     images: ImageDataset, model: ModelIdentity
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], list[tuple[int, str]]] | None:
-    """Embed images without torch, returning what ``embed_queries`` does; ``None`` if that is not possible."""
+    """Embed images without torch and return the same values as ``embed_queries``; ``None`` if that is impossible."""
     record = model.preprocess
     if record.get("decoder") != DECODER or record.get("crop") != "center":
         return None

@@ -228,7 +228,7 @@ def store_scores(
     params: Mapping[str, object],
     gallery_digest: str = "",
 ) -> tuple[Path, ...]:
-    """Store scores next to a store as a result of kind ``evaluation``, if ``--result`` requests it.
+    """Save scores as a result of kind ``evaluation`` next to the store, if ``--result`` requests it.
 
     Args:
         config: options of the command.

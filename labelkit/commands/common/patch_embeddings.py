@@ -21,7 +21,7 @@ from labelkit.store.plans import EmbeddingPlan, PatchPlan
 
 
 def patch_shape(network: InferenceNetwork, view: ViewSpec) -> tuple[int, int, int]:
-    """Return rows, columns and feature width of a network's patches, by running it on an image of zeros.
+    """Return the rows, columns and feature dimension of a network's patch grid, found by running it on a zero image.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.
@@ -68,7 +68,7 @@ def compute_view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDA
 
 
 def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Draw the patches to store of each image: (m, c) sorted cells that depend only on seed and row."""
+    """Draw the patches to store for each image: (m, c) sorted cells, which depend only on the seed and the row."""
     cells = plan.grid[0] * plan.grid[1]
     if plan.per_image is None:
         return np.tile(np.arange(cells), (len(rows), 1))
@@ -77,7 +77,7 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
 
 
 class PatchCollector:
-    """Collector of patch features that takes the batches of a store's part in order and commits each complete piece.
+    """Collector that takes the batches of one part of a store in order and commits each full piece of patch features.
 
     Args:
         run: run that the pieces are written to.
@@ -91,7 +91,7 @@ class PatchCollector:
         self._batches: list[Piece] = []
 
     def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
-        """Add the patch features of a batch, and commit the piece that it completes.
+        """Add the patch features of a batch, and commit the current piece if the batch completes it.
 
         Args:
             batch: the loaded batch.

@@ -15,7 +15,7 @@ Cell = str | int | float | bool | Path | None
 
 @dataclass(frozen=True)
 class Table:
-    """Table that a command shows to people.
+    """Human-readable table in the output of a command.
 
     Attributes:
         title: description of the rows; may be empty.
@@ -38,7 +38,7 @@ class Table:
 
 @dataclass(frozen=True)
 class SimpleResult:
-    """Result of a command: values for programs, paths of outputs, and tables for people.
+    """Result of a command: machine-readable values, output paths and human-readable tables.
 
     Attributes:
         values: for programs: dicts, lists, texts, numbers, paths; NaN stands for "undefined".

@@ -54,7 +54,7 @@ class Queries:
 
 
 def is_store(path: Path) -> bool:
-    """Return whether a path is an embedding store, by its suffix or its first bytes."""
+    """Return whether a path is an embedding store, judging by its suffix or its first bytes."""
     if path.suffix == ".h5":
         return True
     try:
@@ -94,7 +94,7 @@ def load_store_queries(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
 
 
 def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
-    """Use all rows of another store of the same model as queries.
+    """Use all rows of another store as queries; both stores must be made with the same model.
 
     Raises:
         StoreError: the other store cannot be used.
@@ -135,14 +135,14 @@ def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: Embedding
 
 
 def find_class_name(store: EmbeddingStore, row: int) -> str | None:
-    """Return the class name of a row; ``None`` without a label."""
+    """Return the class name of a row, or ``None`` if it has no label."""
     if store.labels is None or store.labels[row] < 0:
         return None
     return store.class_names[int(store.labels[row])]
 
 
 def parse_patch_position(patch: Sequence[int], grid: tuple[int, int], name: str) -> tuple[int, int]:
-    """Return the row and column of a patch of an image, given by ``--patch``.
+    """Return the row and column given by ``--patch``, after checking that the image has such a patch.
 
     Raises:
         ConfigError: the patch is outside of the grid of patches.

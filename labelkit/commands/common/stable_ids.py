@@ -67,7 +67,7 @@ class Groups:
 
 @dataclass(frozen=True)
 class StableIds:
-    """Ids assigned to the groups of a run, so that groups keep the ids of an earlier run.
+    """Ids assigned to the groups of a run, such that groups continued from an earlier run keep their ids.
 
     Attributes:
         ids: (k,) int64 id of each group.
@@ -85,13 +85,13 @@ class StableIds:
 
     @property
     def retired(self) -> NDArray[np.bool_]:
-        """Mask (num_ids,) of the earlier ids that no group has anymore."""
+        """Mask (num_ids,) of the earlier ids that no longer belong to any group."""
         gone = np.ones(self.num_ids, dtype=bool)
         gone[self.ids] = False
         return gone
 
     def place(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Rearrange one entry per group into one per id, (num_ids, ...); retired ids get NaN, or -1 for integers."""
+        """Reorder values per group into values per id (num_ids, ...); retired ids get NaN, or -1 for integers."""
         fill = np.nan if values.dtype.kind == "f" else -1
         placed = np.full((self.num_ids, *values.shape[1:]), fill, dtype=values.dtype)
         placed[self.ids] = values
@@ -112,7 +112,7 @@ class StableIds:
         return [name or f"retired-{group}" for group, name in enumerate(names)]
 
     def new_classes(self, class_of_group: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return a mask (num_ids,) of the groups without a labeled class; retired ids keep their earlier value."""
+        """Return a mask (num_ids,) of ids whose group has no labeled class; retired ids keep their earlier value."""
         new = np.ones(self.num_ids, dtype=bool)
         if self.earlier is not None:
             new[: self.earlier.num_ids] = ~self.earlier.is_class
@@ -120,18 +120,18 @@ class StableIds:
         return new
 
     def arrays(self) -> dict[str, NDArray[np.uint8]]:
-        """Return the array of retired ids that a result stores; none without an earlier run."""
+        """Return the mask of retired ids as an array of a result; without an earlier run, return no array."""
         return {} if self.earlier is None else {"retired": self.retired.astype(np.uint8)}
 
     def params(self) -> dict[str, object]:
-        """Return the source of the ids for the parameters of a result; empty without an earlier run."""
+        """Return the origin of the ids, for the parameters of a result; empty without an earlier run."""
         if self.earlier is None:
             return {}
         source = {"result": self.earlier.result.name, "content_digest": self.earlier.result.content_digest}
         return {"previous": {**source, "shared_images": self.shared}}
 
     def to_json(self) -> dict[str, object]:
-        """Return which ids were kept, new and retired, as JSON; empty without an earlier run."""
+        """Return the kept, new and retired ids as JSON; empty without an earlier run."""
         if self.earlier is None:
             return {}
         new = sorted(set(self.ids.tolist()) - set(self.kept))
@@ -170,7 +170,7 @@ def match_groups(
 
 
 def read_previous_groups(config: PreviousOption, default_result: str) -> Groups | None:
-    """Read the groups that ``--previous`` names, by default from the result of the same name; ``None`` without it.
+    """Read the groups of the ``--previous`` store, by default from its result of the same name; ``None`` if not set.
 
     Raises:
         StoreError: store or result cannot be used.
@@ -263,7 +263,7 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
 
 
 def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Pair the rows of two stores that hold the same image, by the SHA-256 of the files.
+    """Pair the rows of two stores that contain the same image, as identified by the SHA-256 of its file.
 
     Files with the same bytes in one store are paired by their order: the first with the first of the other store, and
     so on. Rows of a store without image files, such as imported ones, are paired by their ids.

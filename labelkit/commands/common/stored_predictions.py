@@ -51,7 +51,7 @@ class StoredPredictions:
 
 
 def read_stored_predictions(result: Result, min_confidence: float | None = None) -> StoredPredictions:
-    """Read the predictions in a result of answers or groups; groups have a confidence only for labeled rows.
+    """Read the predictions in a result with answers or groups; with groups, only labeled rows have a confidence.
 
     Args:
         result: result of answers or groups.
@@ -89,7 +89,7 @@ def read_stored_predictions(result: Result, min_confidence: float | None = None)
 
 
 def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
-    """Return the probability that each prediction is correct; ``None`` if the result has none.
+    """Return the probability that each prediction is correct, or ``None`` if the result contains none.
 
     See ``StoredPredictions.expected``.
     """
@@ -101,13 +101,13 @@ def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
 
 
 def group_names(result: Result) -> list[str]:
-    """Return the name of each group in a result; its number where groups have no names."""
+    """Return the name of each group in a result, or its number if the groups have no names."""
     count = int(_group_ids(result).max(initial=-1)) + 1
     return list(result.arrays["names"]) if "names" in result.arrays else [str(group) for group in range(count)]
 
 
 def new_groups(result: Result) -> NDArray[np.bool_]:
-    """Return a mask (k,) of the groups that are new, which have no labeled class."""
+    """Return a mask (k,) of the new groups, that is, the groups without a labeled class."""
     return np.asarray(result.arrays.get("new_classes", np.ones(len(group_names(result)))), dtype=bool)
 
 
@@ -117,7 +117,7 @@ def _group_ids(result: Result) -> NDArray[np.int64]:
 
 
 def find_group_classes(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the class of each group of a result by its name: (k,) int64, -1 for new groups.
+    """Return the class (k,) int64 of each group in a result, looked up by the group's name; -1 for new groups.
 
     Args:
         store: the grouped store.

@@ -50,7 +50,7 @@ def has_own_splits(dataset: ImageDataset) -> bool:
 
 
 def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
-    """Return the data set split into train and test, where test has the named images."""
+    """Return the data set split into train and test, with the named images in test."""
     names = set(held_out)
     splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
     return replace(dataset, splits=splits, split_names=("train", "test"))
@@ -93,7 +93,7 @@ _HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 
 @dataclass(frozen=True)
 class PreparedData:
-    """Images of a command, and the labels that it may use.
+    """Images that a command works on, and the labels that it may use.
 
     Attributes:
         dataset: the chosen images; row i of the other fields is its image i.
@@ -157,7 +157,7 @@ class PreparedData:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a run saves about its training data: which samples have labels, by id, and the data set."""
+        """Return what a run saves about its training data: the data set and the ids of the labeled samples."""
         return {
             "dataset": self.dataset.name,
             "dataset_digest": self.dataset.digest(),
@@ -171,7 +171,7 @@ class PreparedData:
 
 
 def open_training_rows(config: DataConfig) -> EmbeddingDataset | None:
-    """Open the store whose embeddings are trained on; return ``None`` if training uses images.
+    """Open the store whose embeddings are used for training; return ``None`` if training uses images.
 
     Raises:
         StoreError: the store cannot be used.
@@ -187,7 +187,7 @@ def open_training_rows(config: DataConfig) -> EmbeddingDataset | None:
 
 
 def list_dataset(config: DataConfig) -> ImageDataset:
-    """List the data set of ``--dataset``, with labels from ``--label-column`` unless that belongs to ``--labels``.
+    """List the data set given by ``--dataset``, with labels from ``--label-column`` unless ``--labels`` is given.
 
     Raises:
         DatasetError: it cannot be listed.
@@ -256,7 +256,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
 
 
 def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
-    """Return the rows of a split: a name, ``all``, or ``auto`` for train if there is one.
+    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, else all).
 
     Raises:
         ConfigError: no such split.
@@ -288,7 +288,7 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
 
 
 def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
-    """Warn about images that lose their content when decoded, once per reason."""
+    """Warn once per reason about images that lose their content when decoded."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]
         current_progress().warning(f"{count:,} of {len(dataset):,} images look almost blank (first: {first}): {reason}")
@@ -554,7 +554,7 @@ def _raise_as_option_error(option: str) -> Iterator[None]:
 
 
 def restore_info(saved: Mapping[str, Any]) -> DataInfo:
-    """Restore the data set information of a method from ``split.json``, regardless of which images were labeled."""
+    """Restore a method's ``DataInfo`` from ``split.json``, with as many placeholder labels as there were labels."""
     facts = dict(saved["info"])
     num_labeled = len(saved["split"]["labeled"])
     labels = np.full(facts["num_samples"], -1, dtype=np.int64)

@@ -18,7 +18,7 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """Contents found of one data set, compared with the published numbers.
+    """Contents of a data set as found on disk, compared with the published numbers.
 
     Attributes:
         state: ``whole`` if every count is the published one, ``absent`` if nothing was found.
@@ -75,7 +75,7 @@ _SOURCE_COLUMNS = ("name", "source", "license", "layout")
 
 
 def survey_datasets(config: DatasetsConfig) -> SimpleResult:
-    """List the named data sets with what was found of each, without decoding images.
+    """List the named data sets and the contents found for each, without decoding images.
 
     Raises:
         ConfigError: there is no data set of this name.

@@ -81,7 +81,7 @@ class _Answers:
 
 
 def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
-    """Predict a known class, a new group or unsure for every unlabeled image, and write a result and a table.
+    """Predict a known class, a new group or ``unsure`` for every unlabeled image; write a result and a CSV table.
 
     Raises:
         StoreError: the store or the grouping cannot be used.

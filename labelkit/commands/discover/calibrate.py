@@ -62,7 +62,7 @@ _USUAL: Final = 1.5
 
 @dataclass(frozen=True)
 class Evidence:
-    """Rows with a known label, and the predictions that were made for them without that label.
+    """Rows with known labels, and predictions for these rows that were made without using their labels.
 
     Attributes:
         scores: (m, k) float64, logarithms of the shares.
@@ -84,11 +84,11 @@ class Evidence:
 
     @property
     def named(self) -> Ints:
-        """Predicted group of each row, (m,)."""
+        """Predicted group (m,) of each row."""
         return np.asarray(self.scores.argmax(axis=1), dtype=np.int64)
 
     def accuracy(self, *, new: bool) -> float:
-        """Return the accuracy on rows of labeled classes, or of new classes (``new``); NaN without such rows."""
+        """Return the accuracy on rows of new classes (``new``) or of labeled classes; NaN if there are no such rows."""
         chosen = self.of_new == new
         return float(self.correct[chosen].mean()) if chosen.any() else float("nan")
 
@@ -231,7 +231,7 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def calibrate(evidence: Evidence) -> Calibration:
-    """Fit the confidence temperatures of known and new groups; a kind with few predictions uses all predictions."""
+    """Fit confidence temperatures for known and new groups; if one kind has few predictions, use those of both."""
     if not evidence.num_labels:
         return Calibration(Temperatures(_USUAL, _USUAL), Temperatures(_USUAL, _USUAL), evidence, None, None, None)
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights

@@ -141,7 +141,7 @@ def _check_name(
 
 
 def discover_head(config: DiscoverHeadConfig) -> SimpleResult:
-    """Assign each image of a store to the class with its largest stored logit.
+    """Assign each image of a store to the class with the largest of its stored logits.
 
     Raises:
         StoreError: the store has no logits.

@@ -47,7 +47,7 @@ class _Task:
 
 
 def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
-    """Label unlabeled images with the class of the nearest mean, over one or several rounds.
+    """Label unlabeled images with the class whose mean is nearest, in one or several rounds.
 
     Raises:
         StoreError: a store cannot be used, or the stores are not of the same images.
@@ -76,7 +76,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
 
 
 def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
-    """Label unlabeled images that are near the classes and yet ambiguous, over one or several rounds.
+    """Label unlabeled images that are close to the labeled classes yet ambiguous, in one or several rounds.
 
     Raises:
         StoreError: the store cannot be used.

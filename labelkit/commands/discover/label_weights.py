@@ -35,7 +35,7 @@ LABEL_WEIGHTS = "label_weights"
 def compute_label_weights(
     store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels, previous: Path, result: str
 ) -> NDArray[np.float64]:
-    """Weigh the labels given since an earlier prediction, (n,) float64 in (0, 1]; others keep their earlier weight.
+    """Return a weight (n,) float64 in (0, 1] for each label added since an earlier prediction; others keep theirs.
 
     Args:
         store: store of these labels.
@@ -70,7 +70,7 @@ def compute_label_weights(
 
 
 def drop_low_weight_labels(labels: NDArray[np.int64], weights: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Omit labels (n,) with a weight below one half, except in classes that have no others; -1 = no label.
+    """Replace labels (n,) whose weight is below one half with -1, except in classes that have no other labels.
 
     Groups made with such labels extend into other classes, and the images around them would look like separate classes.
     """

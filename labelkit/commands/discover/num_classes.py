@@ -75,7 +75,7 @@ class NumClassesChoice:
         }
 
     def table(self) -> Table | None:
-        """Return a table with the estimated number of classes and its interval; ``None`` if none was estimated."""
+        """Return a table with the estimated number of classes and its interval; ``None`` if it was not estimated."""
         choice = self.choice
         if len(choice.numbers) == 1:
             return None
@@ -91,7 +91,7 @@ def choose_num_classes(
     labels: NDArray[np.int64],
     tree: Hierarchy,
 ) -> NumClassesChoice:
-    """Choose the number of classes: as given by the options, estimated, or by the published criterion.
+    """Determine the number of classes: given by the options, estimated, or chosen by the published criterion.
 
     Args:
         config: criterion and bounds.

@@ -37,13 +37,13 @@ class _Shown:
     what: str
 
     def is_right(self, image: DiscoveredImage) -> bool | None:
-        """Return whether the label of a discovered image is its true one; ``None`` if that is unknown."""
+        """Return whether the label assigned to a discovered image is its true one; ``None`` if that is unknown."""
         true = self.truth.get(image.sample_id)
         return None if true is None else true == image.label
 
 
 def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
-    """Draw the images that a discovery labeled as a contact sheet.
+    """Draw a contact sheet of the images that a discovery command labeled.
 
     Raises:
         StoreError: the store or its result cannot be used.

@@ -38,14 +38,14 @@ class DiscoveredImage:
 
 
 def format_discovered_table(found: Sequence[DiscoveredImage]) -> bytes:
-    """Return discovered images as a CSV table, best rank first."""
+    """Format discovered images as a CSV table, best rank first."""
     best_first = sorted(found, key=lambda image: image.rank)
     lines = ([one.sample_id, one.label, f"{one.score:.6g}", one.rank, one.round] for one in best_first)
     return csv_bytes(TABLE_COLUMNS, lines)
 
 
 def read_discovered_table(path: Path) -> list[DiscoveredImage]:
-    """Read discovered images from a CSV with at least ``path,label,score,rank,round``, by round and best rank.
+    """Read discovered images from a CSV with at least ``path,label,score,rank,round``, sorted by round and rank.
 
     Tables of training runs have ``iteration`` in place of ``round``, from 1 in each generation; the last one is read.
 

@@ -68,7 +68,7 @@ from labelkit.training.devices import Runtime
 
 
 def embed_images(config: EmbedConfig) -> SimpleResult:
-    """Embed the images of a data set with the network of a run, a backbone, or their pixels, and write a store.
+    """Embed the images of a data set using the network of a run, a backbone or raw pixels, and write a store.
 
     A killed run continues where it stopped when the same command is repeated; rows have the same bytes either way.
 
@@ -146,13 +146,13 @@ class AugmentedViewPlan:
         return cls(config.views, recipe, config.view_seed, spec)
 
     def record(self) -> dict[str, Any]:
-        """Return the description of augmented views that a store records, as plain JSON."""
+        """Return a description of the augmented views as plain JSON, to be recorded in a store."""
         unchanged = asdict(ViewSpec(self.spec.size))
         numbers = {key: value for key, value in asdict(self.spec).items() if key == "size" or value != unchanged[key]}
         return {"count": self.count, "augmentation": self.augmentation, "seed": self.seed, "view": numbers}
 
     def loader_options(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Return the arguments with which an ``EvalLoader`` also makes the views, with keys from the names alone."""
+        """Return arguments that make an ``EvalLoader`` add the views; random keys depend only on the names."""
         digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids)
         keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
         return {"more_views": (self.spec,) * self.count, "keys": keys, "seed": self.seed}
@@ -307,7 +307,7 @@ def _begun(options: str) -> _StartedRun:
 
 
 def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    """Embed one part of a store that another process began.
+    """Embed one part of a store that another process has started.
 
     Args:
         options: options of the command, as JSON.
@@ -534,7 +534,7 @@ def _embed_rows(
 
 
 def describe_plan(work: _Work) -> SimpleResult:
-    """Estimate the time of an embedding by two batches of real images after a warm-up batch; no store is written."""
+    """Estimate the time for embedding from two batches of real images after a warm-up batch; no store is written."""
     config, runtime, computing, model, dataset = work.config, work.runtime, work.computing, work.model, work.dataset
     plan, shape, draws = work.plan, work.patch_shape, work.draws
     quick = (
@@ -603,7 +603,7 @@ class Computing:
 def choose_runtime(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, num_images: int, *, with_logits: bool
 ) -> Computing:
-    """Choose runtime and batch size from the options, else from an earlier run, else by the network.
+    """Choose the runtime and batch size: from the options, else from an earlier run, else a suitable default.
 
     Args:
         config: the options.

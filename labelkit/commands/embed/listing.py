@@ -33,7 +33,7 @@ _HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
 
 
 def select_by_label_split(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Select the images to embed, their labeled rows and old classes by ``--label-split``."""
+    """Select the images to embed, their labeled rows and the old classes according to ``--label-split``."""
     return _chosen(prepare_data(config))
 
 
@@ -49,7 +49,7 @@ def _chosen(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], ND
 def select_by_run_split(
     config: EmbedConfig, run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset
 ) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
-    """Select images, labeled rows, old classes and the order of classifier columns as the training run did.
+    """Select the same images, labeled rows, old classes and order of classifier columns as the training run.
 
     For the data set that the run was trained on, recognized by its labeled images, the usable labels are those that
     training used. If training used none, ``--label-split`` may choose labels; images that the run held out stay held
@@ -101,7 +101,7 @@ def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
 
 
 def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
-    """Return the data set of a run with the labels that the run used, which may be from ``--labels``.
+    """Return a run's data set with the labels that the run used, which may have come from ``--labels``.
 
     If the data set does not have all of their classes, its own labels are of another kind and are left out.
     """

@@ -19,7 +19,7 @@ from labelkit.store.schema import VIEWS
 
 
 def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset) -> EmbeddingPlan:
-    """Plan which embeddings are copied from existing stores instead of computed.
+    """Plan which embeddings to copy from existing stores instead of computing them.
 
     Every image file is read once for its digest.
 

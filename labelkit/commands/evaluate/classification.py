@@ -50,7 +50,7 @@ class _Scored:
 
 
 def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
-    """Evaluate a classifier's accuracy on all images, on groups of classes by training size, and on each class.
+    """Evaluate a classifier's accuracy on all images, on classes grouped by number of training images, and per class.
 
     Intervals are from resampled images; they do not include variation between trainings.
 

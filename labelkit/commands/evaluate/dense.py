@@ -49,7 +49,7 @@ class PixelPatchNetwork(PixelNetwork):
         self.patch_size = patch_size
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Return the pixels of each patch of the images, (b, rows, cols, c patch_size**2).
+        """Return the pixels of each image patch as features (b, rows, cols, c * patch_size**2).
 
         Raises:
             ConfigError: the image is not a whole number of patches.
@@ -250,7 +250,7 @@ class ChosenSplits(NamedTuple):
 def choose_splits(
     config: EvaluateSegmentationConfig | EvaluateDetectionConfig, dataset: ImageDataset, order: Sequence[str]
 ) -> ChosenSplits:
-    """Choose the split to train on (for ``auto``, the first of ``order``) and another one to evaluate on.
+    """Choose a split for training (for ``auto``, the first available one in ``order``) and another for evaluation.
 
     Raises:
         ConfigError: there are no such splits, or they share images.
@@ -296,7 +296,7 @@ def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[st
 
 
 def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path, ...]:
-    """Write scores as indented JSON, if there is an output path."""
+    """Write scores as indented JSON if an output path is given."""
     if path is None:
         return ()
     commit_bytes(path, (json.dumps(to_json_types(values), indent=1, ensure_ascii=False) + "\n").encode())
@@ -306,20 +306,20 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
 def write_requested_outputs(
     config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
 ) -> tuple[Path, ...]:
-    """Write the scores and the sheet of masks that the options request."""
+    """Write the scores and the contact sheet of masks, each only if the options request it."""
     made = write_scores(config.out, values)
     return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, object]:
-    """Return numbers with their mean and their sample standard deviation, which is null for a single number."""
+    """Return the mean, the sample standard deviation (null for a single number) and the numbers themselves."""
     numbers = np.asarray(values, dtype=np.float64)
     spread = float(numbers.std(ddof=1)) if len(numbers) > 1 else None
     return {"mean": float(numbers.mean()), "sd": spread, "values": numbers.tolist()}
 
 
 def percent_and_std(score: dict[str, object]) -> str:
-    """Format the mean and deviation from ``mean_and_std`` in percent: ``12.3 ± 0.6``."""
+    """Format the mean and standard deviation from ``mean_and_std`` as percentages, such as ``12.3 ± 0.6``."""
     mean, spread = score["mean"], score["sd"]
     assert isinstance(mean, float)
     if math.isnan(mean):
@@ -332,7 +332,7 @@ _LEGEND_WIDTH = 4
 
 
 class MaskPicture(NamedTuple):
-    """Image with its true and its predicted mask.
+    """Image with its true and predicted masks.
 
     Attributes:
         name: name shown below the image.
@@ -348,7 +348,7 @@ class MaskPicture(NamedTuple):
 
 
 def mask_colors(number: int) -> NDArray[np.uint8]:
-    """Return the PASCAL VOC colormap, (number, 3), which starts with black."""
+    """Return the first ``number`` colors of the PASCAL VOC colormap, (number, 3) uint8, starting with black."""
     labels, bits = np.arange(number)[:, None, None], np.arange(8)
     # bit 3 k + channel of a label is bit 7 - k of its color
     colors = ((labels >> (3 * bits + np.arange(3)[:, None])) & 1) << (7 - bits)
@@ -356,14 +356,14 @@ def mask_colors(number: int) -> NDArray[np.uint8]:
 
 
 def paint_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Color a mask by class, (h, w, 3) uint8."""
+    """Return a mask as an image (h, w, 3) uint8, colored by class."""
     painted: NDArray[np.uint8] = mask_colors(IGNORE + 1)[mask]
     painted[mask == IGNORE] = _WHITE
     return painted
 
 
 def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> Path:
-    """Write a PNG with a row per image (image, true mask, predicted mask), then the colors of the classes.
+    """Write a PNG with one row per image (image, true mask, predicted mask), followed by a legend of the classes.
 
     Args:
         path: PNG to write; an existing file is replaced.

@@ -53,7 +53,7 @@ _PLACES = ("pos_embed", "cls_token", "reg_token")
 
 
 class UpdateSchedule(NamedTuple):
-    """Numbers of updates for a detector: total, warm-up, and before each tenfold drop of the learning rate."""
+    """Update counts for training a detector: in total, for warm-up, and until each tenfold learning-rate drop."""
 
     steps: int
     warmup: int
@@ -61,12 +61,12 @@ class UpdateSchedule(NamedTuple):
 
     @classmethod
     def for_images(cls, config: EvaluateDetectionConfig, num_images: int) -> UpdateSchedule:
-        """Compute the numbers of updates for a number of training images."""
+        """Compute the update counts for a given number of training images."""
         steps = config.steps or -(-config.epochs * num_images // config.batch_size)
         return cls(steps, min(_WARMUP, steps // 10), tuple(round(share * steps) for share in _LR_DROPS))
 
     def factor(self, step: int) -> float:
-        """Return the learning-rate factor of a step, counted from 0."""
+        """Return the learning-rate factor for a step (counted from 0)."""
         rise = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         return rise * 0.1 ** sum(step >= drop for drop in self.drops)
 
@@ -80,7 +80,7 @@ def train_detector(
     *,
     seed: int,
 ) -> nn.Module:
-    """Train a detector on a backbone with AdamW, by the sum of its losses.
+    """Train a detector on top of a backbone with AdamW, minimizing the sum of its losses.
 
     Args:
         config: which detector, and how it is trained.
@@ -198,7 +198,7 @@ def detect(
     masks: bool,
     num_workers: int = 0,
 ) -> list[dict[str, Any]]:
-    """Detect objects in images, and return them in the format of `labelkit.data.object_images.coco_scores`.
+    """Detect objects in images; return them in the format for `labelkit.data.object_images.coco_scores`.
 
     Args:
         detector: the detector, in evaluation mode.

@@ -27,7 +27,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 
 @dataclass(frozen=True)
 class LabeledSplits:
-    """Features and labels of the gallery and the queries of an evaluation.
+    """Gallery and queries of an evaluation, with their features and labels.
 
     Attributes:
         store: the store.
@@ -51,7 +51,7 @@ class LabeledSplits:
 
     @property
     def leave_one_out(self) -> bool:
-        """Whether gallery and queries are the same rows."""
+        """Whether gallery and queries consist of the same rows."""
         return len(self.own) == len(self.gallery) and bool((self.own >= 0).all())
 
 
@@ -217,7 +217,7 @@ _LINEAR_EPOCHS = 100
 
 
 def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
-    """Evaluate features by kNN classification of one split with the labels of another.
+    """Evaluate features by kNN classification of one split using the labels of another.
 
     All labels of the store are used, even those hidden from training: this measures features and trains none.
     With ``--labels``, only those are used, and all other rows of the queries are classified. A row does not vote

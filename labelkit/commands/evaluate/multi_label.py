@@ -81,7 +81,7 @@ class PresenceHead(nn.Module):
         self._frozen = frozen
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return one logit per class, (b, c), for images (b, channels, h, w); the frozen part gets no gradient."""
+        """Return logits (b, c), one per class, for images (b, channels, h, w); the frozen part receives no gradient."""
         with torch.no_grad():
             inputs = self._frozen(images)
         logits: Tensor = self.layers(inputs.float())

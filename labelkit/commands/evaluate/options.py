@@ -230,7 +230,7 @@ class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig,
 class EvaluatePresenceConfig(
     PerClassOption, ThreadsOption, DeviceOption, WorkersOption, DatasetOptions, GateConfig, ModelConfig
 ):
-    """Options of ``labelkit evaluate presence``, with the defaults of DeepCluster's code, which SeLa follows."""
+    """Options for ``labelkit evaluate presence``; defaults follow DeepCluster's code, which SeLa also follows."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
     constants: ClassVar[Mapping[str, object]] = {
@@ -267,7 +267,7 @@ class EvaluatePresenceConfig(
 
 
 class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, CheckpointOptions, GateConfig):
-    """Options of ``labelkit evaluate probes``, with the defaults of SeLa's released code (eval_linear_probes.py)."""
+    """Options for ``labelkit evaluate probes``; defaults follow SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
     constants: ClassVar[Mapping[str, object]] = {
@@ -452,7 +452,7 @@ class EvaluateDetectionConfig(
     GateConfig,
     ModelConfig,
 ):
-    """Options of ``labelkit evaluate detection``, with the defaults of CoTAP's Tables V and X where it gives them."""
+    """Options for ``labelkit evaluate detection``; defaults follow Tables V and X of the CoTAP paper where possible."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
     constants: ClassVar[Mapping[str, object]] = {

@@ -160,7 +160,7 @@ def _matched(
 
 
 def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Match each group with a class so that the sum of IoU is largest, given the (k, c) numbers of shared pixels.
+    """Match each group with a class to maximize the summed IoU, given the counts (k, c) of shared pixels.
 
     If there are as many groups as classes, they are matched one to one; otherwise each group gets the class of its
     largest IoU. Groups that share no pixel with their class become class 0, the background.

@@ -30,7 +30,7 @@ _CURVE_POINTS = 100
 
 
 def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
-    """Evaluate predictions by reliability before and after calibration, by risk-coverage, and by old and new classes.
+    """Evaluate predictions: reliability before and after calibration, risk-coverage, and old versus new classes.
 
     Raises:
         StoreError: the store has no true labels for the predicted rows, or the result does not contain answers.
@@ -183,7 +183,7 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
 
 
 def find_prediction_classes(labels: ArrayLike, group_ids: ArrayLike, class_of_group: ArrayLike) -> NDArray[np.int64]:
-    """Return the class of each group: its own class, or for a new group the class that it is matched with.
+    """Return the class of each group: its own class or, for a new group, the class it is matched to.
 
     Args:
         labels: (n,) integers >= 0, the truth.

@@ -41,12 +41,12 @@ _RESIZED = 256 / 224
 
 
 def resize_side(size: int) -> int:
-    """Return the side that images are resized to before they are cropped to ``size``: 256 for 224."""
+    """Return the side length to which images are resized before cropping to ``size``, such as 256 for 224."""
     return round(size * _RESIZED)
 
 
 def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
-    """Crop the center of images (b, c, s, s), or with ``ten`` the corners and center, also mirrored if ``mirror``."""
+    """Crop the center of images (b, c, s, s); with ``ten``, also the corners and, with ``mirror``, mirror images."""
     if not ten:
         return [center_crop(images, [size, size])]
     crops: Sequence[Tensor] = (ten_crop if mirror else five_crop)(images, [size, size])
@@ -63,7 +63,7 @@ _PROTOCOL = (
 
 
 def find_probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
-    """Return the ReLU that follows each convolution of a network, by name.
+    """Return the ReLU that follows each convolution of a network, keyed by name.
 
     Raises:
         UnsupportedBackboneError: there is no convolution, or one without its own ReLU, as in residual networks.
@@ -94,7 +94,7 @@ def _unsupported_network_error(problem: str) -> UnsupportedBackboneError:
 
 @contextmanager
 def collect_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
-    """Collect the outputs of layers in a list at each forward pass, in order of execution."""
+    """Context manager that lists the outputs of layers in each forward pass, in order of execution."""
     maps: list[Tensor] = []
     hooks = [layer.register_forward_hook(lambda module, args, output: maps.append(output)) for layer in layers]
     try:
@@ -105,7 +105,7 @@ def collect_outputs(layers: Sequence[nn.Module]) -> Iterator[list[Tensor]]:
 
 
 def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int, int]:
-    """Choose the kernel (= stride) and padding that pool maps to at most ``max_values`` numbers.
+    """Choose a kernel size (= stride) and padding for pooling maps to at most ``max_values`` values.
 
     The smallest kernel that fits is used, and then the largest padding; the pooled side is also returned.
 
@@ -125,7 +125,7 @@ def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int,
 
 
 class ConvProbe(nn.Sequential):
-    """Linear probe on convolutional maps, after pooling and batch normalization without learned scale.
+    """Linear probe on convolutional maps, preceded by pooling and batch normalization without learned scale.
 
     Args:
         channels: number of channels of the maps.
@@ -177,7 +177,7 @@ class EvalImages:
         num_workers: int | None,
         max_bad_fraction: float,
     ) -> EvalImages:
-        """Prepare the images of a data set that can be read, resized to ``base_size`` pixels."""
+        """Prepare the readable images of a data set, resized to ``base_size`` pixels."""
         bank = ImageBank(images, channels=images.in_channels, base_size=base_size, device=device)
         bank.check(max_bad_fraction)
         spec = network.input_spec
@@ -190,21 +190,21 @@ class EvalImages:
     def batches(
         self, view: ViewSpec, rows: NDArray[np.int64], size: int, *, seed: int | None = None, epoch: int = 0
     ) -> EvalLoader:
-        """Return batches of some rows; with a seed, of random views."""
+        """Return batches of the given rows, as random views if a seed is given."""
         return EvalLoader(
             self.bank, view, rows=rows, batch_size=size, normalize=self.normalize, num_workers=self.num_workers,
             seed=seed, epoch=epoch, join_single=seed is not None,
         )  # fmt: skip
 
     def classes(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the labels of some rows on the device."""
+        """Return the labels of the given rows as a tensor on the device."""
         return torch.from_numpy(self.bank.dataset.labels[rows]).to(self.bank.device)
 
 
 def load_held_out_images(
     run_config: BackboneRunConfig, split: str, data_root: Path | None
 ) -> tuple[BackboneRunConfig, PreparedData, ImageDataset]:
-    """Prepare the data of a run and its held-out images; return the options as well.
+    """Prepare the data of a run and its held-out images; return them together with the updated options.
 
     Args:
         run_config: options of the run.
@@ -229,7 +229,7 @@ _Look: TypeAlias = Callable[[Tensor], list[Tensor]]
 
 
 def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
-    """Train linear probes after all convolutions at once, or on the embedding, and evaluate them on other images.
+    """Train linear probes on all convolutions at once, or on the embedding, and evaluate them on held-out images.
 
     The network, including the running statistics of its normalization, is not changed. True labels of all training
     images are used: this measures features and trains none.

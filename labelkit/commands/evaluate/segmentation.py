@@ -48,7 +48,7 @@ _AREA = (0.8, 1.0)
 
 
 def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
-    """Train segmentation heads on frozen features, or with the network, and evaluate their masks by mean IoU.
+    """Train segmentation heads on frozen features, or together with the network, and evaluate their masks by mean IoU.
 
     Raises:
         ConfigError: no such split, scored images were trained on, or the network cannot be tuned.
@@ -165,7 +165,7 @@ def train_segmenter(
     *,
     seed: int,
 ) -> tuple[FrozenNetwork, nn.Module]:
-    """Train a head on frozen features with Adam, or, to tune, a copy of the network and a head with AdamW.
+    """Train a head on frozen features with Adam or, for fine-tuning, with a copy of the network and AdamW.
 
     The loss is the cross-entropy over all pixels that are not ignored.
 
@@ -252,7 +252,7 @@ def pixel_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def predict_masks(head: nn.Module, batch: ImageBatch) -> list[NDArray[np.uint8]]:
-    """Return the most likely class of each pixel of whole images, in the size of their masks."""
+    """Predict the most likely class of each pixel of whole images, at the resolution of their masks."""
     logits = head(batch.features.permute(0, 3, 1, 2))
     return [
         functional.interpolate(one[None], mask.shape, mode="bilinear", align_corners=False)[0]

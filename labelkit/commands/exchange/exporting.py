@@ -44,7 +44,7 @@ class _Export:
     single: NDArray[Any] | None = None
 
     def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield the embeddings to export in blocks of rows."""
+        """Yield, in blocks of rows, the embeddings to export."""
         assert self.embeddings is not None
         step = max(1, BLOCK_BYTES // (4 * self.embeddings.shape[1]))
         for start in range(0, len(self.embeddings), step):
@@ -102,7 +102,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
 
 
 def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
-    """Export the network of a store as an ONNX model from images (b, c, h, w) to embeddings (b, d).
+    """Export the network of a store as an ONNX model that maps images (b, c, h, w) to embeddings (b, d).
 
     The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
     center, divide by 255, subtract ``mean``, divide by ``std``.

@@ -36,7 +36,7 @@ _SHOWN_NAMES = 12
 
 
 def import_store(config: ImportConfig) -> SimpleResult:
-    """Import embeddings that another program wrote as a store, completely or not at all.
+    """Import embeddings written by another program into a new store, completely or not at all.
 
     Raises:
         StoreError: the source cannot be used, or the output exists; says the row or line.

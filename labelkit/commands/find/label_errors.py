@@ -23,7 +23,7 @@ MANY_DOUBTS = 0.2
 
 
 def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
-    """Find labels of a store that are likely wrong, and list them as a CSV to correct, most doubtful first.
+    """Find labels in a store that are likely wrong, and write them to a CSV for correction, most doubtful first.
 
     A label is doubtful if the nearest labeled image, the nearest mean of a class, and a linear classifier all prefer
     another class without it. A label that no other image has cannot be judged.

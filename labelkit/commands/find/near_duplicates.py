@@ -47,7 +47,7 @@ _COARSE = 16
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Pairs of duplicate images, clustered; positions count the searched rows.
+    """Pairs of duplicate images, grouped into clusters; images are given by position among the searched rows.
 
     Attributes:
         pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.
@@ -62,7 +62,7 @@ class Duplicates:
     clusters: NDArray[np.int64]
 
     def members(self) -> list[tuple[int, str, list[int]]]:
-        """Return the clusters of duplicates, sorted, as (number, ``copies`` or ``same scene``, positions)."""
+        """Return the sorted clusters of duplicates as (number, ``copies`` or ``same scene``, positions)."""
         found: dict[int, tuple[str, dict[int, None]]] = {}
         for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
             _, places = found.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
@@ -71,7 +71,7 @@ class Duplicates:
 
 
 def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
-    """Find pairs of images that are the same file, copies, or of the same scene, and list them as a CSV.
+    """Find pairs of images that are identical files, copies or of the same scene, and write them to a CSV.
 
     Raises:
         StoreError: the store cannot be used, or its rows were imported without their images.

@@ -20,7 +20,7 @@ def find_nearest_other_embeddings(
     among: NDArray[np.bool_] | None = None,
     queries: NDArray[np.int64] | None = None,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Find the k nearest other rows of rows by cosine, nearest first.
+    """Find the k nearest other rows of each row by cosine similarity, nearest first.
 
     Args:
         rows: (n, d) of any length.

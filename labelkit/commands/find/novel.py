@@ -39,7 +39,7 @@ _NEIGHBORS = 5
 
 
 def find_novel(config: FindNovelConfig) -> SimpleResult:
-    """Find the unlabeled images that are least similar to the labeled classes, and list them as a CSV.
+    """Find the unlabeled images that are least similar to the labeled classes, and write them to a CSV.
 
     Raises:
         StoreError: a store or the answers cannot be used; or a sheet is asked for, and the images are not known.

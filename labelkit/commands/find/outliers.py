@@ -27,7 +27,7 @@ _SHOWN = 20
 
 
 def find_odd(config: FindOddConfig) -> SimpleResult:
-    """Find the outliers among the images of a store, and list them with reasons as a CSV, most unusual first.
+    """Find outliers among the images of a store, and write them to a CSV with reasons, most unusual first.
 
     Rows that were imported without their images are judged by their embeddings alone.
 

@@ -35,7 +35,7 @@ _MAX_LINES = 100
 
 
 class StoredImages:
-    """Image files behind some rows of a store.
+    """Image files that the given rows of a store were made from.
 
     Args:
         store: whose.
@@ -106,7 +106,7 @@ class StoredImages:
         current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
 
     def describe_skipped_images(self) -> list[dict[str, object]]:
-        """Return why images were left out, and how many, as JSON."""
+        """Return the reasons why images were left out, with the number of images for each, as JSON."""
         return [{"reason": reason, "images": number} for reason, number in self.left_out.most_common()]
 
     def name(self, place: int) -> str:
@@ -114,7 +114,7 @@ class StoredImages:
         return self.store.sample_ids[int(self.rows[place])]
 
     def draw(self, config: FindConfig, lines: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
-        """Write the contact sheet, if requested, from lines of (position, texts below), unless there are none."""
+        """Write the contact sheet, if requested and not empty; each line is a list of (position, captions) pairs."""
         if config.sheet is None:
             return
         if not lines:
@@ -130,11 +130,11 @@ class StoredImages:
         write_contact_sheet(config.sheet, shown)
 
     def draw_groups(self, config: FindConfig, groups: Sequence[Sequence[tuple[int, tuple[str, ...]]]]) -> None:
-        """Write the contact sheet, if requested, of groups of pictures (position, texts below) that stay together."""
+        """Write the contact sheet, if requested, keeping each group of (position, captions) pairs together."""
         beside = IMAGES_PER_LINE // len(groups[0]) if groups else 1
         self.draw(config, [list(chain(*groups[start : start + beside])) for start in range(0, len(groups), beside)])
 
 
 def write_table(config: FindConfig, columns: Sequence[str], lines: Sequence[Sequence[object]]) -> None:
-    """Write the findings as CSV."""
+    """Write the findings to the output CSV."""
     commit_bytes(config.out, csv_bytes(columns, lines))

@@ -136,7 +136,7 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
 
 
 class StoredPhotos:
-    """Images that a store was made from, and their keypoints, by position among the compared rows.
+    """Images that a store was made from and their keypoints, indexed by position among the compared rows.
 
     Args:
         store: the store.
@@ -185,7 +185,7 @@ class StoredPhotos:
         return encoded.decode(self._dataset.in_channels)
 
     def count_keypoints(self, place: int) -> int | str:
-        """Find the keypoints of an image, or read them from the cache; return their number, or why there are none."""
+        """Find the keypoints of an image, or read them from the cache; return their number or why there are none."""
         try:
             return len(self.keypoints(place).points)
         except BadImage as error:
@@ -210,14 +210,14 @@ class StoredPhotos:
         return kept
 
     def match(self, pair: NDArray[np.int64]) -> Matches | None:
-        """Match the images at two positions by their keypoints."""
+        """Match the images at two positions by their keypoints; return ``None`` if they do not match."""
         first, second = pair.tolist()
         found = match_images(self.keypoints(first), self.keypoints(second))
         return None if found is None else build_match(first, second, *found)
 
 
 def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the row pairs (p, 2) to compare, first below second, sorted: nearest neighbors, within clusters if any."""
+    """Return the sorted pairs (p, 2) of rows i < j to compare: nearest neighbors, within clusters if requested."""
     groups = [np.arange(len(features))]
     if config.num_clusters is not None:
         if config.num_clusters > len(features):
@@ -239,7 +239,7 @@ def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -
 
 
 def keep_best_partners(found: Matches, partners: int) -> Matches:
-    """Keep the partners with the most inliers for each image, with every match in both directions."""
+    """For each image, keep the partners with the most inliers; every match counts in both directions."""
     both = join_matches([found, found.reversed()])
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
     _, starts, groups = np.unique(both.pairs[order, 0], return_index=True, return_inverse=True)
@@ -264,7 +264,7 @@ def _table(values: dict[str, object]) -> Table:
 
 
 def write_match_sheet(path: Path, matches: Matches, images: StoredPhotos) -> None:
-    """Draw up to 12 matches on a contact sheet, from the most inliers to the fewest.
+    """Draw up to 12 matches on a contact sheet, evenly spaced from the most inliers to the fewest.
 
     Raises:
         ResourceError: the file cannot be written.

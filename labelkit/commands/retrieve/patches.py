@@ -74,7 +74,7 @@ class PatchHit:
 
 
 def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
-    """Find the patches of a store most similar to one patch of an image file or of a stored image.
+    """Find the patches in a store that are most similar to one patch of an image file or of a stored image.
 
     Patches of the query image itself are left out unless they are requested.
 
@@ -108,7 +108,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
 def find_nearest_patches(
     store: EmbeddingStore, patches: PatchSet, feature: NDArray[np.float32], k: int, chosen: NDArray[np.bool_]
 ) -> list[PatchHit]:
-    """Find the k patches of the chosen rows nearest to a feature (d,), by exact search block by block."""
+    """Find the k patches of the chosen rows that are nearest to a feature (d,), using exact search in blocks."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
     scores, found = find_nearest_in_blocks(feature, parts, k, metric)
@@ -128,7 +128,7 @@ def find_nearest_in_blocks(
     k: int,
     metric: Metric = "cosine",
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Find the rows nearest to one query (d,) in blocks of rows, holding one block in memory.
+    """Find the rows nearest to one query (d,) in a sequence of blocks, with only one block in memory at a time.
 
     Args:
         query: query vector; finite, and not zero where directions are compared.
@@ -200,7 +200,7 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
 
 
 def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Return the row and column of the patch that ``--patch`` or ``--pixel`` names.
+    """Return the row and column of the patch that ``--patch`` or ``--pixel`` specifies.
 
     Raises:
         ConfigError: it is outside of the grid, or of the part of the image that the network sees.

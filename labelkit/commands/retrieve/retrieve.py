@@ -361,7 +361,7 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
 
 
 def choose_similarity_device(device: str) -> str | None:
-    """Return the torch device that computes similarities; ``None`` for the CPU, which needs no torch.
+    """Return the torch device on which to compute similarities; ``None`` for the CPU, where torch is not needed.
 
     Raises:
         ResourceError: no such device.

@@ -55,7 +55,7 @@ _EXTRA = 50
 
 
 class PartwiseSearch:
-    """Exact search in rows of a store part by part, in one or several processes; the nearest rows are merged.
+    """Exact search in rows of a store, done part by part in one or several processes, with the results merged.
 
     Args:
         rows: (g, d) rows of a store.
@@ -67,7 +67,7 @@ class PartwiseSearch:
         self.metric, self._rows, self._config = metric, rows, config
 
     def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Find the k nearest rows of each query, as ``ExactSearch`` does, (q, k) scores and rows."""
+        """Return the scores and row numbers (q, k) of each query's k nearest rows, as ``ExactSearch`` does."""
         call = partial(_nearest_of, queries, k, self.metric)
         scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         start = 0
@@ -146,7 +146,7 @@ def choose_index(
 def load_or_build_index(
     store: EmbeddingStore, gallery: StoredRows, found: CachedIndex, metric: Metric
 ) -> tuple[ApproximateSearch, CachedIndex]:
-    """Load the index of a gallery from the cache, or build it, measure it and cache it.
+    """Load the index of a gallery from the cache; if it is missing or damaged, build, measure and cache it.
 
     Args:
         store: store of the rows.
@@ -231,7 +231,7 @@ def find(
 
 
 def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
-    """Measure speed and recall of an index against exact search on random gallery rows, each excluding itself."""
+    """Measure an index's speed and recall against exact search on random gallery rows, each excluding itself."""
     n = len(gallery)
     k = min(_SAMPLE_K, n - 1)
     rows = np.sort(keyed_generator(0, "index recall").permutation(n)[:_SAMPLE_ROWS])

@@ -52,7 +52,7 @@ class IndexQuality:
 
 @dataclass(frozen=True)
 class CachedIndex:
-    """Index of the rows of a store, in the cache or to be built.
+    """Index of the rows of a store, either cached or yet to be built.
 
     Attributes:
         kind: kind of index.
@@ -72,7 +72,7 @@ class CachedIndex:
         return self.path.stat().st_size if self.path.exists() else 0
 
     def to_json(self) -> dict[str, object]:
-        """Return the description of an index that is ready, as JSON."""
+        """Return the description of a ready-to-use index as JSON."""
         return {
             "kind": self.kind,
             "path": self.path if self.path.exists() else None,
@@ -83,7 +83,7 @@ class CachedIndex:
 
 
 def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metric) -> CachedIndex:
-    """Find the index of the rows of a gallery (g, d) in the cache, and delete a damaged one with a warning."""
+    """Look up the index of the rows of a gallery (g, d) in the cache; if it is damaged, delete it and warn."""
     digest = hashlib.sha256(canonical_json([_FORMAT, _FORMAT_VERSION, index_format(), kind, metric]).encode())
     for _, part in iterate_blocks(gallery):
         digest.update(np.ascontiguousarray(part).data)
@@ -103,7 +103,7 @@ def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metr
 
 
 def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> None:
-    """Write an index to the cache completely or not at all, replacing that of an earlier version of the store.
+    """Cache an index completely or not at all, replacing any index of an earlier version of the store.
 
     Show a warning if it cannot be written.
     """
@@ -129,7 +129,7 @@ def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> 
 
 
 def discard(path: Path) -> None:
-    """Delete an index file and its record, if the system allows it."""
+    """Delete an index file and its record, ignoring file-system errors."""
     with contextlib.suppress(OSError):
         path.unlink()
         path.with_suffix(".json").unlink()

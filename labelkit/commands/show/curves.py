@@ -19,7 +19,7 @@ _MAX_PANELS = 48
 
 
 def show_curves(config: ShowCurvesConfig) -> SimpleResult:
-    """Plot the logged metrics of one or several runs, one set of axes per metric.
+    """Plot the logged metrics of one or several runs, with one set of axes per metric.
 
     Raises:
         CheckpointError: a folder is not a run, or its log is missing, empty or damaged.

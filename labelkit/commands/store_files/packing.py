@@ -30,7 +30,7 @@ from labelkit.store.writer import Contents, Stream, install_store
 
 
 def pack_results(config: PackConfig) -> SimpleResult:
-    """Write a store and all its results as one file, or as a file with shards.
+    """Write a store and all its results to a single file, or to a file with shards.
 
     Raises:
         OutputExistsError: the output exists.

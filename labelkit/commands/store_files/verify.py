@@ -170,7 +170,7 @@ def _images_fault(images: dict[str, Any]) -> DatasetError:
 
 @dataclass
 class Verified:
-    """Verified file or folder with the faults that were found.
+    """Outcome of verifying a file or folder, with all faults found.
 
     Attributes:
         kind: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
@@ -188,7 +188,7 @@ class Verified:
 
     @contextmanager
     def collect_faults(self) -> Iterator[None]:
-        """Add the error that ends the block to the faults."""
+        """Context manager that catches an error raised in its block and adds it to the faults."""
         try:
             yield
         except LabelkitError as error:
@@ -234,7 +234,7 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
 
 
 def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Verify a set of patches: ``SET.json``, its files, and whether they belong to the store next to it.
+    """Verify a set of patches: ``SET.json``, its files, and that they belong to the store next to it.
 
     Raises:
         ResourceError: the store cannot be read.

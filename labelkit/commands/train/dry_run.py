@@ -91,7 +91,7 @@ _TOO_LONG_STEP, _PASSES = 20.0, 4
 
 
 def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
-    """Build a training, time a few steps on real batches, and report the plan, without writing anything."""
+    """Set up a training run, time a few steps on real batches, and report the plan without writing anything."""
     runtime = open_runtime(config)
     before = runtime.peak_memory()
     setup = prepare_training(method_name, config, runtime, fresh=True)

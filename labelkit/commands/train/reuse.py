@@ -38,7 +38,7 @@ _FEW = 8
 
 @dataclass(frozen=True)
 class FrozenFeatureCache:
-    """Cache of frozen features that a run trains from: which views of which images, and what makes them.
+    """Cache of the frozen features that a run trains on: which views of which images, and how they are computed.
 
     Attributes:
         method: the method, with the weights that training starts from.
@@ -63,7 +63,7 @@ class FrozenFeatureCache:
     plan: CachedViewPlan
 
     def seconds(self) -> float:
-        """Estimate the seconds that all views of all images take, from those of one image."""
+        """Estimate the time in seconds for all views of all images by timing those of one image."""
         rows = self.plan.rows[:1]
         self.values(rows)  # warm-up
         started = time.perf_counter()
@@ -72,7 +72,7 @@ class FrozenFeatureCache:
         return (time.perf_counter() - started) * len(self.plan.rows) / self.runtime.world_size
 
     def values(self, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Compute the frozen features of some images: for each kind of view (m, v, ...), then its geometry."""
+        """Compute the frozen features (m, v, ...) of the given images for each kind of view, then their geometry."""
         found = list(self._values(rows))
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
@@ -111,7 +111,7 @@ class FrozenFeatureCache:
         return CachedViewBank(self.bank, self.plan.rows, kept.open_all(), self.kinds, self.followers)
 
     def build_timing_bank(self) -> CachedViewBank:
-        """Return a bank that repeats the frozen features of a few images for all, to time steps without writing.
+        """Return a bank that reuses the frozen features of a few images for all, to time steps without writing.
 
         If images are clustered, copies with rotated values give about twice as many different images as clusters.
         """

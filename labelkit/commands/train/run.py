@@ -75,7 +75,7 @@ OWN_CODE = "own_method"
 
 
 def train_method(config: RunConfig) -> SimpleResult:
-    """Train the method of the given options, and return a summary of the run.
+    """Train the method specified by the given options, and return a summary of the run.
 
     Returns:
         The run folder, the metrics of the last epoch and the last checkpoint.

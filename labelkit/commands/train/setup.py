@@ -31,7 +31,7 @@ from labelkit.training.trainer import Trainer
 
 
 def open_runtime(config: RunConfig) -> Runtime:
-    """Set up device, precision and threads for a training."""
+    """Set up the device, precision and threads for a training run."""
     return Runtime(
         device=config.device, precision=config.precision, threads=config.threads, deterministic=config.deterministic
     )
@@ -45,7 +45,7 @@ def run_folder(config: RunConfig) -> Path:
 
 
 def dataset_label(dataset: str) -> str:
-    """Return a short name of a data set: its registered name, or the name of its folder or file."""
+    """Return a short name for a data set: its registered name, or the name of its folder or file."""
     return Path(dataset).stem or Path(dataset).resolve().stem
 
 
@@ -60,7 +60,7 @@ class RunSetup:
 
 
 def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> RunSetup:
-    """Prepare a training: list the data, build the network, and decode the images that fit into memory.
+    """Prepare a training run: list the data, build the network, and decode the images that fit into memory.
 
     Args:
         method_name: name in the table of methods.
@@ -130,7 +130,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
 
 
 def make_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
-    """Build the trainer of a run; without a run folder, it writes nothing."""
+    """Build the trainer for a run; without a run folder, the trainer writes nothing."""
     prepared, method = setup.prepared, setup.method
     known = MonitorInputs(setup.bank.rows, prepared.dataset.labels, prepared.dataset.sample_ids, setup.held_out)
     return Trainer(

@@ -18,7 +18,7 @@ from labelkit.store.commit import commit_bytes
 
 
 def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
-    """Shorten a line that is too wide by cutting its middle, keeping the start (a rank) and the end (a file name).
+    """Shorten a line that is too wide by cutting out its middle; its start (a rank) and end (a file name) remain.
 
     Args:
         line: any text; unprintable characters become ``?``.
@@ -93,7 +93,7 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
 
 
 def draw_box(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
-    """Draw a box around a part of an image (h, w, c), enlarging small images; return the image in color.
+    """Return a color copy of an image (h, w, c), enlarged if small, with a box drawn around a part of it.
 
     Args:
         pixels: the image.
@@ -122,7 +122,7 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def write_png(path: Path, picture: Image.Image) -> None:
-    """Write an image as PNG marked as made by labelkit; equal images give equal bytes.
+    """Write an image as a PNG that is marked as made by labelkit; identical images produce identical files.
 
     Raises:
         ResourceError: it cannot be written.

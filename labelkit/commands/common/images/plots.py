@@ -98,7 +98,7 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
 
 
 def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Paint a heat map over an image, from blue to yellow; return the painted image, (h, w, 3) uint8.
+    """Blend an image with a blue-to-yellow heat map, and return the result as (h, w, 3) uint8.
 
     Args:
         pixels: (h, w, c) uint8, shown in gray.
@@ -114,7 +114,7 @@ def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tup
 
 
 def write_figure(path: Path, figure: Figure) -> Path:
-    """Write a matplotlib figure as PNG; equal figures give equal bytes.
+    """Write a matplotlib figure as a PNG; identical figures produce identical files.
 
     Raises:
         ResourceError: it cannot be written.

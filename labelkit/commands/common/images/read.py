@@ -28,7 +28,7 @@ Found = TypeVar("Found")
 
 
 def run_in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: str) -> Iterator[Found]:
-    """Apply a function to items in threads, with progress under the name ``what``; yield its results in order."""
+    """Apply a function to items in threads, and yield the results in order; the progress bar is labeled ``what``."""
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool, current_progress().task(what, total=len(items)) as task:
         for start in range(0, len(items), _TOGETHER):
             for found in pool.map(work, items[start : start + _TOGETHER]):
@@ -37,7 +37,7 @@ def run_in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: s
 
 
 def open_single_image(path: Path) -> ImageDataset:
-    """Open an image file as a data set of one image without a label.
+    """Open an image file as a data set that consists of this one image, without a label.
 
     Raises:
         DatasetError: the file does not exist or is not an image.
@@ -53,7 +53,7 @@ def open_single_image(path: Path) -> ImageDataset:
 
 
 def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
-    """Open the data set that the images of a store come from, to find its images by name.
+    """Open the data set that the images of a store come from, so that images can be looked up by name.
 
     Args:
         store: the store.
@@ -95,7 +95,7 @@ def find_image_folder(store: EmbeddingStore) -> Path | None:
 def read_embedded_image(
     images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], least_side: int
 ) -> NDArray[np.uint8] | str:
-    """Read an image that a store was made from; return the reason if it is missing, changed or unreadable.
+    """Read an image that a store was made from; if it is missing, changed or unreadable, return the reason instead.
 
     Args:
         images: the images.
@@ -124,6 +124,6 @@ def read_image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | Non
 
 
 def make_pixel_reader(images: ImageDataset) -> Callable[[str], NDArray[np.uint8] | None]:
-    """Return a function from a sample id to pixels (h, w, c) uint8; ``None`` if the image is gone or unreadable."""
+    """Return a function from a sample id to pixels (h, w, c) uint8, or to ``None`` if the image cannot be read."""
     position = {sample_id: row for row, sample_id in enumerate(images.sample_ids)}
     return lambda name: read_image_pixels(images, position[name]) if name in position else None
