@@ -54,7 +54,7 @@ MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
-    """Training method CoTAP: dense representation learning without labels; scenes are used in patch terms only."""
+    """CoTAP training method: dense representation learning without labels; scene images enter only the patch terms."""
 
     never_decayed = "filter.prototypes"
     equal_buffers = ("neighbors",)
@@ -103,7 +103,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         self._table: NDArray[np.int32] | None = None
 
     def attach(self, inputs: RunInputs) -> None:
-        """Store the identity that a neighbor file must have, and whether it may be written."""
+        """Store the dataset digest that a neighbor file must match, and whether files may be written."""
         self._dataset_digest, self._writes = inputs.digest(), inputs.writes
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -189,7 +189,7 @@ def find_neighbors(
     path: Path | None = None,
     writes: bool = True,
 ) -> Tensor:
-    """Return the nearest neighbors of images, read from a file if it exists, or computed and saved in it.
+    """Return the nearest neighbors of each image, read from a file if it exists, else computed and saved to it.
 
     Args:
         state: embeds images and communicates with the other processes.

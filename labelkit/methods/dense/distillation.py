@@ -145,7 +145,7 @@ class MultiViewDistillationLoss(nn.Module):
 
 
 class MaskedPatchLoss(nn.Module):
-    r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the visible ones.
+    r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the same, unmasked ones.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
 
@@ -278,13 +278,13 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     @torch.no_grad()
     def image_targets(self, class_tokens: Tensor) -> Tensor:
-        """Compute the target's assignments (n, k) of its class tokens (n, d), and collect its outputs."""
+        """Compute the target's assignments (n, k) for its class tokens (n, d), and collect its outputs."""
         outputs = self.target.outputs(class_tokens)
         self.center("image").collect(outputs)
         return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
 
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return the collapse diagnostics at a logged step, warning once of a collapse."""
+        """Return the collapse diagnostics if the step is logged, and warn once if a collapse is found."""
         state = self._state
         if not state.log_now:
             return {}
@@ -300,7 +300,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         return "both backbones and projectors; last layers start from scratch" if projector else "both backbones"
 
     def on_backbone_loaded(self) -> None:
-        """Load the head stored with the backbone, or make both networks equal if there is no pair."""
+        """Load the heads of a full checkpoint file, or copy the student to the target if there is no file."""
         source = self.config.init_from
         self._notes = self._start_from(source if source is not None and source.is_file() else None)
 

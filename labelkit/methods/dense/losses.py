@@ -99,7 +99,7 @@ def batch_assignments(
 
 
 def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the similarities of all patches of one image to all of another, (cosine + 1) / 2 (Eq. 2).
+    """Compute the similarity (cosine + 1) / 2 of every patch of one image to every patch of another (Eq. 2).
 
     Args:
         first: (b, n, d) float unit vectors.

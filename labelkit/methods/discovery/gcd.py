@@ -74,7 +74,7 @@ class ContrastiveNetwork(PairedNetwork):
 
 
 class GCD(Method[GCDConfig]):
-    """Training method GCD: contrastive learning on labeled and unlabeled images, without a classifier."""
+    """GCD training method: contrastive learning on labeled and unlabeled images, without a classifier."""
 
     runs_whole_backbone = False
     network: ContrastiveNetwork
@@ -93,7 +93,7 @@ class GCD(Method[GCDConfig]):
         self.label_contrast = SupConLoss(config.supervised_temperature)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of two views of one transform, with half of each batch labeled in expectation."""
+        """Return the single phase, with two views from one transform and half of each batch labeled in expectation."""
         size, domain = self.network.input_spec.size, self.config.augmentation
         of_rows = row_views(self.config, self.data)
         view = of_rows[1] if of_rows else simgcd_view(size, domain, chiral=self.data.chiral)
@@ -114,7 +114,7 @@ class GCD(Method[GCDConfig]):
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Enable caching of the outputs of the blocks before the first trained one."""
+        """Enable caching of outputs from the blocks before the first trained one."""
         return self.network.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

@@ -133,7 +133,7 @@ class FairnessLoss(nn.Module):
     """
 
     def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
-        """Return the loss, a sum over classes."""
+        """Return the loss, summed over classes."""
         places = kept.nonzero().squeeze(1)  # the only time that a GPU is waited for
         if not len(places):
             return promote(logits).sum() * 0
@@ -234,7 +234,7 @@ class FreeMatchObjective(StudentObjective):
 
 
 class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
-    """Training method FreeMatch: pseudo-labels above adaptive thresholds; needs at least one label per class."""
+    """FreeMatch training method: pseudo-labels selected by adaptive thresholds; needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise

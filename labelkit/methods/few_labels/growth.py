@@ -53,7 +53,7 @@ class GrowthRules:
         return max(0, wanted)
 
     def sizes(self, num_given: int, num_images: int) -> list[int]:
-        """Return the number of labels after each discovery of a generation, assuming full discoveries."""
+        """Return the number of labels after each discovery of a generation, assuming each finds its full number."""
         found, labels = [], num_given
         while count := self.next_count(labels, num_given, num_images - labels):
             labels += count
@@ -92,7 +92,7 @@ class LabelGrowth(nn.Module):
         self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
 
     def labels(self, iteration: int | None = None) -> NDArray[np.int64]:
-        """Return the (n,) int64 labels, original and discovered in this generation, with -1 for none.
+        """Return the int64 labels (n,), original and discovered in this generation, with -1 where there is none.
 
         Args:
             iteration: last discovery to include; default: the latest one.
