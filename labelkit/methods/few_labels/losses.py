@@ -35,7 +35,7 @@ class SquaredConsistency(nn.Module):
     """
 
     def forward(self, student_logits: Tensor, target_logits: Tensor) -> Tensor:
-        """Return the mean squared difference between the two softmax outputs of each sample, (b,)."""
+        """Return, for each sample, the mean squared difference (b,) between the softmax outputs of both networks."""
         check_pair(student_logits, target_logits)
         with without_autocast(student_logits):
             prediction = F.softmax(promote(student_logits), dim=1)

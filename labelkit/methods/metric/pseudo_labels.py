@@ -126,7 +126,7 @@ class PseudoLabels(nn.Module):
 
 
 def compute_moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
-    """Return the fraction of images that left the majority of their old cluster, however clusters are numbered.
+    """Return the fraction of images not in the majority of their old cluster, regardless of cluster numbering.
 
     Args:
         before: (m,) int64 old cluster of each image, -1 = none.
@@ -169,7 +169,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def remember(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Replace the oldest entries by a batch and return the content of the memory.
+        """Replace the oldest entries with a batch and return the memory's contents.
 
         Args:
             embeddings: (b, d) of the whole batch, over all processes; b at most q.
