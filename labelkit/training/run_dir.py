@@ -102,7 +102,7 @@ class RunDir:
             raise resource_error(error, str(self.path)) from error
 
     def begin(self, method: str, options: Mapping[str, Any]) -> None:
-        """Start a new run by removing files of an overwritten one and writing the options."""
+        """Start a new run: remove the files of an overwritten run and write the options."""
         if self.writes:
             try:
                 self._clear()
@@ -118,7 +118,7 @@ class RunDir:
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
     def discard_unless_trained(self) -> None:
-        """Remove the files of this process, and an empty folder, unless training has begun."""
+        """Remove the files that this process wrote, and the folder if it is then empty, unless training has begun."""
         if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return
         if self._begun:

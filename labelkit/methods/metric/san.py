@@ -208,14 +208,14 @@ class SAN(MetricMethod[SANConfig]):
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
 
     def reuse_frozen(self) -> ReusablePart:
-        """Enable caching of the outputs of the frozen stages, which the EMA network shares."""
+        """Enable caching of the frozen stages' outputs, which the EMA network shares."""
         if self.slow is not None:
             slow: Any = self.slow.module
             slow.backbone.reuse_frozen()
         return super().reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield groups with separate learning rates; the predictor has no weight decay, which would freeze it."""
+        """Yield groups with separate learning rates; the predictor has no weight decay, since that would freeze it."""
         config = self.config
         yield from super().parameter_groups()
         if self.network.assembly is not None:

@@ -33,7 +33,7 @@ _CHUNK = 4096
 
 
 def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
-    """Return warnings about a label optimization by subject, for the requested marginal error."""
+    """Return warnings about a label optimization, keyed by subject; ``tolerance`` is the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:
         found["dead"] = f"head {head} gives all images the same logits, so its labels are arbitrary"
@@ -128,15 +128,15 @@ class SelfLabels(nn.Module):
             self._buffers.update(kept)
 
     def potentials(self, head: int) -> Tensor:
-        """Return the log cluster weights of a head's last solve, (k,) float64 with maximum 0."""
+        """Return the log cluster weights (k,) float64 from a head's last solve, with maximum 0."""
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
-        """Return the target cluster shares of a head, (k,) float64, which its first solve reorders."""
+        """Return a head's target cluster shares (k,) float64, which its first solve reorders."""
         return self.get_buffer(f"prior_{head}")
 
     def start(self, rows: NDArray[np.int64], seed: int) -> None:
-        """Assign random labels to the readable rows, equally many per cluster of a head (one more or less)."""
+        """Assign random labels to the readable rows so that the cluster sizes of each head differ by at most one."""
         for head, k in enumerate(self.num_clusters):
             order = keyed_generator(seed, f"initial labels {head}").permutation(len(rows))
             self.pseudo_labels[head, torch.from_numpy(rows)] = torch.from_numpy((order % k).astype(np.int32))
