@@ -103,7 +103,7 @@ class Runtime:
         self._accelerator.wait_for_everyone()
 
     def broadcast_text(self, text: str) -> str:
-        """Return the main process's text on every process."""
+        """Share the main process's text with every process and return it."""
         if self.world_size == 1:
             return text
         shared = [text]
@@ -193,7 +193,7 @@ class Runtime:
                 torch.distributed.broadcast(value, src=0)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a context in which the network computes in the chosen precision."""
+        """Return a context manager under which the network computes in the chosen precision."""
         context: AbstractContextManager[Any] = self._accelerator.autocast()
         return context
 

@@ -94,7 +94,7 @@ class Guard:
             self.good_step = step
 
     def check_cluster_use(self, used: float, step: int) -> None:
-        """Check the number of clusters in use among images that a monitor assigned to clusters.
+        """Check how many clusters are in use among the images that a monitor assigned to clusters.
 
         Raises:
             DivergenceError: only one cluster has been in use for too long.

@@ -44,7 +44,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A number of epochs that share the same views, samples, labels and order.
+    """Part of the training whose epochs share the same views, samples, labels and order.
 
     Attributes:
         epochs: length, >= 1.
@@ -341,10 +341,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Run before the first step of a new run, but not of a resumed one."""
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Run before the first step of a phase, but not if a run is resumed inside it."""
+        """Run before the first step of a phase, but not when a run is resumed inside it."""
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Run before the first step of an epoch, also if the run is resumed inside it."""
+        """Run before the first step of an epoch, even when a run is resumed inside it."""
 
     def on_step_start(self, state: TrainState) -> None:
         """Store the state of the run before a step."""
@@ -386,7 +386,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return JSON values beyond parameters and buffers that a resumed run needs."""
+        """Return JSON values, besides parameters and buffers, that a resumed run needs."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
@@ -403,6 +403,6 @@ def trainable_names(method: nn.Module) -> list[str]:
 
 
 def count_parameters(method: nn.Module) -> tuple[int, int]:
-    """Return the numbers of all and of trainable parameters."""
+    """Return the number of all parameters and the number of trainable ones."""
     sizes = [(p.numel(), p.requires_grad) for p in method.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trainable in sizes if trainable)

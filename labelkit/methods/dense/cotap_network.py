@@ -96,7 +96,7 @@ class ObjectAwareFilter(nn.Module):
         return self.keys(scaled), self.values(scaled).mean(dim=(1, 2))
 
     def scores(self, patches: Tensor, keys: Tensor) -> Tensor:
-        """Compute the attention scores (b, h, w, a, m) of a map (b, h, w, f) before scaling and softmax."""
+        """Compute the attention scores (b, h, w, a, m) of a feature map (b, h, w, f), before scaling and softmax."""
         queries = self.queries(patches).permute(0, 3, 1, 2)  # heads one after the other
         m, width = len(keys), keys.shape[-1] // self.num_heads
         kernels = keys.reshape(m, self.kernel, self.kernel, self.num_heads, width).permute(3, 0, 4, 1, 2)

@@ -123,7 +123,7 @@ class DistillationNetwork(TokenNetwork):
         return outputs
 
     def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
-        """Initialize projector, last layer and mask token from a full checkpoint.
+        """Initialize the projector, last layer and mask token from a full checkpoint.
 
         Args:
             state: tensors of one network of the checkpoint by name; a separate head for patches is ignored.

@@ -85,7 +85,7 @@ class TokenNetwork(BackboneNetwork):
         return tokens.image, tokens.patches
 
     def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Initialize the projector from another one, padding a narrower first layer with zeros.
+        """Initialize the projector from another projector, padding a narrower first layer with zeros.
 
         Args:
             layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.

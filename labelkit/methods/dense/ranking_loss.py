@@ -123,7 +123,7 @@ _MAX_IN_BLOCK = 24
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Partition of a sequence into ``2**levels`` blocks of ``size`` items, with the last ones padded."""
+    """Partition of a sequence into ``2**levels`` blocks of ``size`` items; the last blocks may be padded."""
 
     levels: int
     size: int
@@ -272,7 +272,7 @@ behind, 0 where no item with a lower target comes near. All are float64."""
 
 
 def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True) -> Terms:
-    r"""Compute the ranking loss of :func:`cotap_loss` in O(n log n) time and O(n) memory, ties included.
+    r"""Compute the ranking loss of :func:`cotap_loss`, including ties, in O(n log n) time and O(n) memory.
 
     Args:
         scores: (b, n) float, p; any range.
@@ -444,7 +444,7 @@ def _before(values: Tensor, ends: Tensor) -> Tensor:
 def ranking_terms_by_pairs(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
 ) -> Terms:
-    """Compute the result of :func:`ranking_terms` by the O(n^2) double sum, which is faster for few items."""
+    """Compute the result of :func:`ranking_terms` as an O(n^2) double sum, which is faster for few items."""
     n = scores.shape[1]
     p, gamma = scores.double(), weights.double()
     difference = p[:, :, None] - p[:, None, :]

@@ -35,7 +35,7 @@ COLLAPSED_ENTROPY = 0.1
 
 
 class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
-    """Base of methods that train a student against its own EMA target.
+    """Base class of methods that train a student against its own EMA target.
 
     Args:
         config: the options.
@@ -126,7 +126,7 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
         return self.target if self.config.branch == "target" else self.network
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield parameter groups of backbone and head, with and without weight decay."""
+        """Yield parameter groups for backbone and head, each with and without weight decay."""
         groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             if parameter.requires_grad:

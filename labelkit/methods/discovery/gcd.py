@@ -64,7 +64,7 @@ class ContrastiveNetwork(PairedNetwork):
             self.directions = CosineClassifier(bottleneck_dim, head_dim)
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
-        """Map the ``first`` and ``second`` views (b, c, h, w) of images to projections (2b, head_dim), in this order.
+        """Map ``first`` and ``second`` views (b, c, h, w) to projections (2b, head_dim), all first views first.
 
         After ``reuse_frozen``, cached outputs take the place of the views.
         """
@@ -109,7 +109,7 @@ class GCD(Method[GCDConfig]):
         return StepOutput(loss, {"rep_u": rep_u.detach(), "rep_s": rep_s.detach()})
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all trainable parameters with weight decay, as in the released code."""
+        """Yield one group of all trainable parameters, with weight decay, as in the released code."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
@@ -129,5 +129,5 @@ class GCD(Method[GCDConfig]):
         )
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center without augmentation."""
+        """Return the evaluation view: the image center, without augmentation."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -77,7 +77,7 @@ class PairedNetwork(BackboneNetwork):
         return self._kept
 
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
-        """Map the ``first`` and ``second`` views (b, c, h, w) of images to features (2b, d), in this order.
+        """Map ``first`` and ``second`` views (b, c, h, w) to features (2b, d), all first views first.
 
         After ``reuse_frozen``, cached outputs take the place of the views.
 

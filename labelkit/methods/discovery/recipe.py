@@ -81,7 +81,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
 
 
 def paired_options(config: ContrastiveTrainConfig, data: DataInfo) -> PairedOptions:
-    """Collect the keyword arguments of a `PairedNetwork` from the options and facts about the training set."""
+    """Collect the keyword arguments for `PairedNetwork` from the options and facts about the training set."""
     return {
         "grad_from_block": config.grad_from_block,
         "train_stem": config.train_stem,
@@ -162,5 +162,5 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
         ]
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center without augmentation."""
+        """Return the evaluation view: the image center, without augmentation."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -55,7 +55,7 @@ ComposeAt = Literal["last-stage", "pool"]
 
 
 class DiscriminationLoss(nn.Module):
-    r"""Mean ratio of the squared distances :math:`d_0 \le d_1` of features to their two nearest centroids.
+    r"""Mean ratio of the squared distances :math:`d_0 \le d_1` from features to their two nearest centroids.
 
     .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
 
@@ -116,7 +116,7 @@ class Composition(nn.Module):
 
     @torch.no_grad()
     def initialize_composition(self, network: StudentNetwork) -> None:
-        """Initialize the converters to average their inputs, and the last layers from ``network``."""
+        """Initialize the converters so that they average their inputs, and copy the last layers from ``network``."""
         for converter in self.converters:
             assert isinstance(converter, nn.Linear | nn.Conv2d)
             identity = torch.eye(converter.weight.shape[0]) / 3
@@ -186,7 +186,7 @@ class ComposedNetwork(InferenceNetwork):
 
     @torch.no_grad()
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Compute the logits of the averaged network alone from its output at the joined layer."""
+        """Compute the averaged network's own logits from its output at the joined layer."""
         features = inputs[2] if self.at == "pool" else _staged(self.averaged).post(inputs[2])
         logits: Tensor = self.averaged.classify(features)
         return logits
@@ -249,7 +249,7 @@ class MasterTraining:
         self._centroids: Tensor | None = None
 
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
-        """Compose the master from the student's versions and train it.
+        """Compose the master from versions of the student and train it.
 
         Args:
             student: student after the block, with running statistics for evaluation.

@@ -75,7 +75,7 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Label ``count`` unlabeled rows that are near the classes and yet ambiguous.
+    """Label ``count`` unlabeled rows that are near the classes yet ambiguous.
 
     Args:
         features: (n, d) numbers.
@@ -107,7 +107,7 @@ def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
 def soft_labels(
     rows: NDArray[Any], asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
 ) -> NDArray[np.float64]:
-    """Compute soft labels of rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
+    """Compute soft labels for rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
 
     Args:
         rows: (n, d).

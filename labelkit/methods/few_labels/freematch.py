@@ -94,7 +94,7 @@ class AdaptiveThreshold(nn.Module):
 
 
 class PseudoLabelLoss(nn.Module):
-    r"""Cross-entropy of strong views against pseudo-labels from weak views, over the kept images.
+    r"""Cross-entropy between predictions for strong views and pseudo-labels from weak views, for kept images only.
 
     .. math:: L = -\frac1b \sum_{i \in A} \log \text{softmax}(s_i)_{\hat y_i}
 
@@ -157,7 +157,7 @@ def _normalized(shares: Tensor, by: Tensor) -> Tensor:
 
 
 class FreeMatchObjective(StudentObjective):
-    r"""FreeMatch's training loss: cross-entropy of labels and confident pseudo-labels, and a fairness term.
+    r"""FreeMatch's training loss: cross-entropy with labels and confident pseudo-labels, plus a fairness term.
 
     .. math:: J = J_X + J_U + \lambda_f J_F
 

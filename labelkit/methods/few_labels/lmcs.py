@@ -250,5 +250,5 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of held-out accuracy and discovered labels."""
+        """Return the monitor that tracks held-out accuracy and discovered labels."""
         return GrowthMonitor(self.growth, self.data, inputs)

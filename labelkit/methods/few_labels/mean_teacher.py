@@ -39,7 +39,7 @@ HEAD_WEIGHT: Final = 0.01
 
 
 class MeanTeacherObjective(StudentObjective):
-    r"""Mean Teacher's training loss: cross-entropy of labels and consistency with the teacher's predictions.
+    r"""Mean Teacher's training loss: cross-entropy with labels and consistency with the teacher's predictions.
 
     .. math:: J = J_C + \lambda(t) (J_T + J_M) + \lambda_h J_h
 

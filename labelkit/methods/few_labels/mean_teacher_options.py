@@ -52,7 +52,7 @@ class MeanTeacherRecipeOptions(PixelOptions):
 
 
 class MeanTeacherOptions(TwoStreamOptions):
-    """Options for Mean Teacher's loss and its teacher's EMA decay."""
+    """Options for Mean Teacher's loss and the EMA decay of the teacher."""
 
     constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01, "whitening": "none"}
 

@@ -325,5 +325,5 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     @property
     def steps_of_master(self) -> int:
-        """Return the number of updates that train a master."""
+        """Return the number of updates used to train a master."""
         return self.master_steps or max(1, self.block_steps // 10)

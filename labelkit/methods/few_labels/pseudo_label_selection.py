@@ -34,7 +34,7 @@ _DECIMALS = 9
 
 
 def check_features(array: ArrayLike) -> NDArray[Any]:
-    """Return features (n, d) as an array.
+    """Check features (n, d) and return them as an array.
 
     Raises:
         ValueError: the shape or type is wrong, or a value is not finite.
@@ -276,7 +276,7 @@ def _joined(found: list[D], warnings: tuple[str, ...]) -> D:
 
 
 def quotas(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Split ``count`` among classes in proportion to ``sizes``, by largest remainder.
+    """Split ``count`` among classes in proportion to ``sizes``, using the largest-remainder method.
 
     Ties go to the lowest class. Computed in integers, so that equal shares are equal.
     """

@@ -163,7 +163,7 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
 
 
 def student_eval_view(size: int) -> ViewSpec:
-    """Return the view of the whole image without augmentation, since few-label sets have small images."""
+    """Return the evaluation view: the whole image without augmentation, since few-label sets have small images."""
     return test_view(size, "digits")
 
 
@@ -229,7 +229,7 @@ def teacher_decay(
 
 @dataclass(frozen=True, slots=True)
 class StudentNetworks:
-    """Student, teacher and master of a training step, all in training mode.
+    """Student, teacher and master used in a training step, all in training mode.
 
     Attributes:
         student: the network that is trained.
@@ -349,11 +349,11 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return {"student": self.network, "teacher": self.chain.teacher}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of classification accuracy on held-out images."""
+        """Return the monitor that tracks classification accuracy on held-out images."""
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image without augmentation."""
+        """Return the evaluation view, without augmentation."""
         return student_eval_view(self.network.input_spec.size)
 
 

@@ -246,5 +246,5 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self._planned, _, self._exhausted = state["moment"][:3]
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of held-out accuracy and discovered labels."""
+        """Return the monitor that tracks held-out accuracy and discovered labels."""
         return GrowthMonitor(self.growth, self.data, inputs)

@@ -20,7 +20,7 @@ from labelkit.training.method import Phase, StepOutput
 
 
 class Supervised(EMAStudentMethod[SupervisedConfig]):
-    """Supervised baseline trained on the labeled images only, with at least one label per class."""
+    """Supervised baseline trained only on the labeled images; needs at least one label per class."""
 
     def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:
         super().__init__(config, data)

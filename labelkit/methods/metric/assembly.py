@@ -46,7 +46,7 @@ class Assembly:
 
 
 def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
-    """Normalize rows and columns alternately, in log space and with gradients, until both nearly sum to 1.
+    """Normalize rows and columns alternately, differentiably and in log space, until all sums are close to 1.
 
     Args:
         logits: (..., n, n) float.
@@ -169,7 +169,7 @@ NEIGHBORS = tuple((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0
 
 
 def assembly_entropy(log_weights: Tensor) -> Tensor:
-    r"""Compute the entropy of the normalized rows and columns of assembly weights in bits (Eq. 5.5).
+    r"""Compute the entropy, in bits, of the normalized rows and columns of assembly weights (Eq. 5.5).
 
     .. math:: E = -\sum_{uv} \hat w^c_{uv} \log_2 \hat w^c_{uv} - \sum_{uv} \hat w^r_{uv} \log_2 \hat w^r_{uv}
 
@@ -260,7 +260,7 @@ def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tens
 
 
 def compute_term_weight(config: SANConfig, done: float) -> float:
-    """Return the weight in [0, 1] of the assembly terms after a fraction ``done`` of the training."""
+    """Return the weight, in [0, 1], of the assembly terms once a fraction ``done`` of the training is finished."""
     start, end = config.term_ramp
     if done >= end:
         return 1.0

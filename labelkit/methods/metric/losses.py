@@ -101,7 +101,7 @@ class _PairLoss(nn.Module):
 
 
 class MultiSimilarityLoss(_PairLoss):
-    r"""Multi-similarity loss with the pair mining of its paper.
+    r"""Multi-similarity loss with the pair mining from its paper.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{\alpha} \log[1 + \sum_{p \in P_i} e^{-\alpha (S_{ip} - \lambda)}]
         + \frac{1}{\beta} \log[1 + \sum_{n \in N_i} e^{\beta (S_{in} - \lambda)}]

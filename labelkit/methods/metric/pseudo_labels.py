@@ -142,7 +142,7 @@ def compute_moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) 
 
 
 class MemoryBank(nn.Module):
-    """First-in, first-out memory of the embeddings of earlier steps.
+    """First-in, first-out memory of embeddings from earlier steps.
 
     Args:
         size: number of entries, q.
@@ -197,7 +197,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def refill(self, embeddings: Tensor, rows: Tensor) -> None:
-        """Clear the memory and fill it with the last q of the given embeddings.
+        """Clear the memory and fill it with the last of the given embeddings, up to its capacity.
 
         Args:
             embeddings: (m, d).

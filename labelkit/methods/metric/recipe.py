@@ -102,7 +102,7 @@ def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewS
 
 
 class MetricMethod(Method[MetricConfigT]):
-    """Base of metric learning methods, which are evaluated by retrieval on held-out images.
+    """Base class of metric learning methods, which are evaluated by retrieval on held-out images.
 
     Args:
         config: the options.

@@ -122,7 +122,7 @@ class SAN(MetricMethod[SANConfig]):
         return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
 
     def on_train_start(self, state: TrainState) -> None:
-        """Warn if many classes have a single image, which a batch can only repeat."""
+        """Warn if many classes have only one image, which a batch would have to repeat."""
         counts = np.bincount(self.data.labels[self.data.labels >= 0])
         share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
         if self.clusters is None and share > MANY_LONE:

@@ -111,7 +111,7 @@ class PrototypeHead(nn.Module):
         decay: float = 0.9,
         combine: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> None:
-        """Move the mean direction of each class toward its mean in the batch.
+        """Move each class's mean direction toward the mean of the class in the batch.
 
         The order of the images does not matter. A class without image, or whose sum vanishes, stays as it is.
 
@@ -181,7 +181,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             state.log("assignment", record)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the loss against the prototypes of the classes, and update the class means."""
+        """Compute the loss against the class prototypes, and update the class means."""
         mixed = self.mix_batch(batch)
         embeddings = self.network.embed(mixed.images)
         self._update_means(embeddings, mixed)

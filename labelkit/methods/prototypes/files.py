@@ -65,7 +65,7 @@ def load_or_make_prototypes(
     say: Callable[[str], None] | None = None,
     report: Callable[[float, float], None] | None = None,
 ) -> Prototypes:
-    """Return spread prototypes from a closed form, the cache or an optimization.
+    """Return evenly spread prototypes, from a closed form, the cache or an optimization.
 
     New prototypes are cached. They depend on all arguments up to ``num_starts``. A cache file that is damaged or has
     other contents is replaced, and a cache that cannot be written is no error; both are reported.

@@ -55,7 +55,7 @@ class InnerProductLoss(nn.Module):
 
 
 class WeightedCrossEntropy(nn.Module):
-    r"""Mean cross-entropy of a batch with a weight for each image.
+    r"""Cross-entropy averaged over a batch in which each image has a weight.
 
     .. math:: L = -\frac{1}{b} \sum_i \omega_i \log \text{softmax}(\ell_i)_{y_i}
 

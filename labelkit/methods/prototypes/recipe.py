@@ -29,7 +29,7 @@ SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 
 
 class SupervisedClassifierMethod(Method[SupervisedConfigT]):
-    """Base of classifiers that train on all labeled images.
+    """Base class of classifiers that train on all labeled images.
 
     Args:
         config: the options.
@@ -93,11 +93,11 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all parameters with weight decay, as in the released code."""
+        """Yield one group of all parameters, with weight decay, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of classification accuracy on held-out images."""
+        """Return the monitor that tracks classification accuracy on held-out images."""
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:

@@ -132,7 +132,7 @@ class SeLa(Method[SeLaConfig]):
             self._renew(heads, state)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the mean cross-entropy of the heads, plus that of the rotation if enabled."""
+        """Compute the mean cross-entropy of the heads, plus that of rotation prediction if enabled."""
         labels = self.labels.pseudo_labels[:, batch.sample_index]  # (h, b)
         if not self.config.rotation:
             loss = self.loss(self.network.head_logits(self.network.embed(batch.images)), labels)
@@ -182,7 +182,7 @@ class SeLa(Method[SeLaConfig]):
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all parameters with weight decay, as in the released code."""
+        """Yield one group of all parameters, with weight decay, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:

@@ -48,7 +48,7 @@ def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str
 
 
 def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
-    """Compute the times in epochs at which labels are optimized (specification 3.12).
+    """Compute the times, in epochs, at which labels are optimized (specification 3.12).
 
     Args:
         kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
@@ -76,7 +76,7 @@ def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[floa
 
 
 class SelfLabels(nn.Module):
-    """Pseudo-labels of every head with the state of their optimization.
+    """Pseudo-labels of every head, and the state of their optimization.
 
     Args:
         num_samples: rows of the data set, n.
@@ -245,7 +245,7 @@ _LABELS = "labels."
 
 
 def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
-    """Copy the pseudo-labels of a finished run over the same images.
+    """Copy the pseudo-labels from a finished run on the same images.
 
     Args:
         labels: destination of the copy.

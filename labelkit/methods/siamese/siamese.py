@@ -174,12 +174,12 @@ class Siamese(Method[SiameseConfig]):
         self.oldest.copy_((self.oldest + len(newest)) % len(self.queue))
 
     def on_backbone_loaded(self) -> None:
-        """Make both networks equal."""
+        """Copy the trained network to the EMA network."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all trainable parameters with weight decay."""
+        """Yield one group of all trainable parameters, with weight decay."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
