@@ -15,7 +15,7 @@ from labelkit.options.training import RunConfig
 
 
 def get_embedding_input_shape(config: RunConfig, data: DataInfo) -> EmbeddingMLPShape | None:
-    """Return the input shape of a head on stored embeddings, or ``None`` when training on images."""
+    """Return the input shape for a head that trains on stored embeddings, or ``None`` when training on images."""
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
     center = None if data.row_center is None else torch.from_numpy(data.row_center)

@@ -120,5 +120,5 @@ if os.environ.get(OWN_METHODS_VARIABLE):
 
 
 def compute_method_digest(method: str) -> str | None:
-    """Return the SHA-256 of the file of a user's own method, or ``None`` for one that labelkit ships."""
+    """Return the SHA-256 of the file that defines a user's own method, or ``None`` for methods that labelkit ships."""
     return OWN_SOURCES[method].sha256 if method in OWN_SOURCES else None

@@ -28,7 +28,7 @@ class MethodSpec:
 
     @property
     def config(self) -> type[RunConfig]:
-        """Import and return the options class of this method only."""
+        """Return the options class of this method, importing no other method."""
         if not isinstance(self.options, str):
             return self.options
         module, _, name = self.options.partition(":")
@@ -36,7 +36,7 @@ class MethodSpec:
         return loaded
 
     def load(self) -> type[Method[Any]]:
-        """Import and return the method class, which imports torch."""
+        """Import and return the method class; this also imports torch."""
         if not isinstance(self.target, str):
             return self.target
         module, _, name = self.target.partition(":")
@@ -46,7 +46,7 @@ class MethodSpec:
 
 @dataclass(frozen=True)
 class OwnSource:
-    """Name, path and digest of the file of a user's own method.
+    """Name, path and digest of the file that defines a user's own method.
 
     Attributes:
         name: file name, or name of the module.

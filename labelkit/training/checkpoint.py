@@ -67,7 +67,7 @@ class LoadedCheckpoint:
 
 
 class CheckpointWriter:
-    """Writer of the checkpoints of one run, used on every process.
+    """Writer of a run's checkpoints, used by every process.
 
     Args:
         folder: ``checkpoints`` of the run folder.
@@ -163,7 +163,7 @@ class CheckpointWriter:
             raise
 
     def prune(self) -> None:
-        """Delete old checkpoints and incomplete ones that a killed run left."""
+        """Delete old checkpoints and incomplete ones that a killed run left behind."""
         last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
         keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
         meant = {_find_checkpoint_folder(self.folder, pointer) for pointer in (last, best) if pointer}
@@ -184,7 +184,7 @@ class CheckpointWriter:
 
 
 def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
-    """Return the content of ``last.json`` or ``best.json``, or ``None`` if the file is absent or torn."""
+    """Return the content of ``last.json`` or ``best.json``, or ``None`` if the file is absent or damaged."""
     try:
         pointer = read_object(folder / f"{which}.json", _POINTER_KEYS, MAX_RECORD_BYTES)
     except (OSError, ValueError):
@@ -235,7 +235,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamaged]:
-    """Compare size and SHA-256 of a checkpoint's files with its state and return an error for each mismatch."""
+    """Compare size and SHA-256 of a checkpoint's files with its state, and return an error for each mismatch."""
     faults = []
     for name, recorded in state["files"].items():
         path = folder / Path(name).name

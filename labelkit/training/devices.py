@@ -93,7 +93,7 @@ class Runtime:
             torch.cuda.synchronize(self.device)
 
     def peak_memory(self) -> int:
-        """Return the peak memory so far in bytes, of the GPU or of this process."""
+        """Return the peak memory use so far in bytes, of the GPU if one is used, else of this process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         return peak_resident_bytes()
@@ -103,7 +103,7 @@ class Runtime:
         self._accelerator.wait_for_everyone()
 
     def broadcast_text(self, text: str) -> str:
-        """Return the main process's text on every process."""
+        """Share the main process's text with every process and return it."""
         if self.world_size == 1:
             return text
         shared = [text]
@@ -116,7 +116,7 @@ class Runtime:
         return self.world_size > 1 and self.device.type == "cuda"
 
     def reduce_flags(self, flags: Sequence[bool]) -> list[bool]:
-        """Return for each flag whether it is set on any process, in one exchange."""
+        """Return for each flag whether any process has set it, using a single exchange."""
         if self.world_size == 1:
             return list(flags)
         counts = torch.tensor([float(flag) for flag in flags], device=self.device)
@@ -127,7 +127,7 @@ class Runtime:
         return value if self.world_size == 1 else self.combine(value.detach().float(), "sum") / self.world_size
 
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
-        """Reduce a tensor by sum or maximum over processes, with the same bits on every process.
+        """Reduce a tensor over processes by sum or maximum, with bit-identical results on every process.
 
         This is ``algorithms.sinkhorn.Reduce``: solvers with rows distributed over processes exchange only such results.
         """
@@ -193,7 +193,7 @@ class Runtime:
                 torch.distributed.broadcast(value, src=0)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a context in which the network computes in the chosen precision."""
+        """Return a context manager under which the network computes in the chosen precision."""
         context: AbstractContextManager[Any] = self._accelerator.autocast()
         return context
 
@@ -210,7 +210,7 @@ class Runtime:
         *,
         each: bool = False,
     ) -> None:
-        """Clip the gradients (together or of ``each`` parameter), step the optimizer, clear the gradients."""
+        """Clip the gradients, jointly or per parameter (``each``), step the optimizer and clear the gradients."""
         scaler = self._accelerator.scaler
         if scaler is not None:
             scaler.unscale_(optimizer)
@@ -294,7 +294,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
 
 @contextmanager
 def explain_nondeterminism() -> Iterator[None]:
-    """Raise an error with a remedy if an operation inside a ``with`` block is not deterministic.
+    """Context manager that raises an error with a remedy if an operation inside it is not deterministic.
 
     In deterministic mode, `DeterministicResize` gives bicubic resizing a deterministic form.
 
@@ -359,7 +359,7 @@ def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 class DeterministicResize(TorchFunctionMode):
-    """Context that replaces bicubic resizing with a gradient by deterministic matrix products.
+    """Context manager that replaces differentiable bicubic resizing by deterministic matrix products.
 
     Results differ from torch's own by rounding, even under autocast, which is off inside.
     """

@@ -44,7 +44,7 @@ class _Gather(torch.autograd.Function):
 
 
 def gather_batch(part: Tensor) -> Tensor:
-    """Gather a value of every image of the batch from all processes, in the order of the batch.
+    """Gather the per-image values of a batch from all processes, in batch order.
 
     Every process must compute the same loss from the result. Averaging the gradients of the parameters then yields the
     gradient of the whole batch, since each part gets the sum over processes.

@@ -40,7 +40,7 @@ _SIGNS: Final = ("loss", "features", "clusters")
 
 @dataclass
 class Guard:
-    """Detector of failed training that warns once of each sign and stops the run if one persists.
+    """Detector of failing training that warns once about each sign of failure and stops the run if one persists.
 
     Args:
         mode: ``stop``, ``warn`` only, or ``none`` (no checks).
@@ -75,7 +75,7 @@ class Guard:
         self._judge("loss", problem if exploded else None, step, TIMES, lasting=0)
 
     def is_feature_check_due(self, step: int, batch_size: int) -> bool:
-        """Return whether training used enough images since the last check of the features."""
+        """Return whether enough images were used for training since the last check of the features."""
         return self.mode != "none" and (step - self._looked_at) * batch_size >= LOOK_EVERY
 
     def check_feature_spread(self, spread: float, step: int) -> None:
@@ -94,7 +94,7 @@ class Guard:
             self.good_step = step
 
     def check_cluster_use(self, used: float, step: int) -> None:
-        """Check the number of clusters in use among images that a monitor assigned to clusters.
+        """Check how many clusters are in use among the images that a monitor assigned to clusters.
 
         Raises:
             DivergenceError: only one cluster has been in use for too long.
@@ -139,7 +139,7 @@ class Guard:
 
 
 def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """Draw the fixed sample of rows, (m,) int64 in increasing order, that the guard examines during a run."""
+    """Draw the fixed sample of rows (m,) int64, in increasing order, that the guard examines during a run."""
     drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE]
     return np.sort(rows[drawn])
 

@@ -28,7 +28,7 @@ class HeldOutImages:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Inputs that a run offers its method besides options and ``DataInfo``.
+    """Inputs that a run provides to its method besides the options and ``DataInfo``.
 
     Attributes:
         dataset_name: name of the data set of the training images.
@@ -56,7 +56,7 @@ class RunInputs:
 
 @dataclass(frozen=True)
 class MonitorInputs:
-    """Inputs that a run offers its monitor besides options and ``DataInfo``.
+    """Inputs that a run provides to its monitor besides the options and ``DataInfo``.
 
     Attributes:
         rows: (m,) int64, rows of the training set that can be read.

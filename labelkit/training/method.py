@@ -44,7 +44,7 @@ class StepOutput:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A number of epochs that share the same views, samples, labels and order.
+    """Part of the training whose epochs share the same views, samples, labels and order.
 
     Attributes:
         epochs: length, >= 1.
@@ -106,7 +106,7 @@ def _nothing(*values: object) -> None:
 
 @dataclass(slots=True)
 class TrainState:
-    """State of the run, and services of the trainer, that a method receives at an event.
+    """State of the run and services of the trainer that are passed to a method at each event.
 
     Without arguments it is the state of a method outside of a run: before the first step, in a single process.
 
@@ -176,7 +176,7 @@ class TrainState:
         return self.local_pass(network, rows, how)
 
     def mean_count(self, count: float) -> float:
-        """Return the mean over processes of a count that each of them made."""
+        """Return the mean of a count over all processes, each of which passes its own."""
         # one exchange for both: the sum of the counts and the number of processes
         total, processes = self.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
         return float(total / processes)
@@ -184,7 +184,7 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Table row of scores of a finished run.
+    """Row of scores in the summary of a finished run.
 
     Attributes:
         title: what was measured on which images, with the unit.
@@ -198,7 +198,7 @@ class ScoreTable:
 
 
 class Monitor(ABC):
-    """Evaluator of the network after an epoch, which may use labels hidden from the method."""
+    """Evaluator that scores the network after an epoch and may use labels hidden from the method."""
 
     #: Whether ``before`` returns scores.
     compares_with_start: ClassVar[bool] = False
@@ -212,11 +212,11 @@ class Monitor(ABC):
         return {}
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return texts for the progress line of an epoch, in which nothing may have been measured; none by default."""
+        """Return texts for an epoch's progress line, even if nothing was measured in it; none by default."""
         return []
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning if training made the scores of ``before`` (which may be empty) worse, or ``None``."""
+        """Return a warning if training worsened the scores in ``before`` (which may be empty), else ``None``."""
         return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
@@ -257,7 +257,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         self.data = data
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load what the options refer to, such as files, before training starts or resumes.
+        """Load files and other resources named in the options before training starts or resumes.
 
         Args:
             inputs: information and services of the run.
@@ -297,11 +297,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return phases[index] if index < len(phases) else None
 
     def planned_steps(self) -> int | None:
-        """Return the maximum number of updates if phases are decided during training, or ``None``."""
+        """Return the maximum number of updates if phases are decided during training, else ``None``."""
         return None
 
     def main_network(self) -> InferenceNetwork:
-        """Return the network that is evaluated and that embeds after training; by default ``network``."""
+        """Return the network used for evaluation and, after training, for embedding; by default ``network``."""
         return self.network
 
     @abstractmethod
@@ -341,10 +341,10 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Run before the first step of a new run, but not of a resumed one."""
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Run before the first step of a phase, but not if a run is resumed inside it."""
+        """Run before the first step of a phase, but not when a run is resumed inside it."""
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Run before the first step of an epoch, also if the run is resumed inside it."""
+        """Run before the first step of an epoch, even when a run is resumed inside it."""
 
     def on_step_start(self, state: TrainState) -> None:
         """Store the state of the run before a step."""
@@ -366,11 +366,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @property
     def loads_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` loads all weights of a run, without ``load_matching_tensors``."""
+        """Return whether ``--init-from`` tries to load all weights of a run before ``load_matching_tensors``."""
         return True
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the tensors that fit from a run with a similar network; return their description, or ``None``.
+        """Load the matching tensors from a run with a similar network; return their description, or ``None``.
 
         Args:
             tensors: parameters and buffers of the run, by name.
@@ -382,18 +382,18 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Run after ``--init-from`` loaded weights into the backbone of ``network`` alone."""
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Return cluster ids by name, (n,) integers with -1 for none, to be scored where the true class is known."""
+        """Return integer cluster ids (n,) by name, -1 for none; they are scored on images whose true class is known."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return JSON values beyond parameters and buffers that a resumed run needs."""
+        """Return JSON values, besides parameters and buffers, that a resumed run needs."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by ``extra_state``."""
 
     def forward(self, batch: Batch) -> StepOutput:
-        """Call ``training_step``, so that gradients are averaged under a process group."""
+        """Run ``training_step`` as the module's forward pass, so that a process group averages the gradients."""
         return self.training_step(batch)
 
 
@@ -403,6 +403,6 @@ def trainable_names(method: nn.Module) -> list[str]:
 
 
 def count_parameters(method: nn.Module) -> tuple[int, int]:
-    """Return the numbers of all and of trainable parameters."""
+    """Return the number of all parameters and the number of trainable ones."""
     sizes = [(p.numel(), p.requires_grad) for p in method.parameters()]
     return sum(n for n, _ in sizes), sum(n for n, trainable in sizes if trainable)

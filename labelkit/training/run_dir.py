@@ -67,7 +67,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
-        """Create or take over the run folder and lock it, changing nothing in it before ``begin``.
+        """Create or take over the run folder and lock it; nothing in it changes before ``begin``.
 
         Raises:
             OutputExistsError: the folder has contents and neither flag is set.
@@ -102,7 +102,7 @@ class RunDir:
             raise resource_error(error, str(self.path)) from error
 
     def begin(self, method: str, options: Mapping[str, Any]) -> None:
-        """Start a new run by removing files of an overwritten one and writing the options."""
+        """Start a new run: remove the files of an overwritten run and write the options."""
         if self.writes:
             try:
                 self._clear()
@@ -112,13 +112,13 @@ class RunDir:
             self.extend(method, options)
 
     def extend(self, method: str, options: Mapping[str, Any]) -> None:
-        """Write the options of a resumed run, some of which may differ, such as more epochs."""
+        """Write the options of a resumed run, some of which may have changed, such as a larger number of epochs."""
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
     def discard_unless_trained(self) -> None:
-        """Remove the files of this process, and an empty folder, unless training has begun."""
+        """Remove the files that this process wrote, and the folder if it is then empty, unless training has begun."""
         if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return
         if self._begun:
@@ -159,12 +159,12 @@ class RunDir:
         options.unlink(missing_ok=True)
 
     def write_text(self, name: str, text: str) -> None:
-        """Write a small text file into the run folder, atomically."""
+        """Write a small text file atomically into the run folder."""
         if self.writes:
             commit_bytes(self.path / name, text.encode())
 
     def write_json(self, name: str, value: Any) -> None:
-        """Write a small JSON file into the run folder, atomically."""
+        """Write a small JSON file atomically into the run folder."""
         if self.writes:
             commit_json(self.path / name, value)
 
@@ -287,7 +287,7 @@ def check_same_options(
     allowed: frozenset[str],
     before: Mapping[str, object] | None = None,
 ) -> str | None:
-    """Check that a resumed run has the options that it was started with.
+    """Check that a resumed run uses the options that it was started with.
 
     Args:
         run: the run folder.

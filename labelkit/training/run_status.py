@@ -112,7 +112,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
 
 
 def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None) -> None:
-    """Add the status of every checkpoint in a folder, and the contents of ``last.json`` and ``best.json``."""
+    """Add to ``status`` every checkpoint in a folder and the contents of ``last.json`` and ``best.json``."""
     for path in sorted(folder.glob("step-*")):
         if path.is_dir():
             found = checkpoint_status(path)

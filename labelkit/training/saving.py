@@ -17,7 +17,7 @@ _PREFIX: Final = "epoch_sum/"
 
 
 class EpochMeans:
-    """Running sums of the logged scalars except diagnostics (``diag/...``), for the means of an epoch.
+    """Running sums of the logged scalars, except diagnostics (``diag/...``), from which an epoch's means are computed.
 
     Attributes:
         count: number of steps that were added.
@@ -57,7 +57,7 @@ class EpochMeans:
         return {f"{_PREFIX}{name}": value for name, value in self._sums.items()}
 
     def restore(self, tensors: Mapping[str, Tensor], count: int, device: torch.device) -> dict[str, Tensor]:
-        """Restore the sums from tensors of a checkpoint and return the remaining tensors."""
+        """Restore the sums from a checkpoint's tensors and return the remaining tensors."""
         self._sums = {k.removeprefix(_PREFIX): v.to(device) for k, v in tensors.items() if k.startswith(_PREFIX)}
         self.count = count
         return {name: value for name, value in tensors.items() if not name.startswith(_PREFIX)}

@@ -59,7 +59,7 @@ class LearningRate:
         )
 
     def at(self, epoch: float) -> float:
-        """Return the learning rate at a time in epochs, which may be fractional."""
+        """Return the learning rate at a time in epochs; the time may be fractional."""
         if epoch < self.warmup_epochs:
             return self.peak * (epoch + 1) / (self.warmup_epochs + 1)
         if self.shape == "constant":
@@ -71,7 +71,7 @@ class LearningRate:
         return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
 
     def within(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a fraction in [0, 1) of an epoch."""
+        """Return the learning rate at a fraction, in [0, 1), of the given epoch."""
         return self.at(epoch + share if self.moves_each_step else epoch)
 
 
@@ -119,7 +119,7 @@ def compute_max_decay(steps: int, largest: float = 0.999) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EMADecay:
-    """EMA decay of a teacher: low before ``ramp_steps``, high after, and never above that of a plain mean.
+    """EMA decay of a teacher: low before ``ramp_steps``, high afterward, and never above that of a plain average.
 
     ``min(1 - 1 / (t + 1), a(t))`` for the updates t = 1, 2, ... of the run.
 

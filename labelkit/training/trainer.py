@@ -52,7 +52,7 @@ from labelkit.training.schedules import LearningRate
 
 @contextmanager
 def stop_signals() -> Iterator[list[int]]:
-    """Collect SIGINT, SIGTERM and SIGHUP inside a ``with`` block in the main thread; elsewhere, leave them."""
+    """Context manager that collects SIGINT, SIGTERM and SIGHUP in the main thread; elsewhere, it does nothing."""
     received: list[int] = []
     wanted = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
@@ -181,7 +181,7 @@ class Trainer:
         return config.model_copy(update={"num_workers": workers})
 
     def train_on(self, kept: CachedViewBank) -> None:
-        """Train on cached outputs of the frozen part instead of images, where cached."""
+        """Train on cached outputs of the frozen part, instead of images, wherever they are cached."""
         self.kept, self._running = kept, None
 
     @property
@@ -218,7 +218,7 @@ class Trainer:
         return FitResult(self.progress.metrics, self.clock.step, time.monotonic() - started, True, history)
 
     def score_before_training(self) -> dict[str, float]:
-        """Return the monitor's scores of the features before training, or nothing without a monitor."""
+        """Return the monitor's scores of the features before training, or an empty dictionary without a monitor."""
         if self.monitor is None or not self.monitor.compares_with_start:
             return {}
         self.method.eval()
@@ -383,7 +383,7 @@ class Trainer:
     # ------------------------------------------------------------------ shared parts
 
     def steps_per_epoch(self, epoch: int | None = None) -> int:
-        """Return the number of optimizer updates in an epoch of the running phase.
+        """Return the number of optimizer updates per epoch of the current phase.
 
         Args:
             epoch: epoch of the run; default: the running one.

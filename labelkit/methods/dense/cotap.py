@@ -54,7 +54,7 @@ MIN_OVERLAP = (0.02, 0.01)
 
 
 class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
-    """Training method CoTAP: dense representation learning without labels; scenes are used in patch terms only."""
+    """CoTAP training method: dense representation learning without labels; scene images enter only the patch terms."""
 
     never_decayed = "filter.prototypes"
     equal_buffers = ("neighbors",)
@@ -103,7 +103,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         self._table: NDArray[np.int32] | None = None
 
     def attach(self, inputs: RunInputs) -> None:
-        """Store the identity that a neighbor file must have, and whether it may be written."""
+        """Store the dataset digest that a neighbor file must match, and whether files may be written."""
         self._dataset_digest, self._writes = inputs.digest(), inputs.writes
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -141,7 +141,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         return output
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load backbones and projectors of both networks from a CoTAP run with another filter."""
+        """Load the backbones and projectors of both networks from a CoTAP run whose filter differs."""
         projector = self.config.projector_init == "checkpoint"
         if not copy_branches(self.network, self.target, tensors, where, projector=projector):
             return None
@@ -150,7 +150,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         return "both backbones and projectors; the filter starts from scratch"
 
     def on_backbone_loaded(self) -> None:
-        """Load the projector stored with the backbone, and make both networks equal."""
+        """Load the projector stored with the backbone, and copy the student to the target."""
         source = self.config.init_from
         if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
             self.network.copy_projector_tensors(load_weights_file(source), str(source))
@@ -189,7 +189,7 @@ def find_neighbors(
     path: Path | None = None,
     writes: bool = True,
 ) -> Tensor:
-    """Return the nearest neighbors of images, read from a file if it exists, or computed and saved in it.
+    """Return the nearest neighbors of each image, read from a file if it exists, else computed and saved to it.
 
     Args:
         state: embeds images and communicates with the other processes.
@@ -242,7 +242,7 @@ def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int
 
 
 class NeighborPairing:
-    """Pairing that shows each image with a random one of its neighbors.
+    """Pairing that shows each image with a randomly chosen neighbor.
 
     Drawn again each time; see ``labelkit.data.views.boxes.Pairing``.
 
@@ -254,7 +254,7 @@ class NeighborPairing:
         self._table = table
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
-        """Draw the neighbor for each image of a batch."""
+        """Draw a neighbor for each image of a batch."""
         table = self._table()
         u = Draws(seed, epoch, keys).uniform(0, "neighbor", 1)[:, 0]
         known = rows < len(table)

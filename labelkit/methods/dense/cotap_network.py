@@ -23,7 +23,7 @@ from labelkit.models.seeding import seeded_init
 
 
 class ObjectAwareFilter(nn.Module):
-    r"""Cross-attention of a feature map to learned object prototypes, which are small maps themselves.
+    r"""Cross-attention from a feature map to learned object prototypes, which are small feature maps themselves.
 
     .. math:: \mu^a_{xm} = \sum_\delta \langle q^a_{x + \delta}, k^a_{m \delta} \rangle, \qquad
         o^a_x = \sum_m \text{softmax}_m(\mu^a_{xm} / \sqrt d)\, \bar v^a_m
@@ -73,7 +73,7 @@ class ObjectAwareFilter(nn.Module):
             nn.init.zeros_(layer.bias)
 
     def flat_prototypes(self) -> Tensor:
-        """Return the prototypes as (m, k k f) rows, ordered by row, column and feature, for a loss on them."""
+        """Return the prototypes as rows (m, k k f), flattened by row, column and feature, for use in a loss."""
         return self.prototypes.flatten(1)
 
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,7 +88,7 @@ class ObjectAwareFilter(nn.Module):
         return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """Compute the keys (m, k, k, f) and values (m, f) (means over places) of prototypes of unit mean square."""
+        """Compute keys (m, k, k, f) and spatially averaged values (m, f) of prototypes scaled to unit mean square."""
         prototypes = self.prototypes.detach()
         flat = prototypes.flatten(1)
         length = flat.norm(dim=1).clamp(min=1e-12)
@@ -96,7 +96,7 @@ class ObjectAwareFilter(nn.Module):
         return self.keys(scaled), self.values(scaled).mean(dim=(1, 2))
 
     def scores(self, patches: Tensor, keys: Tensor) -> Tensor:
-        """Compute the attention scores (b, h, w, a, m) of a map (b, h, w, f) before scaling and softmax."""
+        """Compute the attention scores (b, h, w, a, m) of a feature map (b, h, w, f), before scaling and softmax."""
         queries = self.queries(patches).permute(0, 3, 1, 2)  # heads one after the other
         m, width = len(keys), keys.shape[-1] // self.num_heads
         kernels = keys.reshape(m, self.kernel, self.kernel, self.num_heads, width).permute(3, 0, 4, 1, 2)
@@ -105,7 +105,7 @@ class ObjectAwareFilter(nn.Module):
         return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
 
     def token_scores(self, tokens: Tensor, keys: Tensor) -> Tensor:
-        """Compute the attention scores (b, a, m) of class tokens (b, f), as if inside a constant region."""
+        """Compute the attention scores (b, a, m) of class tokens (b, f) as if each lay inside a constant region."""
         queries = self.queries(tokens).reshape(len(tokens), self.num_heads, -1)
         summed = keys.sum(dim=(1, 2)).reshape(len(keys), self.num_heads, -1)  # (m, a, d)
         return torch.einsum("bad,mad->bam", queries, summed)
@@ -116,7 +116,7 @@ class ObjectAwareFilter(nn.Module):
             return torch.softmax(promote(scores) / math.sqrt(width), dim=-1)
 
     def mix_values(self, scores: Tensor, values: Tensor) -> Tensor:
-        """Average the values (m, f) by the softmax of scores (..., a, m), giving (..., f)."""
+        """Average the values (m, f), weighted by the softmax of the scores (..., a, m), into features (..., f)."""
         by_head = values.reshape(len(values), self.num_heads, -1)
         return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
 
@@ -160,7 +160,7 @@ class DenseNetwork(TokenNetwork):
             self.projector = Projector(width, *projector_dims)
 
     def filtered(self, tokens: Tokens) -> Tokens:
-        """Apply the object-aware filter to tokens, or return them unchanged without one."""
+        """Apply the object-aware filter to the tokens, or return them unchanged if there is no filter."""
         if self.filter is None:
             return tokens
         patches, image = self.filter(tokens.patches, tokens.image)
@@ -186,6 +186,6 @@ class DenseNetwork(TokenNetwork):
         return {"name": self.backbone.info.name, "layer": layer}
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of ``embed`` and ``patch_features``, in one pass."""
+        """Return the results of ``embed`` and ``patch_features``, computed in one pass."""
         tokens = self.tokens(images)
         return tokens.image, self.filtered(tokens).patches

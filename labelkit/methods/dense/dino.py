@@ -23,7 +23,7 @@ from labelkit.training.method import StepOutput
 
 
 class DINO(DistilledStudent[DINOConfig]):
-    """Training method DINO: self-distillation of class tokens across views, without labels."""
+    """DINO training method: self-distillation of class tokens across views, without labels."""
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the mean distillation loss over all pairs of different views."""

@@ -56,7 +56,7 @@ class RunningCenter(nn.Module):
         self._seen: list[tuple[Tensor, int]] = []
 
     def reset(self) -> None:
-        """Discard the outputs collected so far, at the start of a step."""
+        """Discard the outputs collected so far; called at the start of a step."""
         self._seen = []
 
     @torch.no_grad()
@@ -66,7 +66,7 @@ class RunningCenter(nn.Module):
 
     @torch.no_grad()
     def update(self, state: TrainState) -> None:
-        """Update the center with the mean output of all processes in this step."""
+        """Update the center with the mean of the outputs collected in this step on all processes."""
         sums = torch.stack([total for total, _ in self._seen]).sum(dim=0)
         count = sums.new_full((1,), float(np.sum([n for _, n in self._seen])))
         both = state.combine(torch.cat((sums, count)), "sum")
@@ -100,7 +100,7 @@ def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Ten
 
 
 class MultiViewDistillationLoss(nn.Module):
-    r"""Cross-entropy between the teacher's and the student's assignments of different views of an image.
+    r"""Cross-entropy between the teacher's and the student's assignments for different views of an image.
 
     .. math:: L = \frac{1}{|P|} \sum_{(a, v) \in P} -\frac{1}{b} \sum_i \sum_k q_{aik}
         \log \text{softmax}(s_{vi} / \tau_s)_k
@@ -145,7 +145,7 @@ class MultiViewDistillationLoss(nn.Module):
 
 
 class MaskedPatchLoss(nn.Module):
-    r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the visible ones.
+    r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the same, unmasked ones.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
 
@@ -197,7 +197,7 @@ def _check_temperature(temperature: float) -> None:
 
 
 class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
-    """Base of DINO and iBOT: a student, its EMA target and the centers of the target's outputs.
+    """Base class of DINO and iBOT, with a student, its EMA target and centers of the target's outputs.
 
     Args:
         config: the options.
@@ -265,7 +265,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
             center.reset()
 
     def on_gradients(self, state: TrainState) -> None:
-        """Drop the gradients of the last layer in the first steps, so that the optimizer does not change it."""
+        """Drop the last layer's gradients during the first steps, so that the optimizer leaves the layer unchanged."""
         if state.step < self.config.freeze_last_layer_steps:
             for parameter in self.network.last_layer.parameters():
                 parameter.grad = None
@@ -278,13 +278,13 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     @torch.no_grad()
     def image_targets(self, class_tokens: Tensor) -> Tensor:
-        """Compute the target's assignments (n, k) of its class tokens (n, d), and collect its outputs."""
+        """Compute the target's assignments (n, k) for its class tokens (n, d), and collect its outputs."""
         outputs = self.target.outputs(class_tokens)
         self.center("image").collect(outputs)
         return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
 
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return the collapse diagnostics at a logged step, warning once of a collapse."""
+        """Return the collapse diagnostics if the step is logged, and warn once if a collapse is found."""
         state = self._state
         if not state.log_now:
             return {}
@@ -293,14 +293,14 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         return found
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load backbones and projectors of both networks from a run of CoTAP, DINO or iBOT."""
+        """Load the backbones and projectors of both networks from a CoTAP, DINO or iBOT run."""
         projector = self.config.projector_init == "checkpoint"
         if not copy_branches(self.network, self.target, tensors, where, projector=projector):
             return None
         return "both backbones and projectors; last layers start from scratch" if projector else "both backbones"
 
     def on_backbone_loaded(self) -> None:
-        """Load the head stored with the backbone, or make both networks equal if there is no pair."""
+        """Load the heads of a full checkpoint file, or copy the student to the target if there is no file."""
         source = self.config.init_from
         self._notes = self._start_from(source if source is not None and source.is_file() else None)
 

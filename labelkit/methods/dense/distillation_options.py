@@ -18,7 +18,7 @@ _DISTILLATION = panel("Distillation")
 
 
 class SelfDistillationConfig(EMATargetConfig):
-    """Options of DINO and iBOT, with defaults for continuing a checkpoint as in CoTAP's comparison or as described."""
+    """Options of DINO and iBOT; unless noted, defaults are for continuing a checkpoint as in CoTAP's comparison."""
 
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
 

@@ -29,7 +29,7 @@ _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_l
 
 
 def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the tensors of student and teacher of a checkpoint, or the same ones twice if it holds only one network.
+    """Return a checkpoint's student and teacher tensors, or the same tensors twice if it holds only one network.
 
     A released teacher has no mask token, since it sees all patches; it gets the student's.
 
@@ -48,7 +48,7 @@ def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Te
 
 
 def read_checkpoint_center(state: Mapping[str, Tensor], of: Literal["image", "patch"], where: str) -> Tensor | None:
-    """Return the center (k,) of ``image`` or ``patch`` outputs in a full checkpoint, or ``None``.
+    """Return the center (k,) of the ``image`` or ``patch`` outputs in a full checkpoint, or ``None`` if it has none.
 
     Raises:
         CheckpointDamaged: values are not finite.
@@ -113,7 +113,7 @@ class DistillationNetwork(TokenNetwork):
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
     def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
-        """Compute the tokens of images (b, c, h, w) with patches masked by (b, rows, columns) bool."""
+        """Compute the tokens of images (b, c, h, w) in which a bool mask (b, rows, columns) hides patches."""
         assert self.mask_token is not None
         return Tokens(*token_maps(self.backbone.net, images, hidden, self.mask_token[0]))
 
@@ -123,7 +123,7 @@ class DistillationNetwork(TokenNetwork):
         return outputs
 
     def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
-        """Initialize projector, last layer and mask token from a full checkpoint.
+        """Initialize the projector, last layer and mask token from a full checkpoint.
 
         Args:
             state: tensors of one network of the checkpoint by name; a separate head for patches is ignored.

@@ -39,7 +39,7 @@ SMALLEST_ASPECT: Final = 0.3
 
 
 class IBOT(DistilledStudent[IBOTConfig]):
-    """Training method iBOT: self-distillation of class tokens and masked patches, without labels."""
+    """iBOT training method: self-distillation of class tokens and masked patches, without labels."""
 
     def __init__(self, config: IBOTConfig, data: DataInfo) -> None:
         super().__init__(config, data, hides_patches=True)
@@ -72,7 +72,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
         return StepOutput(image + patches, logs)
 
     def draw_patch_masks(self, batch: Batch) -> NDArray[np.bool_]:
-        """Draw the masks (2 b, rows, columns) of the two large views, the first views first."""
+        """Draw the patch masks (2 b, rows, columns) of both large views, those of all first views first."""
         config, side = self.config, self.network.input_spec.size // self.network.patch_size
         images = batch.on_host.sample_index
         masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
@@ -84,7 +84,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
 
 
 def draw_mask_ratio(generator: np.random.Generator) -> float:
-    """Draw a mask ratio: a random entry of ``MASK_RATIOS`` plus uniform noise within its spread."""
+    """Draw a mask ratio: a random base ratio from ``MASK_RATIOS``, varied uniformly within its spread."""
     ratio, spread = MASK_RATIOS[int(generator.integers(len(MASK_RATIOS)))]
     return float(ratio + spread * generator.uniform(-1, 1))
 

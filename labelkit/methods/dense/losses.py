@@ -64,7 +64,7 @@ class SoftAssignmentLoss(nn.Module):
 def batch_assignments(
     scores: Tensor, *, epsilon: float = 0.05, num_iterations: int = 3, reduce: Reduce | None = None
 ) -> Tensor:
-    """Compute balanced soft assignments of a batch by a few Sinkhorn iterations in log space, as SwAV does.
+    """Compute balanced soft assignments for a batch with a few log-space Sinkhorn iterations, as in SwAV.
 
     Clusters are scaled first, from rows of equal mass, and samples last; three iterations do not reach the plan of
     ``algorithms.sinkhorn.solve``. No gradient.
@@ -99,7 +99,7 @@ def batch_assignments(
 
 
 def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
-    """Compute the similarities of all patches of one image to all of another, (cosine + 1) / 2 (Eq. 2).
+    """Compute the similarity (cosine + 1) / 2 of every patch of one image to every patch of another (Eq. 2).
 
     Args:
         first: (b, n, d) float unit vectors.
@@ -113,7 +113,7 @@ def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
 
 
 class DenseRankingLoss(nn.Module):
-    r"""Mean ranking or cross-entropy loss of patch similarities p against target similarities q.
+    r"""Mean ranking loss, or cross-entropy, between patch similarities p and target similarities q.
 
     - ``cotap``: the ranking loss of :func:`labelkit.methods.dense.ranking_loss.cotap_loss` (Eq. 12);
     - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p clamped to [1e-6, 1 - 1e-6] (Eq. 8).
@@ -159,7 +159,7 @@ class DenseRankingLoss(nn.Module):
 
 
 class PrototypeEntropyLoss(nn.Module):
-    r"""Mean entropy of each prototype's softmax over image cosines, divided by the number of images.
+    r"""Mean entropy of the softmax of each prototype's cosines with all images, divided by the number of images.
 
     .. math:: L = -\frac{1}{b m} \sum_{ij} \varphi_{ij} \log \varphi_{ij}, \qquad
         \varphi_{i \cdot} = \text{softmax}_j(u_i \cdot f_j / \tau)

@@ -24,7 +24,7 @@ _LAYERS = ("hidden1", "hidden2", "output")
 
 
 class Tokens(NamedTuple):
-    """Class token and patch features of a batch of images of one size.
+    """Class tokens and patch features of a batch of images of the same size.
 
     Attributes:
         image: (b, d) features of the class tokens.
@@ -36,7 +36,7 @@ class Tokens(NamedTuple):
 
 
 class TokenNetwork(BackboneNetwork):
-    """A ViT backbone with a class token, for images of any whole number of patches.
+    """A ViT backbone with a class token that accepts any image size divisible by its patch size.
 
     Args:
         backbone: name of a plain vision transformer with a class token.
@@ -68,7 +68,7 @@ class TokenNetwork(BackboneNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return what identifies the embedding in a store: the class token."""
+        """Return what identifies the embedding in a store, with the class token as pooling."""
         return {**super().identity, "pooling": "token"}
 
     def tokens(self, images: Tensor) -> Tokens:
@@ -80,12 +80,12 @@ class TokenNetwork(BackboneNetwork):
         return self.tokens(images).image
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the results of ``embed`` and ``patch_features``, in one pass."""
+        """Return the results of ``embed`` and ``patch_features``, computed in one pass."""
         tokens = self.tokens(images)
         return tokens.image, tokens.patches
 
     def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Initialize the projector from another one, padding a narrower first layer with zeros.
+        """Initialize the projector from another projector, padding a narrower first layer with zeros.
 
         Args:
             layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
@@ -110,7 +110,7 @@ class TokenNetwork(BackboneNetwork):
         self.projector.load_state_dict(given)
 
     def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:
-        """Initialize the projector from the head in tensors of DINO, iBOT or Leopart; return False without one.
+        """Initialize the projector from the head in a DINO, iBOT or Leopart state dict; return False if none exists.
 
         Raises:
             CheckpointError: there are several heads, or values are not finite.

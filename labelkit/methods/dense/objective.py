@@ -64,7 +64,7 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """Aligned features of the overlap of two views, from student and teacher.
+    """Student and teacher features of the overlap of two views, aligned to the same places.
 
     Attributes:
         online: (b, g, g, p) unit features of the student's view.
@@ -352,7 +352,7 @@ def compute_feature_diagnostics(projections: Sequence[Tensor], features: Sequenc
 
 @torch.no_grad()
 def compute_assignment_diagnostics(assignments: Tensor, logits: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Compute the relative entropy of the mean prediction and the spread of cluster sizes (0 = equal)."""
+    """Compute the normalized entropy of the mean prediction and the spread of cluster sizes (0: all equal)."""
     shares = assignments.float().sum(dim=0) * (logits.shape[1] / max(len(assignments), 1))
     return {
         "diag/assignment_entropy": assignment_entropy(logits, temperature),
@@ -362,7 +362,7 @@ def compute_assignment_diagnostics(assignments: Tensor, logits: Tensor, temperat
 
 @torch.no_grad()
 def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Compute diagnostics of the ranking loss: pairs without order, median ratio x (Eq. 12), share above 100."""
+    """Compute ranking loss diagnostics: share of pairs with equal targets, median x (Eq. 12), share of x > 100."""
     if not len(scores):
         nothing = scores.new_zeros(())
         return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}
@@ -377,7 +377,7 @@ def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Te
 
 @torch.no_grad()
 def compute_prototype_diagnostics(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
-    """Compute the maximum cosine of two prototypes and the number of distinct images nearest to them."""
+    """Compute the largest cosine between two prototypes and the number of distinct images nearest to a prototype."""
     vectors = torch.nn.functional.normalize(prototypes.float(), dim=1)
     cosines = (vectors @ vectors.T).fill_diagonal_(-1)
     nearest = (vectors @ torch.nn.functional.normalize(images.float(), dim=1).T).argmax(dim=1)

@@ -93,7 +93,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         return self.dataset != NO_DATASET
 
     def scenes(self) -> DataConfig | None:
-        """Return the options for all images of ``scene_dataset``, or ``None`` without one."""
+        """Return the options for loading all images of ``scene_dataset``, or ``None`` if it is not set."""
         if self.scene_dataset is None:
             return None
         whole: dict[str, object] = {"holdout": None, "pool_splits": False, "holdout_classes": None}
@@ -102,7 +102,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def objects_per_batch(self) -> int:
-        """Return the number of images of ``dataset`` per batch of all processes: half of it with scenes (Sec. 5.1)."""
+        """Return how many images of ``dataset`` a batch over all processes holds: half of it with scenes (Sec. 5.1)."""
         if not self.has_objects:
             return 0
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
@@ -132,7 +132,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
 
 class CoTAPConfig(EMATargetConfig):
-    """Options of ``labelkit train cotap``, with defaults of the paper unless described otherwise."""
+    """Options of ``labelkit train cotap``; defaults are those of the paper unless described otherwise."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
     constants: ClassVar[Mapping[str, object]] = {

@@ -45,7 +45,7 @@ def cotap_loss(
     implementation: Implementation = "auto",
     is_finite: bool = False,
 ) -> Tensor:
-    r"""Compute CoTAP's ranking loss: a penalty on scores in another order than targets, mostly near the top.
+    r"""Compute CoTAP's ranking loss, which penalizes scores ordered differently from targets, mostly near the top.
 
     .. math:: \frac1n \sum_i \gamma_i \frac{x_i}{1 + x_i}, \qquad
         x_i = \frac{\sum_{j:\, q_j < q_i} \ell(p_i - p_j)}{\#\{j : q_j \ge q_i, p_j \ge p_i\}}
@@ -123,7 +123,7 @@ _MAX_IN_BLOCK = 24
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Partition of a sequence into ``2**levels`` blocks of ``size`` items, with the last ones padded."""
+    """Partition of a sequence into ``2**levels`` blocks of ``size`` items; the last blocks may be padded."""
 
     levels: int
     size: int
@@ -143,7 +143,7 @@ def split_blocks(n: int) -> Blocks:
 
 
 def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
-    """Sort items and thresholds into one order, from which sums of several payloads are computed.
+    """Merge items and thresholds into one sorted order, from which sums of several payloads can be computed.
 
     See :meth:`Merged.sums`.
 
@@ -184,11 +184,11 @@ class Merged:
     tags: Tensor
 
     def inverse(self) -> Merged:
-        """Return the order for thresholds of :func:`thresholds_up_to_rank`, where items and thresholds swap places."""
+        """Return this order with items and thresholds swapped, as for the result of :func:`thresholds_up_to_rank`."""
         return Merged(self.blocks, self.batch, self.queries, self.items, self.tags)
 
     def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
-        r"""Sum for each item the payloads of earlier (or later) blocks whose ranks are below its rank or threshold.
+        r"""Sum for each item the payloads of items in earlier (or later) blocks that rank below its rank or threshold.
 
         .. math::
             s_{bi} = \sum_{r_j < r_i,\; B(j) < B(i)} x_{bj}, \qquad
@@ -252,7 +252,7 @@ def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor
 
 
 def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
-    """Count for each rank how many of n thresholds in 0 .. n are not larger, as (b, n) int64.
+    """Return (b, n) int64 counts: for each rank, how many of the n thresholds in 0 .. n do not exceed it.
 
     Applied twice to thresholds that do not decrease, this returns the thresholds.
     """
@@ -272,7 +272,7 @@ behind, 0 where no item with a lower target comes near. All are float64."""
 
 
 def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True) -> Terms:
-    r"""Compute the ranking loss of :func:`cotap_loss` in O(n log n) time and O(n) memory, ties included.
+    r"""Compute the ranking loss of :func:`cotap_loss`, including ties, in O(n log n) time and O(n) memory.
 
     Args:
         scores: (b, n) float, p; any range.
@@ -444,7 +444,7 @@ def _before(values: Tensor, ends: Tensor) -> Tensor:
 def ranking_terms_by_pairs(
     scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True
 ) -> Terms:
-    """Compute the result of :func:`ranking_terms` by the O(n^2) double sum, which is faster for few items."""
+    """Compute the result of :func:`ranking_terms` as an O(n^2) double sum, which is faster for few items."""
     n = scores.shape[1]
     p, gamma = scores.double(), weights.double()
     difference = p[:, :, None] - p[:, None, :]

@@ -35,7 +35,7 @@ COLLAPSED_ENTROPY = 0.1
 
 
 class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
-    """Base of methods that train a student against its own EMA target.
+    """Base class of methods that train a student against its own EMA target.
 
     Args:
         config: the options.
@@ -69,7 +69,7 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
-        """Return a phase whose batches hold a fixed number of images of each data set, the same on every process.
+        """Return a phase whose batches hold a fixed number of images from each data set, equal on every process.
 
         Args:
             rows: rows that can be read; those of images of one object come first.
@@ -93,7 +93,7 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
         )
 
     def on_train_start(self, state: TrainState) -> None:
-        """Warn about anything that the start weights lack."""
+        """Warn about anything that is missing from the initial weights."""
         for note in self._notes:
             state.warn(note)
 
@@ -118,15 +118,15 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
 
     @property
     def loads_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` loads whole runs, which keeps the projector."""
+        """Return whether ``--init-from`` may load a whole run, including its projector."""
         return self.config.projector_init == "checkpoint"
 
     def main_network(self) -> TokenNetworkT:
-        """Return the student or the target, as the options choose."""
+        """Return the student or the target, as selected in the options."""
         return self.target if self.config.branch == "target" else self.network
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield parameter groups of backbone and head, with and without weight decay."""
+        """Yield parameter groups for backbone and head, each with and without weight decay."""
         groups: dict[tuple[bool, bool], list[nn.Parameter]] = {}
         for name, parameter in self.named_parameters():
             if parameter.requires_grad:
@@ -140,19 +140,19 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
             }
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of features on held-out images."""
+        """Return the monitor that evaluates features on held-out images."""
         classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
         known = inputs.rows, inputs.truth, inputs.held_out
         return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center, or of the whole image if it is small."""
+        """Return the evaluation view: the image center, or the whole image if the input size is small."""
         return plain_view(self.network.input_spec.size)
 
 
 @torch.no_grad()
 def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
-    """Return the entropy of the mean prediction of outputs (n, k) over its maximum; 0: one output takes all."""
+    """Return the entropy of the mean prediction of outputs (n, k) over its maximum; 0 if one output takes all."""
     mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
     entropy: Tensor = torch.special.entr(mean).sum()
     return entropy / math.log(outputs.shape[1])
@@ -160,13 +160,13 @@ def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
 
 @torch.no_grad()
 def compute_target_diagnostics(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Return relative entropies of the mean prediction (0: one output takes all) and of the targets (1: all alike)."""
+    """Return normalized entropies of the mean prediction (0: one output takes all) and of the targets (1: uniform)."""
     entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
     return {"diag/assignment_entropy": assignment_entropy(outputs, temperature), "diag/target_entropy": entropy}
 
 
 def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
-    """Check that small views are whole patches and that batches divide evenly among processes.
+    """Check that small views consist of whole patches and that batches divide evenly among processes.
 
     Raises:
         ConfigError: they do not; the message names the option.

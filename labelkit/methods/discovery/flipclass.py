@@ -36,7 +36,7 @@ from labelkit.training.method import Phase, StepOutput, TrainState
 
 
 def view_strength(config: FlipClassConfig, epoch: int) -> float:
-    """Return the strength of sda's strong view in an epoch, which grows to 1 over the first half of the run."""
+    """Return the strength of sda's strong view in an epoch; it grows to 1 over the first half of the run."""
     return min(1.0, epoch / (0.5 * config.epochs))
 
 
@@ -45,7 +45,7 @@ FIXMATCH_THRESHOLD = 0.95
 
 
 class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
-    """Training method FlipClass: category discovery with the teacher's attention aligned to the student's."""
+    """FlipClass training method: category discovery with the teacher's attention aligned to the student's."""
 
     def __init__(self, config: FlipClassConfig, data: DataInfo) -> None:
         super().__init__(config, data, symmetric=False)
@@ -86,12 +86,12 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of weak and strong views, with half of each batch labeled in expectation."""
+        """Return the single phase, with weak and strong views and half of each batch labeled in expectation."""
         (phase,) = super().phases(rows)
         return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Return the views of teacher and student in an epoch, with sda's strength of that epoch."""
+        """Return the teacher's and the student's view in an epoch, with sda's strength in that epoch."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
@@ -147,7 +147,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         return None, {}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Cache the teacher's blocks before the first aligned and the student's before the first trained one."""
+        """Cache the teacher's blocks before the first aligned one and the student's before the first trained one."""
         if self.config.log_energy == "all":
             problem = "energies of all blocks need all tokens, but the cache of frozen blocks has only some"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")

@@ -64,7 +64,7 @@ class ContrastiveNetwork(PairedNetwork):
             self.directions = CosineClassifier(bottleneck_dim, head_dim)
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
-        """Map the ``first`` and ``second`` views (b, c, h, w) of images to projections (2b, head_dim), in this order.
+        """Map ``first`` and ``second`` views (b, c, h, w) to projections (2b, head_dim), all first views first.
 
         After ``reuse_frozen``, cached outputs take the place of the views.
         """
@@ -74,7 +74,7 @@ class ContrastiveNetwork(PairedNetwork):
 
 
 class GCD(Method[GCDConfig]):
-    """Training method GCD: contrastive learning on labeled and unlabeled images, without a classifier."""
+    """GCD training method: contrastive learning on labeled and unlabeled images, without a classifier."""
 
     runs_whole_backbone = False
     network: ContrastiveNetwork
@@ -93,7 +93,7 @@ class GCD(Method[GCDConfig]):
         self.label_contrast = SupConLoss(config.supervised_temperature)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of two views of one transform, with half of each batch labeled in expectation."""
+        """Return the single phase, with two views from one transform and half of each batch labeled in expectation."""
         size, domain = self.network.input_spec.size, self.config.augmentation
         of_rows = row_views(self.config, self.data)
         view = of_rows[1] if of_rows else simgcd_view(size, domain, chiral=self.data.chiral)
@@ -109,12 +109,12 @@ class GCD(Method[GCDConfig]):
         return StepOutput(loss, {"rep_u": rep_u.detach(), "rep_s": rep_s.detach()})
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all trainable parameters with weight decay, as in the released code."""
+        """Yield one group of all trainable parameters, with weight decay, as in the released code."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Enable caching of the outputs of the blocks before the first trained one."""
+        """Enable caching of outputs from the blocks before the first trained one."""
         return self.network.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
@@ -129,5 +129,5 @@ class GCD(Method[GCDConfig]):
         )
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center without augmentation."""
+        """Return the evaluation view: the image center, without augmentation."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -219,7 +219,7 @@ class DistributionAlignment(nn.Module):
         self.shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
 
     def targets(self, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
-        """Compute the aligned, sharpened targets (b, c), without gradient and with rows summing to 1."""
+        """Compute the aligned, sharpened targets (b, c), whose rows sum to 1 and which carry no gradient."""
         with without_autocast(teacher_logits):
             log_u = F.log_softmax(promote(teacher_logits.detach()) / self.student_temperature, dim=1)
             log_aligned = F.log_softmax(log_u - self.shares.to(log_u.dtype).log(), dim=1)
@@ -228,7 +228,7 @@ class DistributionAlignment(nn.Module):
     def forward(
         self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float, labels: Tensor
     ) -> Tensor:
-        """Return the mean loss over the batch, and update the running class distribution in training."""
+        """Return the mean loss over the batch and, in training mode, update the running class distribution."""
         targets = self.targets(teacher_logits, teacher_temperature)
         with without_autocast(student_logits):
             log_prediction = F.log_softmax(promote(student_logits) / self.student_temperature, dim=1)
@@ -282,7 +282,7 @@ class ConfidentPseudoLabelLoss(nn.Module):
     def forward(
         self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the share of images kept."""
+        """Return the loss and the share of images that are kept."""
         with without_autocast(student_logits):
             targets = F.softmax(promote(teacher_logits.detach()) / teacher_temperature, dim=1)
             confidence, pseudo_labels = targets.max(dim=1)

@@ -21,7 +21,7 @@ from labelkit.models.seeding import seeded_init
 
 
 class PairedOptions(BackboneOptions, total=False):
-    """Keyword arguments of a `PairedNetwork`: its backbone and the trained part of it.
+    """Keyword arguments for `PairedNetwork`: its backbone and which part of it is trained.
 
     Attributes:
         grad_from_block: first block that is trained.
@@ -65,7 +65,7 @@ class PairedNetwork(BackboneNetwork):
         self._kept: FrozenPart | None = None
 
     def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
-        """Allow ``features_of_pair`` and ``embed`` to take cached tokens for images, and return the frozen part.
+        """Allow ``features_of_pair`` and ``embed`` to take cached tokens instead of images, and return the frozen part.
 
         Args:
             moved_blocks: blocks in which the first view's keys are moved.
@@ -77,7 +77,7 @@ class PairedNetwork(BackboneNetwork):
         return self._kept
 
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
-        """Map the ``first`` and ``second`` views (b, c, h, w) of images to features (2b, d), in this order.
+        """Map ``first`` and ``second`` views (b, c, h, w) to features (2b, d), all first views first.
 
         After ``reuse_frozen``, cached outputs take the place of the views.
 
@@ -134,12 +134,12 @@ class DiscoveryNetwork(PairedNetwork):
         self.num_outputs = num_classes
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Return the cosines (b, c) of embeddings to each class prototype, in [-1, 1]."""
+        """Return the cosines (b, c), in [-1, 1], between embeddings and class prototypes."""
         logits: Tensor = self.classifier(embeddings)
         return logits
 
     def forward_pair(self, first: Tensor, second: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """Map two views (b, c, h, w) of the same images to projections and logits of each.
+        """Map two views (b, c, h, w) of the same images to the projections and logits of each view.
 
         Args:
             first: one view of each image; after ``reuse_frozen``, its cached outputs.

@@ -75,7 +75,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
 
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
-    """Options of category discovery with a classifier over old and new classes, with defaults of SimGCD's code."""
+    """Options of category discovery with a classifier over old and new classes; defaults follow SimGCD's code."""
 
     scaled: ClassVar[Mapping[str, int]] = {"teacher_warmup_epochs": 0}
     constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
@@ -104,7 +104,7 @@ _ALIGN = panel("Alignment")
 
 
 class FlipClassConfig(DiscoveryTrainConfig):
-    """Options of ``labelkit train flipclass``, with alignment defaults of the paper's Appendix D.1."""
+    """Options of ``labelkit train flipclass``; alignment defaults follow Appendix D.1 of the paper."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
     constants: ClassVar[Mapping[str, object]] = {

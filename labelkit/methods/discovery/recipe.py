@@ -30,7 +30,7 @@ DiscoveryConfigT = TypeVar("DiscoveryConfigT", bound=DiscoveryTrainConfig)
 
 
 def teacher_temperature(config: DiscoveryTrainConfig, epoch: int) -> float:
-    """Return the teacher's temperature in an epoch, which changes linearly from start to final over the warm-up epochs.
+    """Return the teacher's temperature in an epoch, interpolated linearly from start to final during warm-up.
 
     As in SimGCD's released code, where w > 1. Both ends are reached: epoch 0 has the start, epoch w-1 the final value,
     where w is the warm-up cut to the length of the run; w <= 1 means the final value throughout.
@@ -43,7 +43,7 @@ def teacher_temperature(config: DiscoveryTrainConfig, epoch: int) -> float:
 
 
 def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
-    """Check that there are labeled and unlabeled images, and return the number of classes, old and new.
+    """Check that there are labeled and unlabeled images, and return the total number of old and new classes.
 
     Raises:
         DatasetError: there is no labeled or no unlabeled image.
@@ -81,7 +81,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
 
 
 def paired_options(config: ContrastiveTrainConfig, data: DataInfo) -> PairedOptions:
-    """Collect the keyword arguments of a `PairedNetwork` from the options and facts about the training set."""
+    """Collect the keyword arguments for `PairedNetwork` from the options and facts about the training set."""
     return {
         "grad_from_block": config.grad_from_block,
         "train_stem": config.train_stem,
@@ -99,7 +99,7 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
 
 
 class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
-    """Base of SimGCD and FlipClass, in which the prediction for one view teaches another view.
+    """Base class of SimGCD and FlipClass, where the prediction for one view is the target for another view.
 
     Args:
         config: the options.
@@ -132,10 +132,10 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
 
     @abstractmethod
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Return the views of teacher and student in an epoch."""
+        """Return the teacher's and the student's view in an epoch."""
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of two views, with half of each batch labeled in expectation."""
+        """Return the single phase, with two views and half of each batch labeled in expectation."""
         sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
         return (Phase(self.config.epochs, self.views(0), sampler),)
 
@@ -144,14 +144,14 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
         self._teacher_temperature = teacher_temperature(self.config, state.epoch)
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the discovery monitor of unlabeled images."""
+        """Return the monitor that tracks discovery on the unlabeled images."""
         config, data = self.config, self.data
         unlabeled = inputs.rows[data.labels[inputs.rows] < 0]
         pair = self.views if config.view_gap else None
         return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, pair)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return a remark if less than half of the classes are in use at the end of a run."""
+        """Return a remark if fewer than half of the classes are in use at the end of a run."""
         num_classes = self.network.num_outputs
         used = metrics.get("used_clusters", num_classes)
         if 2 * used >= num_classes:
@@ -162,5 +162,5 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
         ]
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center without augmentation."""
+        """Return the evaluation view: the image center, without augmentation."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -23,7 +23,7 @@ from labelkit.training.method import StepOutput
 
 
 class SimGCD(SelfDistilledClassifier[SimGCDConfig]):
-    """Training method SimGCD: contrastive learning with a self-distilled cosine classifier."""
+    """SimGCD training method: contrastive learning with a self-distilled cosine classifier."""
 
     def __init__(self, config: SimGCDConfig, data: DataInfo) -> None:
         super().__init__(config, data, symmetric=config.symmetric)
@@ -45,5 +45,5 @@ class SimGCD(SelfDistilledClassifier[SimGCDConfig]):
         return StepOutput(loss, parts)
 
     def reuse_frozen(self) -> FrozenPart:
-        """Enable caching of the outputs of the blocks before the first trained one."""
+        """Enable caching of outputs from the blocks before the first trained one."""
         return self.network.reuse_frozen()

@@ -55,7 +55,7 @@ ComposeAt = Literal["last-stage", "pool"]
 
 
 class DiscriminationLoss(nn.Module):
-    r"""Mean ratio of the squared distances :math:`d_0 \le d_1` of features to their two nearest centroids.
+    r"""Mean ratio of the squared distances :math:`d_0 \le d_1` from features to their two nearest centroids.
 
     .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
 
@@ -87,7 +87,7 @@ class DiscriminationLoss(nn.Module):
 
 
 class Composition(nn.Module):
-    """Trained part of LMCS's master: three converters whose sum feeds the last layers.
+    """Trainable part of LMCS's master: three converters whose outputs are summed and fed to the last layers.
 
     Args:
         student: the network whose last stage and head initialize the decision.
@@ -116,7 +116,7 @@ class Composition(nn.Module):
 
     @torch.no_grad()
     def initialize_composition(self, network: StudentNetwork) -> None:
-        """Initialize the converters to average their inputs, and the last layers from ``network``."""
+        """Initialize the converters so that they average their inputs, and copy the last layers from ``network``."""
         for converter in self.converters:
             assert isinstance(converter, nn.Linear | nn.Conv2d)
             identity = torch.eye(converter.weight.shape[0]) / 3
@@ -128,7 +128,7 @@ class Composition(nn.Module):
             self.decision.load_state_dict(_staged(network).last_stage.state_dict())
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Map three inputs at the joined layer to features (b, d)."""
+        """Map the outputs of three networks at the joined layer to features (b, d)."""
         joined = torch.stack([convert(maps) for convert, maps in zip(self.converters, inputs, strict=True)]).sum(0)
         features: Tensor = self.decision(joined)
         return features.mean(dim=(2, 3)) if self.at == "last-stage" else features
@@ -167,13 +167,13 @@ class ComposedNetwork(InferenceNetwork):
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Keep the network in evaluation mode; only its composition is switched, by the code that trains it."""
+        """Keep the network in evaluation mode; the training code switches the mode of its composition only."""
         del mode
         return super().train(False)
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return the student's identity with the layer ``composition``."""
+        """Return the student's identity, with ``composition`` as the layer."""
         return {**self.current.identity, "layer": "composition"}
 
     @torch.no_grad()
@@ -186,13 +186,13 @@ class ComposedNetwork(InferenceNetwork):
 
     @torch.no_grad()
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Compute the logits of the averaged network alone from its output at the joined layer."""
+        """Compute the averaged network's own logits from its output at the joined layer."""
         features = inputs[2] if self.at == "pool" else _staged(self.averaged).post(inputs[2])
         logits: Tensor = self.averaged.classify(features)
         return logits
 
     def embed(self, images: Tensor) -> Tensor:
-        """Return the master's features (b, d), with gradients for the composition."""
+        """Return the master's features (b, d), with gradients flowing to the composition."""
         features: Tensor = self.composition(self.inputs(images))
         return features
 
@@ -249,7 +249,7 @@ class MasterTraining:
         self._centroids: Tensor | None = None
 
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
-        """Compose the master from the student's versions and train it.
+        """Compose the master from versions of the student and train it.
 
         Args:
             student: student after the block, with running statistics for evaluation.
@@ -307,7 +307,7 @@ class MasterTraining:
         return self.rows[self.labels[self.rows] < 0]
 
     def batches(self) -> Iterator[Batch]:
-        """Return the training batches of the master, the same at each call."""
+        """Return the master's training batches, identical at every call."""
         config, unlabeled = self.config, self._unlabeled
         per_batch = config.labeled_batch_size if len(unlabeled) else config.batch_size
         streams = [
@@ -318,7 +318,7 @@ class MasterTraining:
         return self.state.batches(Phase(1, (self.view,), sampler, labels=self.labels), _EPOCH_OFFSET + self.block)
 
     def losses(self, batch: Batch, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Compute the loss terms J_X, J_C and J_D of a batch, with 0 for disabled ones."""
+        """Compute the loss terms J_X, J_C and J_D of a batch; disabled terms are 0."""
         master, images, labels = self.master, batch.images, batch.labels
         labeled = labels >= 0
         count = int(labeled.sum())
@@ -387,7 +387,7 @@ def _weight(converter: nn.Module) -> Tensor:
 
 
 class Guide(nn.Module):
-    """Frozen network that guides the student through a block: the last master or a copy of the average.
+    """Frozen network that guides the student during a block: the last master or a copy of the averaged student.
 
     Args:
         config: the options.

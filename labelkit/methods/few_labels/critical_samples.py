@@ -60,7 +60,7 @@ class CriticalDiscovery(Discovery):
 
     @property
     def disagreement(self) -> float:
-        """Return the share of rows near a mean whose soft label names another class, or NaN without any."""
+        """Return the share of rows near a class mean whose soft label names another class; NaN if there are none."""
         confined, disagreeing = (sum(report[key] for report in self.per_class) for key in ("confined", "disagreeing"))
         return disagreeing / confined if confined else float("nan")
 
@@ -75,7 +75,7 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Label ``count`` unlabeled rows that are near the classes and yet ambiguous.
+    """Label ``count`` unlabeled rows that are near the classes yet ambiguous.
 
     Args:
         features: (n, d) numbers.
@@ -99,7 +99,7 @@ def discover_critical(
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
-    """Return the weight ``beta / (beta + rank / n)`` of each rank from 1 (Eq. 3.10), (n,) float64."""
+    """Return the weights ``beta / (beta + rank / n)`` (n,) float64 for ranks from 1 to n (Eq. 3.10)."""
     ranks = np.arange(1, num_reference + 1) / num_reference
     return np.asarray(beta / (beta + ranks))
 
@@ -107,7 +107,7 @@ def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
 def soft_labels(
     rows: NDArray[Any], asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
 ) -> NDArray[np.float64]:
-    """Compute soft labels of rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
+    """Compute soft labels for rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
 
     Args:
         rows: (n, d).

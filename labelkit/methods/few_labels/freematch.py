@@ -94,7 +94,7 @@ class AdaptiveThreshold(nn.Module):
 
 
 class PseudoLabelLoss(nn.Module):
-    r"""Cross-entropy of strong views against pseudo-labels from weak views, over the kept images.
+    r"""Cross-entropy between predictions for strong views and pseudo-labels from weak views, for kept images only.
 
     .. math:: L = -\frac1b \sum_{i \in A} \log \text{softmax}(s_i)_{\hat y_i}
 
@@ -133,7 +133,7 @@ class FairnessLoss(nn.Module):
     """
 
     def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
-        """Return the loss, a sum over classes."""
+        """Return the loss, summed over classes."""
         places = kept.nonzero().squeeze(1)  # the only time that a GPU is waited for
         if not len(places):
             return promote(logits).sum() * 0
@@ -157,7 +157,7 @@ def _normalized(shares: Tensor, by: Tensor) -> Tensor:
 
 
 class FreeMatchObjective(StudentObjective):
-    r"""FreeMatch's training loss: cross-entropy of labels and confident pseudo-labels, and a fairness term.
+    r"""FreeMatch's training loss: cross-entropy with labels and confident pseudo-labels, plus a fairness term.
 
     .. math:: J = J_X + J_U + \lambda_f J_F
 
@@ -234,7 +234,7 @@ class FreeMatchObjective(StudentObjective):
 
 
 class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
-    """Training method FreeMatch: pseudo-labels above adaptive thresholds; needs at least one label per class."""
+    """FreeMatch training method: pseudo-labels selected by adaptive thresholds; needs at least one label per class."""
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise

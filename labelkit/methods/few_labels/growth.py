@@ -53,7 +53,7 @@ class GrowthRules:
         return max(0, wanted)
 
     def sizes(self, num_given: int, num_images: int) -> list[int]:
-        """Return the number of labels after each discovery of a generation, assuming full discoveries."""
+        """Return the number of labels after each discovery of a generation, assuming each finds its full number."""
         found, labels = [], num_given
         while count := self.next_count(labels, num_given, num_images - labels):
             labels += count
@@ -92,7 +92,7 @@ class LabelGrowth(nn.Module):
         self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
 
     def labels(self, iteration: int | None = None) -> NDArray[np.int64]:
-        """Return the (n,) int64 labels, original and discovered in this generation, with -1 for none.
+        """Return the int64 labels (n,), original and discovered in this generation, with -1 where there is none.
 
         Args:
             iteration: last discovery to include; default: the latest one.
@@ -106,7 +106,7 @@ class LabelGrowth(nn.Module):
         return labels
 
     def num_to_discover(self, rows: NDArray[np.int64]) -> int:
-        """Return how many images the next discovery should select from the (m,) rows; 0 ends the generation."""
+        """Return how many of the rows (m,) the next discovery should label; 0 ends the generation."""
         labels = self.labels()
         unlabeled = int((labels[rows] < 0).sum())
         return self.rules.next_count(int((labels >= 0).sum()), int((self.given >= 0).sum()), unlabeled)
@@ -125,11 +125,11 @@ class LabelGrowth(nn.Module):
         self.num_found.fill_(stop)
 
     def can_start_generation(self) -> bool:
-        """Return whether another generation may start and this one discovered anything."""
+        """Return whether another generation may start, for which this one must have discovered something."""
         return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
 
     def next_generation(self) -> None:
-        """Start a new generation without the labels discovered so far, keeping its last predictions."""
+        """Start a new generation without the labels discovered so far, keeping the last predictions for comparison."""
         self.generation += 1
         self.iteration.fill_(0)
         self.predictions[1] = self.predictions[0]
@@ -174,7 +174,7 @@ class LabelGrowth(nn.Module):
 
 
 def broadcast_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
-    """Return the main process's discovery on every process, in case processes differ in the last bits.
+    """Share the main process's discovery with every process, in case their results differ in the last bits.
 
     Args:
         found: what this process found among ``rows``; its warnings are passed on.

@@ -69,7 +69,7 @@ _PRETEXT_EPOCH = 1 << 29
 
 
 class LMCS(StudentObjectiveMethod[LMCSConfig]):
-    """Training method LMCS: a student guided by composed masters; needs one label per class, preferably four."""
+    """LMCS training method: a student guided by composed masters; needs one label per class, preferably four."""
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
@@ -87,7 +87,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         self._later: list[list[int]] = []
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return phase ``index``, in which labeled and previously discovered images are mixed with all others."""
+        """Return phase ``index``, whose batches mix labeled and previously discovered images with all others."""
         if index > len(self._later):
             return None
         self._rows, config = rows, self.config
@@ -250,5 +250,5 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         self._later, self.guide.is_ready = [list(map(int, later)) for later in state["later"]], bool(state["guided"])
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of held-out accuracy and discovered labels."""
+        """Return the monitor that tracks held-out accuracy and discovered labels."""
         return GrowthMonitor(self.growth, self.data, inputs)

@@ -35,7 +35,7 @@ class SquaredConsistency(nn.Module):
     """
 
     def forward(self, student_logits: Tensor, target_logits: Tensor) -> Tensor:
-        """Return the mean squared difference between the two softmax outputs of each sample, (b,)."""
+        """Return, for each sample, the mean squared difference (b,) between the softmax outputs of both networks."""
         check_pair(student_logits, target_logits)
         with without_autocast(student_logits):
             prediction = F.softmax(promote(student_logits), dim=1)
@@ -50,7 +50,7 @@ def check_pair(first: Tensor, second: Tensor) -> None:
 
 
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
-    """Sharpen probabilities by raising them to the power ``1 / temperature`` and normalizing again.
+    """Sharpen probabilities by raising them to the power ``1 / temperature`` and renormalizing.
 
     Args:
         probabilities: (b, c) float, rows sum to 1.
@@ -67,7 +67,7 @@ def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
 
 
 class MixMatchLoss(nn.Module):
-    r"""MixMatch's loss: cross-entropy for labeled rows and squared error of probabilities for the others.
+    r"""MixMatch's loss: cross-entropy on labeled rows and squared error of probabilities on the others.
 
     .. math:: L_x = -\frac1b \sum_{i \le b} \sum_k r_{ik} \log p_{ik}, \quad
         L_u = \frac{1}{(m - b) c} \sum_{i > b} \sum_k (p_{ik} - r_{ik})^2

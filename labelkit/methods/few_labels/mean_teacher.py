@@ -39,7 +39,7 @@ HEAD_WEIGHT: Final = 0.01
 
 
 class MeanTeacherObjective(StudentObjective):
-    r"""Mean Teacher's training loss: cross-entropy of labels and consistency with the teacher's predictions.
+    r"""Mean Teacher's training loss: cross-entropy with labels and consistency with the teacher's predictions.
 
     .. math:: J = J_C + \lambda(t) (J_T + J_M) + \lambda_h J_h
 
@@ -65,7 +65,7 @@ class MeanTeacherObjective(StudentObjective):
         self.consistency = SquaredConsistency()
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """Return the student's view and that of teacher and master."""
+        """Return the student's view and the one shared by teacher and master."""
         return self._view, self._view
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
@@ -103,13 +103,13 @@ class MeanTeacherObjective(StudentObjective):
 
 
 def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
-    """Build Mean Teacher's training loss from the options, for a (first) phase of ``steps`` updates."""
+    """Build Mean Teacher's training loss from the options; ``steps`` is the length of the (first) phase."""
     weight = RampedWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
     return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
 
 
 class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
-    """Training method Mean Teacher: consistency with an averaged network; needs at least one label per class."""
+    """Mean Teacher training method: consistency with an averaged network; needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)
@@ -118,5 +118,5 @@ class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
 
     @classmethod
     def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:
-        """Return the EMA decay, which rises when the consistency weight reaches its full value."""
+        """Return the EMA decay schedule, which steps up once the consistency weight reaches its full value."""
         return teacher_decay(config, config.steps, config.consistency_ramp * config.steps, config.ema_decay_start)

@@ -19,7 +19,7 @@ _OPTIMIZATION = panel("Optimization")
 
 
 class MeanTeacherRecipeOptions(PixelOptions):
-    """Options for pixels, views and learning rate of Mean Teacher's recipe, also for methods compared with it."""
+    """Options for pixels, views and learning rate in Mean Teacher's recipe, shared by methods compared with it."""
 
     shift_px: float | None = _VIEWS(None, "Maximum shift in pixels; default: an eighth of the image size.", ge=0)
     noise: float = _VIEWS(0.0, "Standard deviation of the Gaussian noise added to the normalized pixels.", ge=0)
@@ -52,7 +52,7 @@ class MeanTeacherRecipeOptions(PixelOptions):
 
 
 class MeanTeacherOptions(TwoStreamOptions):
-    """Options for Mean Teacher's loss and its teacher's EMA decay."""
+    """Options for Mean Teacher's loss and the EMA decay of the teacher."""
 
     constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01, "whitening": "none"}
 
@@ -88,7 +88,7 @@ class MeanTeacherOptions(TwoStreamOptions):
 
 
 class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
-    """Options of ``labelkit train supervised``, which are those of ``train mean-teacher``."""
+    """Options of ``labelkit train supervised``, all shared with ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 

@@ -48,7 +48,7 @@ MIXUP_ALPHA: Final = 0.75
 
 
 def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """Exchange parts of rows between the first block and each other block, so that all share batch statistics.
+    """Swap row ranges between the first block and each other block, so that all blocks share batch statistics.
 
     Part j of block 0 is exchanged with part j of block j; a second call reverses it.
 
@@ -70,7 +70,7 @@ def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
 
 
 class MixMatchObjective(StudentObjective):
-    r"""MixMatch's training loss: cross-entropy of mixed labeled rows and squared error of the other mixed rows.
+    r"""MixMatch's training loss: cross-entropy on mixed labeled rows and squared error on the other mixed rows.
 
     .. math:: J = J_X + \lambda(t) (J_U + J_M)
 
@@ -174,12 +174,12 @@ class MixMatchObjective(StudentObjective):
 
 
 def unlabeled_weight(steps: int, options: MixMatchOptions) -> RampedWeight:
-    """Return the schedule of the weight of the unlabeled loss, for a (first) phase of ``steps`` updates."""
+    """Return the schedule of the unlabeled loss's weight; ``steps`` is the length of the (first) phase."""
     return RampedWeight(options.unlabeled_weight, options.unlabeled_ramp * steps)
 
 
 class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
-    """Training method MixMatch: mixup of labeled and guessed images; needs at least one label per class."""
+    """MixMatch training method: mixup of labeled images and images with guessed labels; needs a label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise

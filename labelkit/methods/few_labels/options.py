@@ -81,7 +81,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         return self
 
     def recipe(self, name: str) -> Any:
-        """Return an option of Mean Teacher's recipe, or the constant used if it is not an option."""
+        """Return a setting of Mean Teacher's recipe: the option's value, or a constant if it is not an option."""
         return self.constants[name] if name in self.constants else getattr(self, name)
 
     @property
@@ -116,7 +116,7 @@ class TwoStreamOptions(StageConfig):
 
 
 class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
-    """Options of classifiers that train on labeled and unlabeled images in each batch."""
+    """Options of classifiers that train on both labeled and unlabeled images in each batch."""
 
     needs_unlabeled: ClassVar[bool] = True
 
@@ -168,7 +168,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """Options of methods with as many labeled as unlabeled images in a batch, as in MixMatch."""
+    """Options of methods whose batches hold as many labeled as unlabeled images, as in MixMatch."""
 
     constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # the method adds its own noise
 
@@ -194,7 +194,7 @@ class MixMatchConfig(RowOptions, HalfLabeledConfig):
 
 
 class SearchOptions(StageConfig):
-    """Options shared by the searches for images to label (snowball, LMCS), in training and on a store."""
+    """Options shared by Snowball's and LMCS's searches for images to label, during training and on a store."""
 
     constants: ClassVar[Mapping[str, object]] = {"feature_norm": "none"}
 
@@ -206,7 +206,7 @@ class SearchOptions(StageConfig):
 
 
 class CriticalSearchOptions(SearchOptions):
-    """Options of LMCS's search for unlabeled images near the classes yet ambiguous; also of ``discover lmcs``."""
+    """Options of LMCS's search for ambiguous unlabeled images near the classes; also used by ``discover lmcs``."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "delta": "auto",
@@ -230,7 +230,7 @@ class CriticalSearchOptions(SearchOptions):
 
 
 class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
-    """Options of ``labelkit train lmcs``, with defaults of the dissertation where it gives one."""
+    """Options of ``labelkit train lmcs``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
     scaled: ClassVar[Mapping[str, int]] = {"pretext_steps": 0}
@@ -325,5 +325,5 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     @property
     def steps_of_master(self) -> int:
-        """Return the number of updates that train a master."""
+        """Return the number of updates used to train a master."""
         return self.master_steps or max(1, self.block_steps // 10)

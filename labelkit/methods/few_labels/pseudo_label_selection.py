@@ -34,7 +34,7 @@ _DECIMALS = 9
 
 
 def check_features(array: ArrayLike) -> NDArray[Any]:
-    """Return features (n, d) as an array.
+    """Check features (n, d) and return them as an array.
 
     Raises:
         ValueError: the shape or type is wrong, or a value is not finite.
@@ -44,7 +44,7 @@ def check_features(array: ArrayLike) -> NDArray[Any]:
 
 
 def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
-    """Compute the mean features of each class (Eq. 2.8, 3.8), (c, d) float64 with NaN for empty classes."""
+    """Compute the float64 class means (c, d) of the features (Eq. 2.8, 3.8); those of empty classes are NaN."""
     means = np.full((num_classes, features.shape[1]), np.nan)
     for label in np.unique(labels[labels >= 0]):
         means[label] = features[labels == label].astype(np.float64).mean(axis=0)
@@ -52,7 +52,7 @@ def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: 
 
 
 def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.float64]:
-    """Compute the Euclidean distances (m, j) between (m, d) and (j, d) rows, infinite for NaN rows.
+    """Compute the Euclidean distances (m, j) between rows (m, d) and (j, d); distances to NaN rows are infinite.
 
     Computed from differences and not from squares of the sums, so that exact ties stay exact.
     """
@@ -63,7 +63,7 @@ def distances_between(rows: NDArray[Any], others: NDArray[Any]) -> NDArray[np.fl
 
 
 def sortable_distances(distance: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Return distances divided by their median and rounded for sorting, and the median (1 if it is 0)."""
+    """Return the distances, divided by their median and rounded for sorting, and that median (or 1 if it is 0)."""
     scale = (float(np.median(distance)) if len(distance) else 1.0) or 1.0
     return round_for_sorting(distance / scale), scale
 
@@ -74,7 +74,7 @@ def round_for_sorting(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def compute_min_and_max(values: NDArray[np.float64]) -> tuple[float, float]:
-    """Return the minimum and maximum of an array, or NaN if it is empty."""
+    """Return the minimum and maximum of an array, or two NaNs if it is empty."""
     return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
 
 
@@ -120,7 +120,7 @@ D = TypeVar("D", bound=Discovery)
 
 @dataclass(frozen=True)
 class Round:
-    """One round of a search: the rows that may be found, grouped by nearest class. Places are positions in ``pool``.
+    """One round of a search: the candidate rows, grouped by nearest class. Places are positions in ``pool``.
 
     Attributes:
         number: number of the round, from 1.
@@ -189,7 +189,7 @@ class Round:
 
 
 class SearchArguments(TypedDict, total=False):
-    """Keyword arguments of :func:`search` that all searches share."""
+    """Keyword arguments of :func:`search` that are common to all searches."""
 
     num_classes: int | None
     original: ArrayLike | None
@@ -276,7 +276,7 @@ def _joined(found: list[D], warnings: tuple[str, ...]) -> D:
 
 
 def quotas(count: int, sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Split ``count`` among classes in proportion to ``sizes``, by largest remainder.
+    """Split ``count`` among classes in proportion to ``sizes``, using the largest-remainder method.
 
     Ties go to the lowest class. Computed in integers, so that equal shares are equal.
     """

@@ -85,7 +85,7 @@ def recalibrate_bn(
 
 
 def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
-    """Check that every class has labels and return the number of classes, of the options or the data.
+    """Check that every class has a label, and return the number of classes given in the options or else in the data.
 
     Args:
         config: the options.
@@ -163,7 +163,7 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
 
 
 def student_eval_view(size: int) -> ViewSpec:
-    """Return the view of the whole image without augmentation, since few-label sets have small images."""
+    """Return the evaluation view: the whole image without augmentation, since few-label sets have small images."""
     return test_view(size, "digits")
 
 
@@ -178,7 +178,7 @@ def student_phase(
     index: int = 0,
     name: str = "train",
 ) -> Phase:
-    """Return a phase of ``steps`` updates with its own learning rate, in epochs of ``eval_every_steps``.
+    """Return a phase of ``steps`` updates with its own learning rate, divided into epochs of ``eval_every_steps``.
 
     Its batches hold labeled images first, then all others; only labeled ones if there are no others.
 
@@ -204,7 +204,7 @@ def student_phase(
 def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[PhaseLearningRate, AdamMoments | None]:
-    """Return the schedules of the learning rate and, if they change, Adam's betas; only the first phase warms up."""
+    """Return the schedules of the learning rate and, if they vary, of Adam's betas; only the first phase warms up."""
     up, down = config.recipe("lr_ramp_up") if first else 0.0, config.recipe("lr_ramp_down")
     rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.recipe("lr_horizon"), up, down)
     if config.lr_schedule != "ramps":
@@ -215,7 +215,7 @@ def learning_rate(
 def teacher_decay(
     config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
 ) -> EMADecay:
-    """Return the teacher's EMA decay in a phase, at most 1 - 10 / steps so that short phases forget their start.
+    """Return the teacher's EMA decay in a phase, capped at 1 - 10 / steps so that short phases forget their start.
 
     Args:
         config: the options.
@@ -229,7 +229,7 @@ def teacher_decay(
 
 @dataclass(frozen=True, slots=True)
 class StudentNetworks:
-    """Student, teacher and master of a training step, all in training mode.
+    """Student, teacher and master used in a training step, all in training mode.
 
     Attributes:
         student: the network that is trained.
@@ -267,18 +267,18 @@ class StudentObjective(nn.Module, ABC):
 
 
 def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
-    """Compute the logits (b, k) of each head for images (b, c, h, w); the first head predicts."""
+    """Compute each head's logits (b, k) for images (b, c, h, w); the first head makes the predictions."""
     return network.head.all_logits(network.embed(images))
 
 
 def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return the positions of labeled and unlabeled images in a batch, int64 (m,) and (u,), without a GPU sync."""
+    """Return the int64 positions of labeled (m,) and unlabeled (u,) images in a batch, without a GPU sync."""
     labeled = batch.on_host.labels >= 0
     return batch.places(labeled), batch.places(~labeled)
 
 
 class EMAStudentMethod(Method[FewLabelConfigT]):
-    """Base class of few-label methods that train a network, and evaluate and embed with its EMA.
+    """Base class of few-label methods that train a network and use its EMA for evaluation and embedding.
 
     Attributes:
         network: the network that is trained.
@@ -322,7 +322,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
     @property
     def runs_teacher(self) -> bool:
-        """Return whether steps run the teacher in training mode, so that it has its own running statistics."""
+        """Return whether steps run the teacher in training mode, which gives it its own running statistics."""
         return False
 
     def on_train_start(self, state: TrainState) -> None:
@@ -334,7 +334,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Recalibrate batch norm of all networks for evaluation and saving, which training does not use."""
+        """Recalibrate the batch norm statistics of all networks, used for evaluation and saving but not training."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)
@@ -349,16 +349,16 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return {"student": self.network, "teacher": self.chain.teacher}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of classification accuracy on held-out images."""
+        """Return the monitor that tracks classification accuracy on held-out images."""
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image without augmentation."""
+        """Return the evaluation view, without augmentation."""
         return student_eval_view(self.network.input_spec.size)
 
 
 class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
-    """Base of few-label methods that train on labeled and unlabeled images by a `StudentObjective`.
+    """Base class of few-label methods that train on labeled and unlabeled images with a `StudentObjective`.
 
     Attributes:
         objective: set by the method.
@@ -367,13 +367,13 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
     objective: StudentObjective
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phase on the given labels; later ones, if any, are decided during training."""
+        """Return the first phase, which uses the given labels; later ones, if any, are decided during training."""
         first = self.phase(0, rows)
         assert first is not None
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return the single phase, which repeats labeled images next to unlabeled ones in each batch."""
+        """Return the single phase, in which every batch combines labeled images, which repeat, with unlabeled ones."""
         self._rows, config = rows, self.config
         if index:
             return None

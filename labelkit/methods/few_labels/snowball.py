@@ -59,7 +59,7 @@ FUSION_COUNT: Final = 3
 
 
 class PastFeatures(nn.Module):
-    """Features from the networks of the last discoveries, for discoveries that combine several.
+    """Features from the networks of past discoveries, kept for discoveries that combine several networks.
 
     The features from a past network do not change, so they are stored instead of its weights.
 
@@ -86,7 +86,7 @@ class PastFeatures(nn.Module):
 
 
 class Snowball(StudentObjectiveMethod[SnowballConfig]):
-    """Training method Snowball: a label set that grows by discovery; needs at least one label per class."""
+    """Snowball training method: a label set that grows by discovery; needs at least one label per class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)
@@ -106,7 +106,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self._exhausted = False
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load the hidden labels if discovered images get their true labels, for a comparison."""
+        """Load the hidden true labels if discovered images are to receive them, for a comparison."""
         if self.config.found_labels == "true":
             self.truth = self._true_labels(inputs.truth("--found-labels true"))
 
@@ -126,7 +126,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         return labels
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return phase ``index``, in which labeled and discovered images are mixed with all others."""
+        """Return phase ``index``, whose batches mix labeled and discovered images with all others."""
         if index > self._planned:
             return None
         self._rows, config = rows, self.config
@@ -246,5 +246,5 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self._planned, _, self._exhausted = state["moment"][:3]
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of held-out accuracy and discovered labels."""
+        """Return the monitor that tracks held-out accuracy and discovered labels."""
         return GrowthMonitor(self.growth, self.data, inputs)

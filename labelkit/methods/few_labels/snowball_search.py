@@ -101,7 +101,7 @@ def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[
 
 
 def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return each row's rank (from 1) among (m, j) distances, averaged over columns; ties go to the lowest row."""
+    """Return each row's rank, from 1, averaged over the columns of distances (m, j); ties go to the earlier row."""
     ranks = np.empty(nearest.shape)
     for column in range(nearest.shape[1]):
         order = np.argsort(sortable_distances(nearest[:, column])[0], kind="stable")

@@ -20,7 +20,7 @@ from labelkit.training.method import Phase, StepOutput
 
 
 class Supervised(EMAStudentMethod[SupervisedConfig]):
-    """Supervised baseline trained on the labeled images only, with at least one label per class."""
+    """Supervised baseline trained only on the labeled images; needs at least one label per class."""
 
     def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -28,7 +28,7 @@ class Supervised(EMAStudentMethod[SupervisedConfig]):
         self._view, _ = student_views(config, data, self.network.input_spec.size)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, which repeats the labeled images; batch norm uses no others either."""
+        """Return the single phase, which repeats the labeled images and computes batch norm only from them."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
         return (student_phase(config, labels, self._rows, (self._view,), steps=config.steps, peak=config.lr),)

@@ -46,7 +46,7 @@ class Assembly:
 
 
 def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
-    """Normalize rows and columns alternately, in log space and with gradients, until both nearly sum to 1.
+    """Normalize rows and columns alternately, differentiably and in log space, until all sums are close to 1.
 
     Args:
         logits: (..., n, n) float.
@@ -78,7 +78,7 @@ def assemble(maps: Tensor, weights: Tensor) -> Tensor:
 
 
 class SpatialAssembly(nn.Module):
-    """Module that predicts from feature maps how their positions move, and moves them.
+    """Module that predicts how the positions of feature maps should move, and moves them accordingly.
 
     The predictor consists of a 1x1 and a 3x3 convolution (with coordinates as inputs), plus a summary of the whole
     image, then a 1x1 convolution that returns the votes of position u for each position v, squashed to plus and minus
@@ -169,7 +169,7 @@ NEIGHBORS = tuple((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0
 
 
 def assembly_entropy(log_weights: Tensor) -> Tensor:
-    r"""Compute the entropy of the normalized rows and columns of assembly weights in bits (Eq. 5.5).
+    r"""Compute the entropy, in bits, of the normalized rows and columns of assembly weights (Eq. 5.5).
 
     .. math:: E = -\sum_{uv} \hat w^c_{uv} \log_2 \hat w^c_{uv} - \sum_{uv} \hat w^r_{uv} \log_2 \hat w^r_{uv}
 
@@ -191,7 +191,7 @@ def assembly_entropy(log_weights: Tensor) -> Tensor:
 
 
 def assembly_correlation(weights: Tensor) -> Tensor:
-    r"""Compute the overlap of different rows and of different columns of assembly weights (Eq. 5.6).
+    r"""Compute the overlap between different rows and between different columns of assembly weights (Eq. 5.6).
 
     .. math:: C = \sum_{u_1 \ne u_2} \sum_v w_{u_1 v} w_{u_2 v} + \sum_{v_1 \ne v_2} \sum_u w_{u v_1} w_{u v_2}
         = \sum_v c_v^2 + \sum_u r_u^2 - 2 \|w\|^2
@@ -251,7 +251,7 @@ def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, 
 
 
 def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
-    """Return assembly entropy and correlation divided by their maxima for n > 1 positions, (b,) each."""
+    """Return assembly entropy (b,) and correlation (b,), each divided by its maximum for n > 1 positions."""
     n = weights.shape[-1]
     return (
         assembly_entropy(log_weights) / (2 * n * math.log2(n)),
@@ -260,7 +260,7 @@ def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tens
 
 
 def compute_term_weight(config: SANConfig, done: float) -> float:
-    """Return the weight in [0, 1] of the assembly terms after a fraction ``done`` of the training."""
+    """Return the weight, in [0, 1], of the assembly terms once a fraction ``done`` of the training is finished."""
     start, end = config.term_ramp
     if done >= end:
         return 1.0

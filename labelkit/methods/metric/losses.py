@@ -16,7 +16,7 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return masks of references of the same and of another class than each anchor, without unlabeled ones.
+    """Return masks of the references in each anchor's class and of those in other classes, without unlabeled ones.
 
     Args:
         labels: (b,) int64, -1 = unlabeled.
@@ -71,7 +71,7 @@ class _PairLoss(nn.Module):
         reference_labels: Tensor | None = None,
         own: Tensor | None = None,
     ) -> Tensor:
-        """Return the loss of embeddings against the batch or the references."""
+        """Return the loss of the embeddings against the references, or against each other if none are given."""
         with without_autocast(embeddings):
             anchors = F.normalize(promote(embeddings), dim=1)
             if reference is None:
@@ -96,12 +96,12 @@ class _PairLoss(nn.Module):
             return value
 
     def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Return the loss of cosines (b, r) with masks (b, r) of pairs; the library's, if any, up to rounding."""
+        """Compute the loss from cosines (b, r) and masks (b, r) of pairs; any library loss agrees up to rounding."""
         raise NotImplementedError
 
 
 class MultiSimilarityLoss(_PairLoss):
-    r"""Multi-similarity loss with the pair mining of its paper.
+    r"""Multi-similarity loss with the pair mining from its paper.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{\alpha} \log[1 + \sum_{p \in P_i} e^{-\alpha (S_{ip} - \lambda)}]
         + \frac{1}{\beta} \log[1 + \sum_{n \in N_i} e^{\beta (S_{in} - \lambda)}]
@@ -137,7 +137,7 @@ class MultiSimilarityLoss(_PairLoss):
         self.epsilon = epsilon
 
     def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Return the loss of cosines (b, r) with masks (b, r) of pairs, equal to the library's up to rounding."""
+        """Compute the loss from cosines (b, r) and masks (b, r) of pairs, equal to the library's up to rounding."""
         alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
         sums = [
             F.pad(values.masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(dim=1) / sharpness
@@ -151,7 +151,7 @@ class MultiSimilarityLoss(_PairLoss):
 
 
 class MemoryContrastiveLoss(_PairLoss):
-    r"""Contrastive loss that pulls cosines of positives to 1 and pushes those of negatives below a margin.
+    r"""Contrastive loss that pulls the cosines of positive pairs toward 1 and pushes those of negatives below a margin.
 
     .. math:: L = \text{mean}^+_{ip} (1 - S_{ip}) + \text{mean}^+_{in} (S_{in} - m)_+
 
@@ -175,7 +175,7 @@ class MemoryContrastiveLoss(_PairLoss):
         self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
 
     def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Return the loss of cosines (b, r) with masks (b, r) of pairs, equal to the library's up to rounding."""
+        """Compute the loss from cosines (b, r) and masks (b, r) of pairs, equal to the library's up to rounding."""
         attracted = (self.loss.pos_margin - similarities).relu() * positive
         repelled = (similarities - self.loss.neg_margin).relu() * negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]
@@ -230,7 +230,7 @@ class ContrastiveBayesianLoss(_PairLoss):
         self.positive_share, self.margin = positive_share, epsilon
 
     def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
-        """Return the loss of cosines (b, r) with masks (b, r) of pairs."""
+        """Compute the loss from cosines (b, r) and masks (b, r) of positive and negative pairs."""
         with torch.no_grad():
             hard = hard_pairs(similarities, positive, negative, self.margin)
         signs = (-1.0, 1.0)
@@ -296,7 +296,7 @@ class ProxyAnchorLoss(_ClassVectorLoss):
 
 
 class NormalizedSoftmaxLoss(_ClassVectorLoss):
-    r"""Cross-entropy on temperature-scaled cosines of embeddings with learned class vectors.
+    r"""Cross-entropy over temperature-scaled cosines between embeddings and learned class vectors.
 
     In nats, >= 0; log c if all cosines are equal.
 

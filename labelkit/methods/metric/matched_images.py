@@ -54,7 +54,7 @@ class MatchedImages:
 
 
 class MatchedPairing:
-    """Pairing that shows some images with a matching partner. See ``labelkit.data.views.boxes.Pairing``.
+    """Pairing that shows a matching partner for images that have one; see ``labelkit.data.views.boxes.Pairing``.
 
     Args:
         images: the matches.
@@ -118,13 +118,13 @@ def compute_part_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
 
 
 def build_second_view_spec(config: TACCCLConfig, data: DataInfo, first: ViewSpec) -> ViewSpec:
-    """Return the spec of the second view, which shows a random transform of the first view."""
+    """Return the spec of the second view, which is a random transform of the first view."""
     transform = PairTransform(hflip=0.0 if data.chiral or not config.mirror else 0.5)
     return replace(first, interpolation="bilinear", padding="reflection", follows=transform)
 
 
 class PairGeometry:
-    """Mapping between equal places in first and second views, for attention maps.
+    """Mapping between corresponding places in first and second views, used to compare attention maps.
 
     Args:
         images: matches that second views may show.
@@ -171,7 +171,7 @@ class PairGeometry:
 
 
 def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
-    """Read a file of ``labelkit match`` and keep the pairs in which both are training images.
+    """Read a file written by ``labelkit match`` and keep the pairs whose images are both training images.
 
     Args:
         path: path of the file.

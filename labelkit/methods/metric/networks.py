@@ -218,7 +218,7 @@ class MetricNetwork(BackboneNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return the name of the backbone, the layer and the pooling of the embedding."""
+        """Return the backbone, layer and pooling that identify the embedding."""
         return {"name": self.backbone.info.name, "layer": self.layer, "pooling": self.pool}
 
     def new_modules(self) -> list[nn.Module]:
@@ -261,15 +261,15 @@ class MetricNetwork(BackboneNetwork):
         return self.forward(images).maps.permute(0, 2, 3, 1)
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Return unit embeddings and last maps of images, in one pass."""
+        """Return the unit embeddings and last maps of images, computed in one pass."""
         output = self.forward(images)
         return output.embeddings, output.maps.permute(0, 2, 3, 1)
 
     @property
     def patch_identity(self) -> dict[str, str]:
-        """Return the name of the backbone with the layer ``maps``."""
+        """Return the name of the backbone, with ``maps`` as the layer."""
         return {"name": self.backbone.info.name, "layer": "maps"}
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the pooled features (b, f) at unit length, from which the first clustering may start."""
+        """Return the L2-normalized pooled features (b, f), which can be used for the first clustering."""
         return F.normalize(promote(self.forward(images).features), dim=1)

@@ -24,7 +24,7 @@ _MEMORY = panel("Memory")
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
-    """Options of metric learning, with defaults of GoogLeNet on CUB: batches of 16 classes with 5 images, Adam."""
+    """Options of metric learning; defaults are for GoogLeNet on CUB: Adam, batches of 16 classes with 5 images each."""
 
     scaled: ClassVar[Mapping[str, int]] = {"warm_epochs": 0}
     constants: ClassVar[Mapping[str, object]] = {
@@ -110,7 +110,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
 
 class SANConfig(StrongRowOptions, MetricLearningConfig):
-    """Options of ``labelkit train san``, with our defaults where the chapter leaves them open."""
+    """Options of ``labelkit train san``, with our own defaults where the chapter specifies none."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
     constants: ClassVar[Mapping[str, object]] = {

@@ -126,7 +126,7 @@ class PseudoLabels(nn.Module):
 
 
 def compute_moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
-    """Return the fraction of images that left the majority of their old cluster, however clusters are numbered.
+    """Return the fraction of images not in the majority of their old cluster, regardless of cluster numbering.
 
     Args:
         before: (m,) int64 old cluster of each image, -1 = none.
@@ -142,7 +142,7 @@ def compute_moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) 
 
 
 class MemoryBank(nn.Module):
-    """First-in, first-out memory of the embeddings of earlier steps.
+    """First-in, first-out memory of embeddings from earlier steps.
 
     Args:
         size: number of entries, q.
@@ -169,7 +169,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def remember(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Replace the oldest entries by a batch and return the content of the memory.
+        """Replace the oldest entries with a batch and return the memory's contents.
 
         Args:
             embeddings: (b, d) of the whole batch, over all processes; b at most q.
@@ -197,7 +197,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def refill(self, embeddings: Tensor, rows: Tensor) -> None:
-        """Clear the memory and fill it with the last q of the given embeddings.
+        """Clear the memory and fill it with the last of the given embeddings, up to its capacity.
 
         Args:
             embeddings: (m, d).

@@ -87,7 +87,7 @@ def update_pseudo_labels(
 
 
 def normalized_pixels(images: Tensor) -> Tensor:
-    """Flatten images (b, c, h, w), downsampled to at most ``MAX_PIXELS`` per side, to unit rows (b, p).
+    """Downsample images (b, c, h, w) to at most ``MAX_PIXELS`` per side and flatten them to unit-length rows (b, p).
 
     Without downsampling, 60,000 photographs of 224 pixels would take 36 GB.
     """
@@ -96,13 +96,13 @@ def normalized_pixels(images: Tensor) -> Tensor:
 
 
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
-    """Return the view in which an image or a stored embedding is used for training."""
+    """Return the training view of an image or a stored embedding."""
     of_rows = row_views(config, data)
     return of_rows[1] if of_rows else metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
 
 
 class MetricMethod(Method[MetricConfigT]):
-    """Base of metric learning methods, which are evaluated by retrieval on held-out images.
+    """Base class of metric learning methods, which are evaluated by retrieval on held-out images.
 
     Args:
         config: the options.
@@ -129,7 +129,7 @@ class MetricMethod(Method[MetricConfigT]):
         )
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield the parameters of backbone and new layers, all with weight decay as in the released code."""
+        """Yield parameter groups of the backbone and the new layers, all with weight decay as in the released code."""
         config, backbone = self.config, list(self.network.backbone.parameters())
         yield {"params": backbone, "weight_decay": config.weight_decay, "first_epoch": config.warm_epochs}
         new = [parameter for module in self.network.new_modules() for parameter in module.parameters()]
@@ -141,9 +141,9 @@ class MetricMethod(Method[MetricConfigT]):
         return self.network.backbone.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of retrieval on held-out images and of the clusters."""
+        """Return the monitor that evaluates retrieval on held-out images and the clusters."""
         return RetrievalMonitor(inputs.rows, inputs.truth, inputs.held_out, self.config.recall_ks)
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center, or of the whole image where training cuts no boxes."""
+        """Return the evaluation view: the image center, or the whole image if training does not crop."""
         return metric_test_view(self.network.input_spec.size, whole=self.config.augmentation not in ("box", "crop"))

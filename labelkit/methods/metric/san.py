@@ -71,7 +71,7 @@ MEMORY_START_EPOCH = 1
 
 
 class SAN(MetricMethod[SANConfig]):
-    """Training method SAN: metric learning with a spatial assembly of feature maps, from labels or clusters."""
+    """SAN training method: metric learning with a spatial assembly of feature maps, from labels or clusters."""
 
     def __init__(self, config: SANConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -109,7 +109,7 @@ class SAN(MetricMethod[SANConfig]):
         self._rows = np.zeros(0, dtype=np.int64)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of one augmented view, with groups of every class or cluster."""
+        """Return the single phase of one augmented view, whose batches hold groups of images of a class or cluster."""
         config, data = self.config, self.data
         if self._sampler is None or not np.array_equal(rows, self._rows):
             self._rows = rows
@@ -122,7 +122,7 @@ class SAN(MetricMethod[SANConfig]):
         return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
 
     def on_train_start(self, state: TrainState) -> None:
-        """Warn if many classes have a single image, which a batch can only repeat."""
+        """Warn if many classes have only one image, which a batch would have to repeat."""
         counts = np.bincount(self.data.labels[self.data.labels >= 0])
         share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
         if self.clusters is None and share > MANY_LONE:
@@ -132,7 +132,7 @@ class SAN(MetricMethod[SANConfig]):
             )
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Cluster the images if it is due, and update the sampler to the current clusters."""
+        """Cluster the images if due, and update the sampler with the current clusters."""
         if self.clusters is None:
             return
         if self.clusters.due(state.epoch):
@@ -145,7 +145,7 @@ class SAN(MetricMethod[SANConfig]):
         self._sampler.relabel(self.clusters.cluster_ids.cpu().numpy())
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute all losses of a batch, over all processes."""
+        """Compute all losses for the whole batch, gathered from all processes."""
         config, state = self.config, self._state
         output = self.network(batch.images)
         embeddings, rows = gather_batch(output.embeddings), gather_batch(batch.sample_index)
@@ -174,7 +174,7 @@ class SAN(MetricMethod[SANConfig]):
             self.slow.update(self.network)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Return how the assembly moves features of a few unaugmented training images; warn if it does nothing.
+        """Return statistics of how the assembly moves features of unaugmented training images; warn if it does nothing.
 
         ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, effective number
         of inputs of an output; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
@@ -208,14 +208,14 @@ class SAN(MetricMethod[SANConfig]):
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
 
     def reuse_frozen(self) -> ReusablePart:
-        """Enable caching of the outputs of the frozen stages, which the EMA network shares."""
+        """Enable caching of the frozen stages' outputs, which the EMA network shares."""
         if self.slow is not None:
             slow: Any = self.slow.module
             slow.backbone.reuse_frozen()
         return super().reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield groups with separate learning rates; the predictor has no weight decay, which would freeze it."""
+        """Yield groups with separate learning rates; the predictor has no weight decay, since that would freeze it."""
         config = self.config
         yield from super().parameter_groups()
         if self.network.assembly is not None:

@@ -93,7 +93,7 @@ class CBAM(nn.Module):
 
 
 class TACCCL(shared.MetricMethod[TACCCLConfig]):
-    """Training method TAC-CCL: metric learning from clusters, a memory and pairs of views, without labels."""
+    """TAC-CCL training method: metric learning from clusters, a memory and pairs of views, without labels."""
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data, attention=CBAM)
@@ -137,12 +137,12 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         return (Phase(config.epochs, self.views(), self._sampler, pairing=pairing),)
 
     def views(self) -> tuple[ViewSpec, ...]:
-        """Return the training view and, with attention consistency, the second view that follows it."""
+        """Return the training view and, with attention consistency, the second view derived from it."""
         first = shared.train_view(self.config, self.data, self.network.input_spec.size)
         return (first, build_second_view_spec(self.config, self.data, first)) if self.config.tac else (first,)
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Cluster the images if it is due, unless a run resumed inside the epoch has the clusters already."""
+        """Cluster the images if due, unless the run was resumed inside the epoch and already has the clusters."""
         config = self.config
         if self.labels.due(state.epoch):
             embeddings = shared.update_pseudo_labels(self.labels, self.network, config, state)
@@ -161,7 +161,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         self._use_memory = self.config.memory_refill or state.step >= wait
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Warn if attention is the same everywhere, since this satisfies every transform."""
+        """Warn if attention is the same everywhere, which makes it trivially consistent under every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
             state.warn("warning: attention is the same everywhere, so it has no effect")
         return {}

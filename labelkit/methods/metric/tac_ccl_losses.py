@@ -21,7 +21,7 @@ _MIN_DISTANCE = 1e-6
 
 
 class ContrastiveClusteringLoss(nn.Module):
-    r"""Mean ratio of the distances of embeddings to their nearest and second-nearest center.
+    r"""Mean ratio of each embedding's distances to its nearest and second-nearest center.
 
     .. math:: L = \frac{1}{b} \sum_n \frac{\|F_n - C^+_n\|}{\|F_n - C^-_n\|}
 
@@ -55,7 +55,7 @@ class ContrastiveClusteringLoss(nn.Module):
 
 
 class TransformedAttentionLoss(nn.Module):
-    r"""Mean squared difference of attention between the same places of two views.
+    r"""Mean squared difference in attention between corresponding places of two views.
 
     .. math:: L = \frac{1}{|V|} \sum_{p \in V} (M(p) - M'(H p))^2
 
@@ -110,7 +110,7 @@ class FeatureSimilarityLoss(nn.Module):
 
 
 def collapsed_multi_similarity(positives: int, negatives: int) -> float:
-    """Return the minimum multi-similarity loss of embeddings that are all equally similar.
+    """Return the minimum multi-similarity loss that is possible if all embeddings are equally similar.
 
     A network that cannot distinguish images can do no better, so a run that stays at this value has learned nothing.
 

@@ -61,7 +61,7 @@ SMALLEST_GAIN = 1e-6
 
 
 class PrototypeHead(nn.Module):
-    """Untrained head whose scores are the cosines with fixed class prototypes.
+    """Head without trained parameters that scores embeddings by their cosines with fixed class prototypes.
 
     Args:
         num_classes: c.
@@ -111,7 +111,7 @@ class PrototypeHead(nn.Module):
         decay: float = 0.9,
         combine: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> None:
-        """Move the mean direction of each class toward its mean in the batch.
+        """Move each class's mean direction toward the mean of the class in the batch.
 
         The order of the images does not matter. A class without image, or whose sum vanishes, stays as it is.
 
@@ -140,7 +140,7 @@ class PrototypeHead(nn.Module):
 
 
 class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
-    """Training method DL2PA: classification by fixed prototypes that are reassigned to classes."""
+    """DL2PA training method: classification by fixed prototypes that are reassigned to classes."""
 
     network: ClassifierNetwork[PrototypeHead]
 
@@ -172,7 +172,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             self._scale = float(processes)
 
     def on_step_start(self, state: TrainState) -> None:
-        """Reassign classes to prototypes if it is due."""
+        """Reassign classes to prototypes if due."""
         super().on_step_start(state)
         config = self.config
         if config.reassign and is_due(state, config.updates_per_epoch):
@@ -181,7 +181,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             state.log("assignment", record)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the loss against the prototypes of the classes, and update the class means."""
+        """Compute the loss against the class prototypes, and update the class means."""
         mixed = self.mix_batch(batch)
         embeddings = self.network.embed(mixed.images)
         self._update_means(embeddings, mixed)
@@ -192,7 +192,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         return StepOutput(self._scale * loss)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Return the epoch's assignment metrics: classes moved, and the mean cosine after the last one."""
+        """Return the epoch's assignment metrics: number of moved classes, mean cosine after the last reassignment."""
         records, self._records = self._records, []
         metrics = {"classes_without_image": float((self.network.head.seen == 0).sum())}
         if self.config.reassign:
@@ -202,7 +202,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         return metrics
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the assignments of the running epoch."""
+        """Return the records of the current epoch's reassignments."""
         return {"records": self._records}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
@@ -284,7 +284,7 @@ def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
 
 
 def similarities(head: PrototypeHead) -> NDArray[np.float64]:
-    """Compute the cosines (c, k) of class means and prototypes; a class without images keeps its own prototype."""
+    """Compute the cosines (c, k) of class means and prototypes; classes without images favor their current one."""
     table = (head.class_means.double().cpu() @ head.prototypes.double().cpu().T).numpy()
     unseen = np.flatnonzero(head.seen.cpu().numpy() == 0)
     table[unseen] = 0.0
@@ -293,7 +293,7 @@ def similarities(head: PrototypeHead) -> NDArray[np.float64]:
 
 
 def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the optimal assignment (by scipy), or the previous one unless the gain exceeds rounding.
+    """Return scipy's optimal assignment, or the previous one if the gain is within rounding error.
 
     Args:
         similarity: (c, k), c <= k.

@@ -65,7 +65,7 @@ def load_or_make_prototypes(
     say: Callable[[str], None] | None = None,
     report: Callable[[float, float], None] | None = None,
 ) -> Prototypes:
-    """Return spread prototypes from a closed form, the cache or an optimization.
+    """Return evenly spread prototypes, from a closed form, the cache or an optimization.
 
     New prototypes are cached. They depend on all arguments up to ``num_starts``. A cache file that is damaged or has
     other contents is replaced, and a cache that cannot be written is no error; both are reported.
@@ -113,7 +113,7 @@ def load_or_make_prototypes(
 
 
 def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
-    """Return the prototypes of hyperspherical prototype networks, from the cache or computed and cached.
+    """Return the prototypes of hyperspherical prototype networks, from the cache if present, else computed and cached.
 
     Args:
         num_prototypes: c, >= 2.
@@ -134,7 +134,7 @@ def optimize_separated_prototypes(
     iterations: int = SEPARATION_ITERATIONS,
     lr: float = SEPARATION_LR,
 ) -> NDArray[np.float32]:
-    r"""Push unit vectors apart, each from its nearest other: the prototypes of hyperspherical prototype networks.
+    r"""Push unit vectors away from their nearest neighbors, as hyperspherical prototype networks do.
 
     From random directions, gradient descent on
 
@@ -167,7 +167,7 @@ def optimize_separated_prototypes(
 
 
 def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean cosine of vectors with their nearest others (the first of ties), and its gradient.
+    """Return the mean cosine of each vector with its nearest neighbor (the first on ties), and its gradient.
 
     Args:
         prototypes: (c, d) float64 rows of length 1.
@@ -203,7 +203,7 @@ def _cached(
 
 
 def cache_path(recipe: dict[str, object]) -> Path:
-    """Return the path of prototypes with this recipe in the cache."""
+    """Return the cache path of prototypes with this recipe."""
     key = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:16]
     return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
 

@@ -43,7 +43,7 @@ class InnerProductLoss(nn.Module):
         self.reduction = reduction
 
     def forward(self, embeddings: Tensor, prototypes: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the weighted sum over the batch, or half of the mean."""
+        """Return the weighted sum over the batch, or half of the weighted mean, depending on ``reduction``."""
         if embeddings.shape != prototypes.shape:
             raise ValueError(f"embeddings are {tuple(embeddings.shape)}, prototypes {tuple(prototypes.shape)}")
         # half precision has no digits left for 1 - cos near 1
@@ -55,7 +55,7 @@ class InnerProductLoss(nn.Module):
 
 
 class WeightedCrossEntropy(nn.Module):
-    r"""Mean cross-entropy of a batch with a weight for each image.
+    r"""Cross-entropy averaged over a batch in which each image has a weight.
 
     .. math:: L = -\frac{1}{b} \sum_i \omega_i \log \text{softmax}(\ell_i)_{y_i}
 
@@ -117,7 +117,7 @@ class UniformityLoss(nn.Module):
 
 
 def balancing_weights(counts: Tensor) -> Tensor:
-    """Compute a weight per image for each class, so that all classes present contribute equally.
+    """Compute for each class the weight of its images, so that all classes present contribute equally.
 
     Args:
         counts: ``(c,)`` images of each class, of a batch over all processes or of the whole set.

@@ -29,7 +29,7 @@ SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 
 
 class SupervisedClassifierMethod(Method[SupervisedConfigT]):
-    """Base of classifiers that train on all labeled images.
+    """Base class of classifiers that train on all labeled images.
 
     Args:
         config: the options.
@@ -56,14 +56,14 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         self._global_weights = balancing_weights(torch.from_numpy(counts))
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of one augmented view, with every labeled image once per epoch."""
+        """Return the single phase, which shows one augmented view of every labeled image per epoch."""
         config, size, of_rows = self.config, self.network.input_spec.size, row_views(self.config, self.data)
         view = of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=self.data.chiral)
         labeled = rows[self.data.labels[rows] >= 0]
         return (Phase(config.epochs, (view,), UniformSampler(labeled, seed=config.seed)),)
 
     def class_weights(self, labels: Tensor) -> Tensor | None:
-        """Return the weight of each class (c,) that balances batch or training set, or ``None`` for equal weights.
+        """Return class weights (c,) that balance the batch or the training set, or ``None`` for equal weights.
 
         Args:
             labels: (b,) labels of this process's batch, before any mixing.
@@ -82,7 +82,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         return mixup(batch, self.config.mixup_alpha, keyed_generator(self.config.seed, "mixup", step))
 
     def reuse_frozen(self) -> ReusablePart:
-        """Enable caching of the outputs of the frozen stages.
+        """Enable caching of the frozen stages' outputs.
 
         Raises:
             ConfigError: no stage is frozen, or images are mixed.
@@ -93,14 +93,14 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all parameters with weight decay, as in the released code."""
+        """Yield one group of all parameters, with weight decay, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of classification accuracy on held-out images."""
+        """Return the monitor that tracks classification accuracy on held-out images."""
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center if training cuts boxes, else of the whole image."""
+        """Return the evaluation view: the image center if training cuts random boxes, else the whole image."""
         cuts_boxes = self.config.augmentation.startswith("imagenet")
         return test_view(self.network.input_spec.size, "generic" if cuts_boxes else "digits")

@@ -24,7 +24,7 @@ from labelkit.training.method import StepOutput
 
 
 class Softmax(SupervisedClassifierMethod[SoftmaxConfig]):
-    """Training method Softmax: a linear classifier with learned class vectors."""
+    """Softmax training method: a linear classifier with learned class vectors."""
 
     network: ClassifierNetwork[nn.Linear]
 

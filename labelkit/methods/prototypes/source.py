@@ -135,7 +135,7 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
 
 
 def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
-    """Read the word vector of each class name from a file, using the first vector of a name.
+    """Read the word vector of each class name from a file; if a name occurs repeatedly, its first vector is used.
 
     If the file does not have the name itself, names match regardless of case and with a blank for ``_``.
 

@@ -22,7 +22,7 @@ _ROTATION = panel("Second stage")
 
 
 class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
-    """Options of ``labelkit train sela``; defaults are those of the released code for ImageNet or as described."""
+    """Options of ``labelkit train sela``; unless noted, defaults are those of the released code for ImageNet."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
     scaled: ClassVar[Mapping[str, int]] = {"num_optimizations": 1}

@@ -81,7 +81,7 @@ class MultiHeadCrossEntropy(nn.Module):
 
 
 class SeLa(Method[SeLaConfig]):
-    """Training method SeLa: balanced self-labeling with several clustering heads, without labels."""
+    """SeLa training method: balanced self-labeling with several clustering heads, without labels."""
 
     network: MultiHeadNetwork
 
@@ -115,11 +115,11 @@ class SeLa(Method[SeLaConfig]):
             copy_pseudo_labels(self.labels, self.config.labels_from, inputs)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of one augmented view, with every image once per epoch."""
+        """Return the single phase, which shows one augmented view of every image per epoch."""
         return (Phase(self.config.epochs, (self._train_view(),), UniformSampler(rows, seed=self.config.seed)),)
 
     def on_train_start(self, state: TrainState) -> None:
-        """Read the prior of the cluster sizes; a resumed run has it in its checkpoint."""
+        """Read the prior over cluster sizes; a resumed run takes it from its checkpoint."""
         if self.config.prior == "uniform":
             return
         for head, k in enumerate(self.config.clusters_per_head):
@@ -132,7 +132,7 @@ class SeLa(Method[SeLaConfig]):
             self._renew(heads, state)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the mean cross-entropy of the heads, plus that of the rotation if enabled."""
+        """Compute the mean cross-entropy of the heads, plus that of rotation prediction if enabled."""
         labels = self.labels.pseudo_labels[:, batch.sample_index]  # (h, b)
         if not self.config.rotation:
             loss = self.loss(self.network.head_logits(self.network.embed(batch.images)), labels)
@@ -158,7 +158,7 @@ class SeLa(Method[SeLaConfig]):
         return metrics
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the records of the running epoch's optimizations."""
+        """Return the records of the current epoch's label optimizations."""
         return {"records": self._records}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
@@ -170,7 +170,7 @@ class SeLa(Method[SeLaConfig]):
         return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
 
     def reuse_frozen(self) -> ReusablePart:
-        """Enable caching of the outputs of the frozen stages.
+        """Enable caching of the frozen stages' outputs.
 
         Raises:
             ConfigError: images are rotated in training.
@@ -182,17 +182,17 @@ class SeLa(Method[SeLaConfig]):
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all parameters with weight decay, as in the released code."""
+        """Yield one group of all parameters, with weight decay, as in the released code."""
         yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of features on held-out images and of the clusterings."""
+        """Return the monitor that evaluates features on held-out images and the clusterings."""
         classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
         known = inputs.rows, inputs.truth, inputs.held_out
         return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center, or of the whole image if it is small."""
+        """Return the evaluation view: the image center, or the whole image if the input size is small."""
         return plain_view(self.network.input_spec.size)
 
     def _train_view(self) -> ViewSpec:

@@ -33,7 +33,7 @@ _CHUNK = 4096
 
 
 def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str]:
-    """Return warnings about a label optimization by subject, for the requested marginal error."""
+    """Return warnings about a label optimization, keyed by subject; ``tolerance`` is the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:
         found["dead"] = f"head {head} gives all images the same logits, so its labels are arbitrary"
@@ -48,7 +48,7 @@ def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str
 
 
 def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[float, ...]:
-    """Compute the times in epochs at which labels are optimized (specification 3.12).
+    """Compute the times, in epochs, at which labels are optimized (specification 3.12).
 
     Args:
         kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
@@ -76,7 +76,7 @@ def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[floa
 
 
 class SelfLabels(nn.Module):
-    """Pseudo-labels of every head with the state of their optimization.
+    """Pseudo-labels of every head, and the state of their optimization.
 
     Args:
         num_samples: rows of the data set, n.
@@ -128,15 +128,15 @@ class SelfLabels(nn.Module):
             self._buffers.update(kept)
 
     def potentials(self, head: int) -> Tensor:
-        """Return the log cluster weights of a head's last solve, (k,) float64 with maximum 0."""
+        """Return the log cluster weights (k,) float64 from a head's last solve, with maximum 0."""
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
-        """Return the target cluster shares of a head, (k,) float64, which its first solve reorders."""
+        """Return a head's target cluster shares (k,) float64, which its first solve reorders."""
         return self.get_buffer(f"prior_{head}")
 
     def start(self, rows: NDArray[np.int64], seed: int) -> None:
-        """Assign random labels to the readable rows, equally many per cluster of a head (one more or less)."""
+        """Assign random labels to the readable rows so that the cluster sizes of each head differ by at most one."""
         for head, k in enumerate(self.num_clusters):
             order = keyed_generator(seed, f"initial labels {head}").permutation(len(rows))
             self.pseudo_labels[head, torch.from_numpy(rows)] = torch.from_numpy((order % k).astype(np.int32))
@@ -245,7 +245,7 @@ _LABELS = "labels."
 
 
 def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
-    """Copy the pseudo-labels of a finished run over the same images.
+    """Copy the pseudo-labels from a finished run on the same images.
 
     Args:
         labels: destination of the copy.

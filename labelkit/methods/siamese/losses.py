@@ -12,7 +12,7 @@ _TINY = 1e-5
 
 
 class BarlowTwinsLoss(nn.Module):
-    r"""Barlow Twins loss: distance of the cross-correlation matrix of two views from the identity.
+    r"""Barlow Twins loss: distance between the cross-correlation matrix of two views and the identity matrix.
 
     .. math:: L = s \left(\sum_i (1 - C_{ii})^2 + \lambda \sum_{i \ne j} C_{ij}^2\right),
         \quad C = \hat A^\top \hat B / b
@@ -86,7 +86,7 @@ class PredictedViewLoss(nn.Module):
 
 
 class QueueContrastLoss(nn.Module):
-    r"""MoCo's contrastive loss of a query view against its key and a queue of keys from earlier batches.
+    r"""MoCo's contrastive loss, which compares a query view with its key and with a queue of earlier keys.
 
     .. math:: L = -\frac{1}{b} \sum_i \log \frac{\exp(q_i \cdot k_i / \tau)}
         {\exp(q_i \cdot k_i / \tau) + \sum_j \exp(q_i \cdot n_j / \tau)}

@@ -24,7 +24,7 @@ _OF_CROPS = ("crop", "crop_scale", "flip_prob", "jitter_prob", "gray_prob", "blu
 
 
 class SiameseConfig(RepresentationTrainConfig):
-    """Options of ``labelkit train siamese``, with defaults of CoTAP's Table VIII for SimCLR on CIFAR."""
+    """Options of ``labelkit train siamese``; defaults follow CoTAP's Table VIII for SimCLR on CIFAR."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "siamese")
 

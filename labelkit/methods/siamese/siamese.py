@@ -103,7 +103,7 @@ def _layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
 
 
 class Siamese(Method[SiameseConfig]):
-    """Training method Siamese: self-supervised learning from two views with one of four losses."""
+    """Siamese training method: self-supervised learning from two views with one of four losses."""
 
     network: SiameseNetwork
     equal_buffers = ("queue", "oldest")
@@ -132,7 +132,7 @@ class Siamese(Method[SiameseConfig]):
         self._newest: list[Tensor] = []
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of two views, with every image once per epoch."""
+        """Return the single phase, which shows two views of every image per epoch."""
         return (Phase(self.config.epochs, self._views(), UniformSampler(rows, seed=self.config.seed)),)
 
     def training_step(self, batch: Batch) -> StepOutput:
@@ -174,23 +174,23 @@ class Siamese(Method[SiameseConfig]):
         self.oldest.copy_((self.oldest + len(newest)) % len(self.queue))
 
     def on_backbone_loaded(self) -> None:
-        """Make both networks equal."""
+        """Copy the trained network to the EMA network."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield all trainable parameters with weight decay."""
+        """Yield one group of all trainable parameters, with weight decay."""
         trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
         yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor of features on held-out images."""
+        """Return the monitor that evaluates features on held-out images."""
         classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
         known = inputs.rows, inputs.truth, inputs.held_out
         return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
 
     def eval_view(self) -> ViewSpec:
-        """Return the view of the image center, or of the whole image if it is small."""
+        """Return the evaluation view: the image center, or the whole image if the input size is small."""
         return plain_view(self.network.input_spec.size)
 
     def _views(self) -> tuple[ViewSpec, ViewSpec]:

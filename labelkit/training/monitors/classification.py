@@ -62,7 +62,7 @@ class ClassificationMonitor(Monitor):
         return [f"accuracy {percent(metrics['accuracy'])}"] if "accuracy" in metrics else []
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
-        """Return the accuracies on held-out images; the best epoch is chosen on these same images."""
+        """Return the accuracies on held-out images; the best epoch is chosen on the same images."""
         if "accuracy" not in metrics:
             return None
         names = ("accuracy", "best_accuracy", "top5_accuracy")

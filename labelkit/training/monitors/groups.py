@@ -114,7 +114,7 @@ class ClusteringMonitor(_CategoryMonitor):
 def accuracy_metrics(
     truth: NDArray[np.int64], cluster_ids: NDArray[np.int64], old_classes: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Compute clustering accuracy (v2) and error rates over rows whose class is known; empty without any."""
+    """Compute clustering accuracy (v2) and error rates over rows whose class is known; empty if there are none."""
     known = truth >= 0
     if not known.any():
         return {}

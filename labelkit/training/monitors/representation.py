@@ -19,7 +19,7 @@ MAX_TABLE = 50_000_000
 
 
 class RepresentationMonitor(Monitor):
-    """Monitor of the kNN accuracy of features and of the method's clusterings against true classes.
+    """Monitor that scores features by kNN accuracy, and the method's clusterings against true classes.
 
     Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the
     training images whose class is known.
@@ -83,7 +83,7 @@ def describe_groups(metrics: Mapping[str, float]) -> list[str]:
 
 
 def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
-    """Return a table of held-out kNN accuracy and mean clustering scores of training images, or ``None``."""
+    """Return a table of held-out kNN accuracy and mean clustering scores of training images; ``None`` without any."""
     if "knn_accuracy" not in metrics and "nmi" not in metrics:
         return None
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]

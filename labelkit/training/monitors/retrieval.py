@@ -20,7 +20,7 @@ _POINT = 0.01
 
 
 class RetrievalMonitor(Monitor):
-    """Monitor of Recall@K and MAP@R of held-out images, each searched among all others.
+    """Monitor of Recall@K and MAP@R for held-out images, each used as a query against all others.
 
     Args:
         rows: (m,) int64, rows of the training set that can be read.
@@ -100,7 +100,7 @@ class RetrievalMonitor(Monitor):
 
 
 def compute_similarity_spread(embeddings: NDArray[np.float32]) -> float:
-    """Return the standard deviation of cosines between at most 1,000 different embeddings, evenly chosen."""
+    """Return the standard deviation of the pairwise cosines of at most 1,000 evenly spaced embeddings."""
     step = -(-len(embeddings) // 1000)
     unit = embeddings[::step].astype(np.float64)
     unit /= np.maximum(np.linalg.norm(unit, axis=1, keepdims=True), 1e-12)
