@@ -1,4 +1,4 @@
-"""Options of all methods that train a backbone: which parts of it are trained, and how it is evaluated."""
+"""Options for all methods that train a backbone: which parts of it are trained, and how it is evaluated."""
 
 from __future__ import annotations
 

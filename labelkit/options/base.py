@@ -65,10 +65,10 @@ class StageConfig(BaseModel):
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
 
     retired_fields: ClassVar[frozenset[str]] = frozenset()
-    """Options of earlier versions that had no effect: config files of old runs may contain them with any value."""
+    """Options for earlier versions that had no effect: config files of old runs may contain them with any value."""
 
     constants: ClassVar[Mapping[str, object]] = {"max_memory": None}
-    """Options of earlier versions that are now constant: config files may contain them with this value only. Those of
+    """Options for earlier versions that are now constant: config files may contain them with this value only. Those of
     base classes apply too."""
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Options of ``labelkit embed``."""
+"""Options for ``labelkit embed``."""
 
 from __future__ import annotations
 

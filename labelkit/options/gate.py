@@ -1,4 +1,4 @@
-"""Options of all ``evaluate`` commands for limits on scores, and the direction in which each score is better."""
+"""Options for all ``evaluate`` commands for limits on scores, and the direction in which each score is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``labelkit prototypes``."""
+"""Options for ``labelkit prototypes``."""
 
 from __future__ import annotations
 

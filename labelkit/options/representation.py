@@ -1,4 +1,4 @@
-"""Options of all methods that learn a representation without labels, including their monitor during training."""
+"""Options for all methods that learn a representation without labels, including their monitor during training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of commands whose groups keep the ids of an earlier run."""
+"""Options for commands whose groups keep the ids of an earlier run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of several commands: each is declared here once, with its panel.
+"""Options for several commands: each is declared here once, with its panel.
 
 A config class includes an option by listing its mixin as a base. Larger groups of options have their own modules:
 ``backbone``, ``data``, ``retired``, ``gate``, ``index``, ``memory``, ``model``.

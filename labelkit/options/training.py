@@ -1,4 +1,4 @@
-"""Options of all training methods: data, optimizer, device, run folder; and the length in epochs or in steps."""
+"""Options for all training methods: data, optimizer, device, run folder; and the length in epochs or in steps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of ``labelkit cluster``."""
+"""Options for ``labelkit cluster``."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ class PatchClusterConfig(ProcessesConfig, ClusterConfig):
 
 
 class KMeansConfig(NormalizeOption, PatchClusterConfig):
-    """Options of ``labelkit cluster k-means``."""
+    """Options for ``labelkit cluster k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "k-means")
 
 
 class SphericalKMeansConfig(PatchClusterConfig):
-    """Options of ``labelkit cluster spherical-k-means``."""
+    """Options for ``labelkit cluster spherical-k-means``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "spherical-k-means")
 
 
 class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, ClusterConfig):
-    """Options of ``labelkit cluster ss-kmeans``."""
+    """Options for ``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
     constants: ClassVar[Mapping[str, object]] = {"min_size": 1}
@@ -72,7 +72,7 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, Cluste
 
 
 class SinkhornConfig(ClusterConfig):
-    """Options of ``labelkit cluster sinkhorn``."""
+    """Options for ``labelkit cluster sinkhorn``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
     constants: ClassVar[Mapping[str, object]] = {"init": "k-means", "prototypes": None}

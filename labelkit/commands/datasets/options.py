@@ -1,4 +1,4 @@
-"""Options of ``labelkit datasets``."""
+"""Options for ``labelkit datasets``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DATA = panel("Data")
 
 
 class DatasetsConfig(DatasetOptions):
-    """Options of ``labelkit datasets``."""
+    """Options for ``labelkit datasets``."""
 
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 

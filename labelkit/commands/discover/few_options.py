@@ -1,4 +1,4 @@
-"""Options of growing a few labels (``discover snowball``, ``discover lmcs``) and of ``show discovered``."""
+"""Options for growing a few labels (``discover snowball``, ``discover lmcs``) and of ``show discovered``."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
 
 
 class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
-    """Options of ``labelkit discover snowball``."""
+    """Options for ``labelkit discover snowball``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
 
@@ -87,13 +87,13 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
 
 
 class DiscoverLMCSConfig(CriticalSearchOptions, DiscoverFewConfig):
-    """Options of ``labelkit discover lmcs``."""
+    """Options for ``labelkit discover lmcs``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "lmcs")
 
 
 class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
-    """Options of ``labelkit show discovered``."""
+    """Options for ``labelkit show discovered``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
     constants: ClassVar[Mapping[str, object]] = {"max_points": 5000, "generation": None, "map": None}

@@ -1,4 +1,4 @@
-"""Options of ``labelkit discover categories``, ``head`` and ``answer``."""
+"""Options for ``labelkit discover categories``, ``head`` and ``answer``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DiscoverCategoriesConfig(
     PreviousOption,
     IndexConfig,
 ):
-    """Options of ``labelkit discover categories``."""
+    """Options for ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
     # these belonged to criteria that were removed and are refused
@@ -80,7 +80,7 @@ class DiscoverCategoriesConfig(
 
 
 class DiscoverHeadConfig(PreviousOption, IndexConfig):
-    """Options of ``labelkit discover head``."""
+    """Options for ``labelkit discover head``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
 
@@ -90,7 +90,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
 
 
 class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, IndexConfig):
-    """Options of ``labelkit discover answer``."""
+    """Options for ``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
     constants: ClassVar[Mapping[str, object]] = {

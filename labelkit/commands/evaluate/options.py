@@ -1,4 +1,4 @@
-"""Options of ``labelkit evaluate``."""
+"""Options for ``labelkit evaluate``."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 
 
 class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
-    """Options of ``labelkit evaluate answer``."""
+    """Options for ``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
     constants: ClassVar[Mapping[str, object]] = {
@@ -61,7 +61,7 @@ class EvaluateClusteringConfig(
     LabelsOption,
     ScoresConfig,
 ):
-    """Options of ``labelkit evaluate clustering``."""
+    """Options for ``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
     constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False, "protocol": "v2"}
@@ -81,7 +81,7 @@ class EvaluateClusteringConfig(
 
 
 class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
-    """Options of ``labelkit evaluate knn``."""
+    """Options for ``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
     constants: ClassVar[Mapping[str, object]] = {
@@ -123,7 +123,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
 
 
 class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
-    """Options of ``labelkit evaluate linear``."""
+    """Options for ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
     constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,)}
@@ -170,7 +170,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
 
 
 class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig, ProcessesConfig):
-    """Options of ``labelkit evaluate retrieval``."""
+    """Options for ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
 
@@ -216,7 +216,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
 
 
 class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, ScoresConfig):
-    """Options of ``labelkit evaluate classification``."""
+    """Options for ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
     constants: ClassVar[Mapping[str, object]] = {
@@ -332,7 +332,7 @@ class DenseConfig(
 
 
 class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
-    """Options of ``labelkit evaluate segmentation``."""
+    """Options for ``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
     constants: ClassVar[Mapping[str, object]] = {
@@ -394,7 +394,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
 
 class EvaluatePatchClustersConfig(DenseConfig):
-    """Options of ``labelkit evaluate patch-clusters``."""
+    """Options for ``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
     constants: ClassVar[Mapping[str, object]] = {
@@ -420,7 +420,7 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
 
 class EvaluateTrackingConfig(DenseConfig):
-    """Options of ``labelkit evaluate tracking``."""
+    """Options for ``labelkit evaluate tracking``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
     constants: ClassVar[Mapping[str, object]] = {

@@ -1,4 +1,4 @@
-"""Options of ``import`` and ``export``: rows from files of others, and to them."""
+"""Options for ``import`` and ``export``: rows from files of others, and to them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _suffix(path: Path, known: tuple[str, ...]) -> Path:
 
 
 class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
-    """Options of ``labelkit import``."""
+    """Options for ``labelkit import``."""
 
     command: ClassVar[tuple[str, ...]] = ("import",)
     constants: ClassVar[Mapping[str, object]] = {"splits_key": None, "labeled_key": None}
@@ -111,7 +111,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
 
 
 class ExportConfig(OverwriteOption, IndexOption):
-    """Options of ``labelkit export``."""
+    """Options for ``labelkit export``."""
 
     command: ClassVar[tuple[str, ...]] = ("export",)
     constants: ClassVar[Mapping[str, object]] = {"format": None}

@@ -1,4 +1,4 @@
-"""Options of ``labelkit find``: images that come twice, odd ones, wrong labels, and images of classes without any."""
+"""Options for ``labelkit find``: images that come twice, odd ones, wrong labels, and images of classes without any."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class FindConfig(OverwriteOption, StoredImagesOptions, SplitOption, IndexOption)
 
 
 class FindDuplicatesConfig(FindConfig):
-    """Options of ``labelkit find duplicates``."""
+    """Options for ``labelkit find duplicates``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
@@ -54,7 +54,7 @@ class FindDuplicatesConfig(FindConfig):
 
 
 class FindOddConfig(FindConfig):
-    """Options of ``labelkit find odd``."""
+    """Options for ``labelkit find odd``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "odd")
 
@@ -64,13 +64,13 @@ class FindOddConfig(FindConfig):
 
 
 class FindMislabeledConfig(AddedLabelsOption, FindConfig):
-    """Options of ``labelkit find mislabeled``."""
+    """Options for ``labelkit find mislabeled``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "mislabeled")
 
 
 class FindNovelConfig(FindConfig):
-    """Options of ``labelkit find novel``."""
+    """Options for ``labelkit find novel``."""
 
     command: ClassVar[tuple[str, ...]] = ("find", "novel")
 

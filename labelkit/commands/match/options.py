@@ -1,4 +1,4 @@
-"""Options of ``labelkit match``."""
+"""Options for ``labelkit match``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _OUTPUT = panel("Output", preset=False)
 
 
 class MatchConfig(OverwriteOption, StoredImagesOptions):
-    """Options of ``labelkit match``."""
+    """Options for ``labelkit match``."""
 
     command: ClassVar[tuple[str, ...]] = ("match",)
     constants: ClassVar[Mapping[str, object]] = {

@@ -1,4 +1,4 @@
-"""Options of ``labelkit retrieve``."""
+"""Options for ``labelkit retrieve``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PATCHES = panel("Patches")
 class RetrieveConfig(
     DeviceOption, ListingOptions, StoredImagesOptions, LabelsOption, IndexConfig, MemoryConfig, ProcessesConfig
 ):
-    """Options of ``labelkit retrieve``."""
+    """Options for ``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
     constants: ClassVar[Mapping[str, object]] = {

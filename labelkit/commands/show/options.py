@@ -1,4 +1,4 @@
-"""Options of ``labelkit show``."""
+"""Options for ``labelkit show``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PictureConfig(OverwriteOption):
 
 
 class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
-    """Options of ``labelkit show patches``."""
+    """Options for ``labelkit show patches``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
@@ -50,7 +50,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
 
 
 class ShowCurvesConfig(PictureConfig):
-    """Options of ``labelkit show curves``."""
+    """Options for ``labelkit show curves``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "curves")
 

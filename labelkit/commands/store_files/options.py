@@ -1,4 +1,4 @@
-"""Options of the commands that check and pack stores and runs."""
+"""Options for the commands that check and pack stores and runs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OUTPUT = panel("Output", preset=False)
 
 
 class VerifyConfig(StageConfig):
-    """Options of ``labelkit verify``."""
+    """Options for ``labelkit verify``."""
 
     command: ClassVar[tuple[str, ...]] = ("verify",)
 
@@ -33,7 +33,7 @@ class VerifyConfig(StageConfig):
 
 
 class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
-    """Options of ``labelkit pack``."""
+    """Options for ``labelkit pack``."""
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
     constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
@@ -46,7 +46,7 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
 
 
 class StatusConfig(StageConfig):
-    """Options of ``labelkit status``."""
+    """Options for ``labelkit status``."""
 
     command: ClassVar[tuple[str, ...]] = ("status",)
 

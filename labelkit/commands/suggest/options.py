@@ -1,4 +1,4 @@
-"""Options of ``labelkit suggest``."""
+"""Options for ``labelkit suggest``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SELECTION = panel("Selection")
 
 
 class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabelsOption):
-    """Options of ``labelkit suggest``."""
+    """Options for ``labelkit suggest``."""
 
     command: ClassVar[tuple[str, ...]] = ("suggest",)
 

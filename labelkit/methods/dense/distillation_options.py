@@ -1,4 +1,4 @@
-"""Options of DINO and iBOT.
+"""Options for DINO and iBOT.
 
 DINO: class tokens of all crops of an image are assigned as the average of the network assigns them. iBOT: DINO, and
 hidden patches are assigned as the average of the network, which sees them, assigns them.
@@ -18,7 +18,7 @@ _DISTILLATION = panel("Distillation")
 
 
 class SelfDistillationConfig(EMATargetConfig):
-    """Options of DINO and iBOT; unless noted, defaults are for continuing a checkpoint as in CoTAP's comparison."""
+    """Options for DINO and iBOT; unless noted, defaults are for continuing a checkpoint as in CoTAP's comparison."""
 
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
 
@@ -57,13 +57,13 @@ class SelfDistillationConfig(EMATargetConfig):
 
 
 class DINOConfig(SelfDistillationConfig):
-    """Options of ``labelkit train dino``."""
+    """Options for ``labelkit train dino``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dino")
 
 
 class IBOTConfig(SelfDistillationConfig):
-    """Options of ``labelkit train ibot``."""
+    """Options for ``labelkit train ibot``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "ibot")
     constants: ClassVar[Mapping[str, object]] = {

@@ -1,4 +1,4 @@
-"""Options of methods with an EMA target: networks, crops, images and schedules; and CoTAP's options."""
+"""Options for methods with an EMA target: networks, crops, images and schedules; and CoTAP's options."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NO_DATASET = "none"
 
 
 class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
-    """Options of methods with an EMA target: networks, crops, data sets and cosine schedules."""
+    """Options for methods with an EMA target: networks, crops, data sets and cosine schedules."""
 
     scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {
@@ -132,7 +132,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
 
 class CoTAPConfig(EMATargetConfig):
-    """Options of ``labelkit train cotap``; defaults are those of the paper unless described otherwise."""
+    """Options for ``labelkit train cotap``; defaults are those of the paper unless described otherwise."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
     constants: ClassVar[Mapping[str, object]] = {

@@ -1,4 +1,4 @@
-"""Options of the methods of category discovery.
+"""Options for the methods of category discovery.
 
 Options that category-discovery methods share: GCD's contrastive recipe, and SimGCD's classifier on top of it.
 
@@ -28,7 +28,7 @@ _MONITOR = panel("Monitor")
 
 
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
-    """Options of category discovery: backbone, projector, contrastive losses and views.
+    """Options for category discovery: backbone, projector, contrastive losses and views.
 
     Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
     """
@@ -75,7 +75,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
 
 class DiscoveryTrainConfig(ContrastiveTrainConfig):
-    """Options of category discovery with a classifier over old and new classes; defaults follow SimGCD's code."""
+    """Options for category discovery with a classifier over old and new classes; defaults follow SimGCD's code."""
 
     scaled: ClassVar[Mapping[str, int]] = {"teacher_warmup_epochs": 0}
     constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
@@ -104,7 +104,7 @@ _ALIGN = panel("Alignment")
 
 
 class FlipClassConfig(DiscoveryTrainConfig):
-    """Options of ``labelkit train flipclass``; alignment defaults follow Appendix D.1 of the paper."""
+    """Options for ``labelkit train flipclass``; alignment defaults follow Appendix D.1 of the paper."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
     constants: ClassVar[Mapping[str, object]] = {
@@ -162,7 +162,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
 
 class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
-    """Options of ``labelkit train gcd``, with defaults of the released code."""
+    """Options for ``labelkit train gcd``, with defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")
 
@@ -170,7 +170,7 @@ class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
 
 
 class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
-    """Options of ``labelkit train simgcd``, with defaults of the released code."""
+    """Options for ``labelkit train simgcd``, with defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
 

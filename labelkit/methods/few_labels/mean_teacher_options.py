@@ -1,4 +1,4 @@
-"""Options of Mean Teacher, of the supervised baseline with the same recipe, and those that snowball uses, too."""
+"""Options for Mean Teacher, of the supervised baseline with the same recipe, and those that snowball uses, too."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class MeanTeacherOptions(TwoStreamOptions):
 
 
 class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
-    """Options of ``labelkit train supervised``, all shared with ``train mean-teacher``."""
+    """Options for ``labelkit train supervised``, all shared with ``train mean-teacher``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 
@@ -99,7 +99,7 @@ class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig
 
 
 class MeanTeacherConfig(RowOptions, MeanTeacherRecipeOptions, TwoStreamTrainConfig, MeanTeacherOptions):
-    """Options of ``labelkit train mean-teacher``, with defaults of the released code for ConvNet-13."""
+    """Options for ``labelkit train mean-teacher``, with defaults of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
 

@@ -1,4 +1,4 @@
-"""Options of the methods for few labels: data, averages, streams, MixMatch, FreeMatch, LMCS.
+"""Options for the methods for few labels: data, averages, streams, MixMatch, FreeMatch, LMCS.
 
 Those of Mean Teacher, its baseline and snowball are in ``mean_teacher_options.py`` and ``snowball_options.py``.
 """
@@ -116,13 +116,13 @@ class TwoStreamOptions(StageConfig):
 
 
 class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
-    """Options of classifiers that train on both labeled and unlabeled images in each batch."""
+    """Options for classifiers that train on both labeled and unlabeled images in each batch."""
 
     needs_unlabeled: ClassVar[bool] = True
 
 
 class MixMatchOptions(StageConfig):
-    """Options of MixMatch's loss, with defaults of the released code for CIFAR-10."""
+    """Options for MixMatch's loss, with defaults of the released code for CIFAR-10."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "sharpening_temperature": 0.5,
@@ -144,7 +144,7 @@ class MixMatchOptions(StageConfig):
 
 
 class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
-    """Options of ``labelkit train freematch``, with defaults of the published code for CIFAR-10."""
+    """Options for ``labelkit train freematch``, with defaults of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
     constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # adds its own noise
@@ -168,7 +168,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """Options of methods whose batches hold as many labeled as unlabeled images, as in MixMatch."""
+    """Options for methods whose batches hold as many labeled as unlabeled images, as in MixMatch."""
 
     constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # the method adds its own noise
 
@@ -186,7 +186,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
 
 
 class MixMatchConfig(RowOptions, HalfLabeledConfig):
-    """Options of ``labelkit train mixmatch``, with defaults of the released code for CIFAR-10."""
+    """Options for ``labelkit train mixmatch``, with defaults of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
 
@@ -206,7 +206,7 @@ class SearchOptions(StageConfig):
 
 
 class CriticalSearchOptions(SearchOptions):
-    """Options of LMCS's search for ambiguous unlabeled images near the classes; also used by ``discover lmcs``."""
+    """Options for LMCS's search for ambiguous unlabeled images near the classes; also used by ``discover lmcs``."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "delta": "auto",
@@ -230,7 +230,7 @@ class CriticalSearchOptions(SearchOptions):
 
 
 class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
-    """Options of ``labelkit train lmcs``; defaults follow the dissertation where it specifies them."""
+    """Options for ``labelkit train lmcs``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
     scaled: ClassVar[Mapping[str, int]] = {"pretext_steps": 0}

@@ -1,4 +1,4 @@
-"""Options of snowball, whose set of labels doubles repeatedly."""
+"""Options for snowball, whose set of labels doubles repeatedly."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPTIMIZATION = panel("Optimization")
 
 
 class ConfidentSearchOptions(SearchOptions):
-    """Options of Snowball's search for unlabeled images near a class mean; also used by ``discover snowball``."""
+    """Options for Snowball's search for unlabeled images near a class mean; also used by ``discover snowball``."""
 
     constants: ClassVar[Mapping[str, object]] = {
         "far_factor": 10,
@@ -46,7 +46,7 @@ class SnowballConfig(
     MixMatchOptions,
     ConfidentSearchOptions,
 ):
-    """Options of ``labelkit train snowball``; defaults follow the dissertation where it specifies them."""
+    """Options for ``labelkit train snowball``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
     scaled: ClassVar[Mapping[str, int]] = {"later_steps": 1, "max_steps": 1}

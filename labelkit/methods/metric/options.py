@@ -1,4 +1,4 @@
-"""Options of metric learning: network, groups of a class, pseudo-labels, monitor; then those of SAN."""
+"""Options for metric learning: network, groups of a class, pseudo-labels, monitor; then those of SAN."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MEMORY = panel("Memory")
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
-    """Options of metric learning; defaults are for GoogLeNet on CUB: Adam, batches of 16 classes with 5 images each."""
+    """Options for metric learning; defaults are for GoogLeNet on CUB: Adam, batches of 16 classes with 5 images each."""
 
     scaled: ClassVar[Mapping[str, int]] = {"warm_epochs": 0}
     constants: ClassVar[Mapping[str, object]] = {
@@ -110,7 +110,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
 
 class SANConfig(StrongRowOptions, MetricLearningConfig):
-    """Options of ``labelkit train san``, with our own defaults where the chapter specifies none."""
+    """Options for ``labelkit train san``, with our own defaults where the chapter specifies none."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
     constants: ClassVar[Mapping[str, object]] = {

@@ -1,4 +1,4 @@
-"""Options of TAC-CCL."""
+"""Options for TAC-CCL."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ATTENTION = panel("Transformed attention")
 
 
 class TACCCLConfig(MetricLearningConfig):
-    """Options of ``labelkit train tac-ccl``; defaults are for GoogLeNet on CUB, but without pretrained weights."""
+    """Options for ``labelkit train tac-ccl``; defaults are for GoogLeNet on CUB, but without pretrained weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
     #: The transforms of the second view are those of `labelkit.data.views.spec.PairTransform`.

@@ -1,4 +1,4 @@
-"""Options of softmax and DL2PA.
+"""Options for softmax and DL2PA.
 
 Options shared by classifiers that are trained with the label of every image.
 
@@ -76,7 +76,7 @@ _ASSIGNMENT = panel("Assignment")
 
 
 class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
-    """Options of ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
+    """Options for ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
     constants: ClassVar[Mapping[str, object]] = {
@@ -150,7 +150,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
 
 class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
-    """Options of ``labelkit train softmax``."""
+    """Options for ``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")
     constants: ClassVar[Mapping[str, object]] = {"cosine_scale": None}

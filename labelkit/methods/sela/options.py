@@ -1,4 +1,4 @@
-"""Options of SeLa: self-labelling by balanced optimal transport."""
+"""Options for SeLa: self-labelling by balanced optimal transport."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROTATION = panel("Second stage")
 
 
 class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
-    """Options of ``labelkit train sela``; unless noted, defaults are those of the released code for ImageNet."""
+    """Options for ``labelkit train sela``; unless noted, defaults are those of the released code for ImageNet."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
     scaled: ClassVar[Mapping[str, int]] = {"num_optimizations": 1}

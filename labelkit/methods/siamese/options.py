@@ -1,4 +1,4 @@
-"""Options of self-supervised learning from two views of an image: SimCLR, Barlow Twins, MoCo, SimSiam."""
+"""Options for self-supervised learning from two views of an image: SimCLR, Barlow Twins, MoCo, SimSiam."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OF_CROPS = ("crop", "crop_scale", "flip_prob", "jitter_prob", "gray_prob", "blu
 
 
 class SiameseConfig(RepresentationTrainConfig):
-    """Options of ``labelkit train siamese``; defaults follow CoTAP's Table VIII for SimCLR on CIFAR."""
+    """Options for ``labelkit train siamese``; defaults follow CoTAP's Table VIII for SimCLR on CIFAR."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "siamese")
 

@@ -1,4 +1,4 @@
-"""Options of ``labelkit compare``."""
+"""Options for ``labelkit compare``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOptions):
-    """Options of ``labelkit compare``."""
+    """Options for ``labelkit compare``."""
 
     command: ClassVar[tuple[str, ...]] = ("compare",)
     constants: ClassVar[Mapping[str, object]] = {"method_preset": None, "jobs": 1}

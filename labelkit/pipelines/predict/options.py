@@ -1,4 +1,4 @@
-"""Options of ``labelkit predict``: predictions for photos that are not in the store."""
+"""Options for ``labelkit predict``: predictions for photos that are not in the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _OUTPUT_ONLY = panel("Output", preset=False)
 
 
 class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOption, ProcessesConfig):
-    """Options of ``labelkit predict``."""
+    """Options for ``labelkit predict``."""
 
     command: ClassVar[tuple[str, ...]] = ("predict",)
 

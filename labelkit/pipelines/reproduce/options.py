@@ -1,4 +1,4 @@
-"""Options of ``labelkit reproduce``: run the rows of a published table."""
+"""Options for ``labelkit reproduce``: run the rows of a published table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _RUN = panel("Run", preset=False)
 
 
 class ReproduceConfig(StageConfig):
-    """Options of ``labelkit reproduce``."""
+    """Options for ``labelkit reproduce``."""
 
     command: ClassVar[tuple[str, ...]] = ("reproduce",)
 

@@ -1,4 +1,4 @@
-"""Options of ``labelkit start``: from a folder of photos to a table of labels."""
+"""Options for ``labelkit start``: from a folder of photos to a table of labels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RUN = panel("Run")
 
 
 class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
-    """Options of ``labelkit start``."""
+    """Options for ``labelkit start``."""
 
     command: ClassVar[tuple[str, ...]] = ("start",)
 

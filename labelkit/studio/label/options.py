@@ -1,4 +1,4 @@
-"""Options of ``labelkit label``."""
+"""Options for ``labelkit label``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SET_FILES = {"coco": ".json", "atlas": ".parquet"}
 
 
 class LabelConfig(StoredImagesOptions, IndexConfig):
-    """Options of ``labelkit label``."""
+    """Options for ``labelkit label``."""
 
     command: ClassVar[tuple[str, ...]] = ("label",)
 

@@ -1,4 +1,4 @@
-"""Options of ``labelkit report``."""
+"""Options for ``labelkit report``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _BYTES = {"kB": 10**3, "MB": 10**6, "GB": 10**9}
 
 
 class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
-    """Options of ``labelkit report``."""
+    """Options for ``labelkit report``."""
 
     command: ClassVar[tuple[str, ...]] = ("report",)
     constants: ClassVar[Mapping[str, object]] = {"examples": 18}
