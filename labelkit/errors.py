@@ -126,7 +126,7 @@ class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
 
 
 class DivergenceError(LabelkitError):
-    """Raised for a training run that failed because of non-finite values, explosion or collapse."""
+    """Raised if training fails: values are not finite, the loss explodes, or the features collapse."""
 
     exit_code = 4
 

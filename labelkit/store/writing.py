@@ -102,7 +102,7 @@ class EmbeddingRun(RunFolder[_Part]):
         extras: Mapping[str, ArrayLike] | None = None,
         skipped: Sequence[tuple[int, str]] = (),
     ) -> None:
-        """Write a part to disk; it may be written again, and equal values give equal bytes.
+        """Write a part to disk; rewriting it is safe, and identical values produce identical bytes.
 
         Args:
             part: number of the part.

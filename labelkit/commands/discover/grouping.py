@@ -215,7 +215,7 @@ def _labels(
 def choose_representative_rows(
     labels: NDArray[np.int64], calibrating: NDArray[np.bool_], most: int, seed: int
 ) -> NDArray[np.int64]:
-    """Choose at most ``most`` representative rows, and return their sorted positions (m,).
+    """Choose representative rows, no more than ``most``, and return their sorted positions (m,).
 
     At most half of them have a label, or more if too few rows are unlabeled; classes take turns. At most a quarter have
     a label for calibration. The others are drawn from the unlabeled rows.

@@ -149,7 +149,7 @@ class DatasetSpec:
 
 
 class Listed(NamedTuple):
-    """Entry for one image in the official list of a data set; a label of -1 means that there is none."""
+    """Entry for one image in the official list of a data set; a label of -1 means unlabeled."""
 
     sample_id: str
     label: int

@@ -243,7 +243,7 @@ class StudentNetworks:
 
 
 class StudentObjective(nn.Module, ABC):
-    """Base class of training losses that combine student, teacher and master on a batch.
+    """Base class for training losses computed from the student, teacher and master outputs on a batch.
 
     In a batch, rows with a label (``labels >= 0``) are those of the labeled stream and come first; the others have -1.
     Where labels grow, discovered images are labeled rows like any other. Gradients are averaged over processes, so a

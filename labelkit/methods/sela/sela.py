@@ -126,7 +126,7 @@ class SeLa(Method[SeLaConfig]):
             self.labels.prior(head).copy_(_prior(self.config.prior, k))
 
     def on_step_start(self, state: TrainState) -> None:
-        """Optimize the labels of the heads that are due."""
+        """Re-optimize the labels of each head whose update is due."""
         heads = self.labels.due(state.step / state.steps_per_epoch)
         if heads:
             self._renew(heads, state)
