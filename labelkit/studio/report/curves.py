@@ -20,7 +20,7 @@ _MAX_POINTS, _MAX_CURVES = 400, 24
 
 
 def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None:
-    """Read the training curves of a run; by default, of the run that trained the store's model, if that run still exists.
+    """Read the training curves of a run; by default, of the run that trained the store's model, if it still exists.
 
     Args:
         model: identity of the store's model.
