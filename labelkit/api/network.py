@@ -91,7 +91,7 @@ class Network(nn.Module):
     def _pixels(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> NDArray[np.uint8]:
         if isinstance(image, np.ndarray):
             if image.ndim != 3 or image.shape[2] != self.channels or image.dtype != np.uint8 or not image.size:
-                problem = f"its pixels have shape {image.shape} and type {image.dtype}"
+                problem = f"the image array has shape {image.shape} and type {image.dtype}"
                 raise DatasetError("image", problem, f"Pass an array of shape (h, w, {self.channels}) and type uint8.")
             return image
         try:

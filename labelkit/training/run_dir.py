@@ -237,9 +237,8 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
     """
     path = run / CONFIG
     if not path.is_file():
-        raise CheckpointError(
-            str(run), f"is not a run folder: it has no {CONFIG}", "Pass the --out of a `labelkit train` run."
-        )
+        problem = f"is not a run folder: it has no {CONFIG}"
+        raise CheckpointError(str(run), problem, "Pass the --out folder of a `labelkit train` run.")
     try:
         text = read_bytes(path, _MAX_CONFIG_BYTES).decode()
         # the first line is the command: "# labelkit train METHOD --config config.yaml"

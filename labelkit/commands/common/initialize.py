@@ -41,7 +41,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         return
     checkpoint = load_checkpoint(source, say=current_progress().warning)
     if checkpoint is None:
-        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out of a `labelkit train` run.")
+        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out folder of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
     taken = _load_whole_network(method, tensors, where) if method.loads_whole_runs else None

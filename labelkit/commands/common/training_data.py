@@ -82,9 +82,8 @@ def draw_holdout(
     else:
         rows = draw_holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
     if len(rows) == 0:
-        raise ConfigError(
-            option, "no image is held out, since each class keeps one for training", "Use a data set with more images."
-        )
+        problem = "no image is held out, since each class keeps at least one image for training"
+        raise ConfigError(option, problem, "Use a data set with more images.")
     return tuple(dataset.sample_ids[row] for row in rows)
 
 
@@ -242,7 +241,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
         return dataset
     if config.label_split not in ("auto", "given", "none"):
         problem = f"draws labels, but {config.labels} already provides them"
-        raise ConfigError(f"--label-split {config.label_split}", problem, "Remove one of the two options.")
+        raise ConfigError(f"--label-split {config.label_split}", problem, "Remove --label-split or --labels.")
     own: Literal["drop", "hide", "keep"] = "keep"
     if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
         own = "hide"
@@ -394,7 +393,8 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
     if not (images.labels >= 0).any():
         if config.judging_split == "auto":
             return None
-        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another split, or none.")
+        problem = f"no image of {wanted} has a label"
+        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --eval-split none.")
     return images
 
 

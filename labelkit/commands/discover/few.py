@@ -145,11 +145,8 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
     there, missing = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
     if len(there) == 1:
-        raise DatasetError(
-            where,
-            f"all {int(sizes.sum())} usable labels are of one class, {given.class_names[there[0]]!r}",
-            "Label images of at least two classes.",
-        )
+        problem = f"all {int(sizes.sum())} usable labels belong to the same class, {given.class_names[there[0]]!r}"
+        raise DatasetError(where, problem, "Label images of at least two classes.")
     if len(missing) and config.missing_class == "error":
         names = ", ".join(repr(given.class_names[label]) for label in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""

@@ -57,11 +57,8 @@ class PixelPatchNetwork(PixelNetwork):
         height, width = images.shape[-2:]
         side = self.patch_size
         if height % side or width % side or min(height, width) < side:
-            raise ConfigError(
-                "--image-size",
-                f"{height} x {width} pixels are not a multiple of the patch size {side}",
-                "Choose another size.",
-            )
+            problem = f"the height and width ({height} x {width}) must be multiples of the patch size, {side} pixels"
+            raise ConfigError("--image-size", problem, "Choose another size.")
         return functional.pixel_unshuffle(images, side).permute(0, 2, 3, 1)
 
 

@@ -94,7 +94,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
             )
         if config.image_concentration and config.num_neighbors >= self._num_objects:
             problem = f"{config.num_neighbors} neighbors need more than {self._num_objects} images"
-            raise ConfigError("--num-neighbors", problem, "Lower it.")
+            raise ConfigError("--num-neighbors", problem, "Lower --num-neighbors.")
         self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))

@@ -72,11 +72,8 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
             "Pass --num-classes; `labelkit discover categories` estimates it.",
         )
     if num_classes < max(2, data.num_old_classes):
-        raise ConfigError(
-            "--num-classes",
-            f"{num_classes} is less than the {data.num_old_classes} classes with labels",
-            "Choose a larger number.",
-        )
+        problem = f"{num_classes} is less than {data.num_old_classes}, the number of labeled classes"
+        raise ConfigError("--num-classes", problem, "Choose a larger number.")
     return num_classes
 
 

@@ -82,7 +82,7 @@ class PseudoLabels(nn.Module):
         """
         k, rows = self.num_clusters, self.rows
         if k > len(rows):
-            raise ConfigError("--num-clusters", f"{k} exceeds the {len(rows)} images", "Lower it.")
+            raise ConfigError("--num-clusters", f"{k} exceeds the {len(rows)} images", "Lower --num-clusters.")
         ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
         if is_main:  # on all processes, equal runs would compete for the same processor
             found = kmeans(

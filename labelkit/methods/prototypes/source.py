@@ -95,7 +95,7 @@ def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:
         problem = "contains no checkpoint" if checkpoint is None else "has no learned class vectors"
-        raise CheckpointError(str(run), problem, "Pass the --out of a `labelkit train softmax` run.")
+        raise CheckpointError(str(run), problem, "Pass the --out folder of a `labelkit train softmax` run.")
     return found
 
 

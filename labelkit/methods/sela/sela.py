@@ -89,9 +89,8 @@ class SeLa(Method[SeLaConfig]):
         super().__init__(config, data)
         clusters = config.clusters_per_head
         if max(clusters) > data.num_samples:
-            raise ConfigError(
-                "--num-clusters", f"{max(clusters)} exceeds the {data.num_samples} images", "Lower the number."
-            )
+            problem = f"{max(clusters)} exceeds the {data.num_samples} images"
+            raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
         self.network = MultiHeadNetwork(
             config.backbone,
             clusters,

@@ -188,7 +188,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if tables.was_edited(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
-        problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
+        problem = f"{config.num_classes} is less than {len(set(labels.values()))}, the number of labeled classes"
         raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"

@@ -308,7 +308,7 @@ def test_one_class_only_is_refused(labelkit: Any, store: EmbeddingStore, tmp_pat
     )
 
     assert answer.code == 3
-    assert f"{file}: all 2 usable labels are of one class, 'class-1'" in answer.err
+    assert f"{file}: all 2 usable labels belong to the same class, 'class-1'" in answer.err
     assert "Label images of at least two classes" in answer.err
 
 

@@ -161,7 +161,7 @@ def one_class(path: Path, *names: str) -> Path:
     [
         (("--dataset", "ONE"), 3, "has only one class"),
         (("--embed-dim", "1"), 2, "input should be greater than or equal to 2"),
-        (("--num-classes", "5"), 2, "5 is less than the 10 classes with labels"),
+        (("--num-classes", "5"), 2, "5 is less than 10, the number of labeled classes"),
         (("--label-split", "none"), 3, "no image has a label that training may use"),
         (("--imbalance-factor", "0.001"), 2, "would be left without an image"),
         (("--prototypes", "simplex"), 2, "need 9 dimensions"),
