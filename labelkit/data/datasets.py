@@ -501,9 +501,10 @@ class FileMasks:
             row, column = (int(place[0]) for place in np.nonzero(classes == _MEANINGLESS))
             raise DatasetError(
                 str(path),
-                f"value {values[row, column]} in row {row}, column {column} is not a class; known values: "
+                f"value {values[row, column]} in row {row}, column {column} is not the number of a class; known "
+                "values are "
                 f"{_ranges(np.flatnonzero(self.table != _MEANINGLESS))}",
-                "Check whether it belongs to another data set or is a rendering of a mask.",
+                "Check whether the mask belongs to another data set, or shows classes as colors.",
             )
         return classes.astype(np.uint8)
 
@@ -533,7 +534,8 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
     if mask.shape != pixels.shape[:2]:
         raise DatasetError(
             sample_id if dataset.root is None else str(dataset.root / sample_id),
-            f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, its mask {mask.shape[1]} x {mask.shape[0]}",
-            "Check whether one of them was resized: masks must be as large as their images.",
+            f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, but its mask has {mask.shape[1]} x "
+            f"{mask.shape[0]}",
+            "Check whether the image or its mask was resized; both must have the same size.",
         )
     return pixels, mask

@@ -195,8 +195,8 @@ def read_label_csv(
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
             str(path),
-            f"{guesses} of {len(rows)} rows were predicted by labelkit (kind known, new or unsure), so they are "
-            f"not labels",
+            f"{guesses} of {len(rows)} rows were predicted by labelkit (their kind is known, new or unsure), so they "
+            "are not labels",
             "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
             "corrected, with the columns path and label.",
         )
@@ -319,7 +319,9 @@ def _read_csv_rows(
         columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
         several = [row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1]
         if several:
-            label_fault = f"line {several[0]} has several 1s in the columns {columns}; one label per image is needed"
+            label_fault = (
+                f"line {several[0]} contains more than one 1 in the columns {columns}; one label per image is needed"
+            )
         else:
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
             told = [f"labels read from the columns of 0 and 1: {columns}"]
@@ -408,7 +410,8 @@ def read_table(path: Path) -> bytes:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
-                raise DatasetError(where, f"is larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
+                problem = f"is larger than {MAX_TABLE_BYTES:,} bytes"
+                raise DatasetError(where, problem, "Split the file into smaller files.")
             return file.read(MAX_TABLE_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

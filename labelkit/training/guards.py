@@ -114,7 +114,11 @@ class Guard:
         counted = self._seen.setdefault(name, [0, step])
         counted[0] += 1
         if self.mode == "stop" and counted[0] >= times and step - counted[1] >= lasting:
-            kept = f"; the checkpoint of step {self.good_step} predates this and is kept" if self.good_step else ""
+            kept = (
+                f"; the checkpoint of step {self.good_step} was saved before this problem and is kept"
+                if self.good_step
+                else ""
+            )
             raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (To continue anyway: --guard warn.)")
         if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
@@ -168,5 +172,6 @@ def check_weights(module: nn.Module, where: str) -> None:
         raise DivergenceError(
             where,
             f"weights are not finite: {', '.join(broken[:3])}{more}",
-            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            "The last checkpoint was saved before this problem. Lower --lr, set --clip-grad-norm, or use --precision "
+            "float32.",
         )

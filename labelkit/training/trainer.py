@@ -291,7 +291,8 @@ class Trainer:
         raise DivergenceError(
             f"epoch {self.clock.epoch}, step {self.clock.step + 1}",
             f"the loss is not finite (parts: {parts or 'none'})",
-            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+            "The last checkpoint was saved before this problem. Lower --lr, set --clip-grad-norm, or use --precision "
+            "float32.",
         )
 
     def _check_finite_state(self) -> None:
@@ -403,7 +404,7 @@ class Trainer:
         """Return the number of updates in an epoch of a phase that is not cut short."""
         draws, batch_size = len(phase.sampler), self.config.batch_size
         if draws < batch_size:
-            problem = f"{batch_size} images per step exceed the {draws} images of an epoch"
+            problem = f"{batch_size} images per step exceed the {draws} images in an epoch"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         return draws // batch_size
 
@@ -510,11 +511,9 @@ class Trainer:
         positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
         found = self.runtime.gather_rows(values, positions, len(rows))
         if not bool(found.isfinite().all()):
-            raise DivergenceError(
-                f"epoch {self.clock.epoch}, step {self.clock.step}",
-                "outputs of the network for the images are not finite",
-                "Lower --lr, set --clip-grad-norm, or use --precision float32.",
-            )
+            problem = "the outputs of the network for the images are not finite"
+            remedy = "Lower --lr, set --clip-grad-norm, or use --precision float32."
+            raise DivergenceError(f"epoch {self.clock.epoch}, step {self.clock.step}", problem, remedy)
         return found
 
     def local_pass(

@@ -299,8 +299,8 @@ def _verify_result(
     found = Verified("result", str(place))
     with found.collect_faults(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
-            problem = f"differs from the result of the same name in the store, {path}:/results/{name}"
-            found.faults.append(StoreError(str(place), problem, "Rename or delete this file."))
+            problem = f"differs from the result of the same name inside the store, {path}:/results/{name}"
+            found.faults.append(StoreError(str(place), problem, "Rename or delete the file next to the store."))
         _compare_blocks(file, found, report)
         _check_result(file, place, name, store, found)
     return found

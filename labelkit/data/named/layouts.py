@@ -370,9 +370,9 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     except Exception as error:
         # On damaged files the reader raises many kinds of errors: ValueError, TypeError, zlib.error, struct.error, ...
         problem = f"cannot be read as a MATLAB file: {error}"
-        raise DatasetError(str(path), problem, "Download or unpack it again.") from error
+        raise DatasetError(str(path), problem, "Download or unpack the file again.") from error
     if missing := [name for name in variables if name not in content]:
-        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Download or unpack it again.")
+        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Download or unpack the file again.")
     return [np.atleast_1d(content[name]) for name in variables]
 
 

@@ -334,11 +334,8 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
                 missing.append(f"center of {of} outputs")
             elif found.shape != center.value.shape:
                 shapes = f"{list(found.shape)}, here {list(center.value.shape)}"
-                raise ConfigError(
-                    "--num-outputs",
-                    f"the {of} center of {where} has shape {shapes}",
-                    "Pass the size in the file, or --projector-init scratch.",
-                )
+                remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
+                raise ConfigError("--num-outputs", f"the {of} center of {where} has shape {shapes}", remedy)
             else:
                 center.value.copy_(found)
         if not missing:

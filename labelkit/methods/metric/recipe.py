@@ -43,7 +43,8 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     if config.num_clusters < needed:
         raise ConfigError(
             "--num-clusters",
-            f"{config.num_clusters} is too few: a batch has {needed} clusters of {config.images_per_class} images each",
+            f"{config.num_clusters} clusters are too few: a batch contains {needed} clusters of "
+            f"{config.images_per_class} images each",
             f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(

@@ -80,12 +80,12 @@ def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]
         raise ConfigError("--class-vectors", problem, "Remove --num-classes, or choose other --prototypes.")
     vectors = read_class_vectors(path, class_names[:num_classes])
     if vectors.shape[1] < dim:
-        problem = f"{path} has vectors of dimension {vectors.shape[1]}, but {dim} is needed"
+        problem = f"{path} has vectors of dimension {vectors.shape[1]}, but dimension {dim} is needed"
         raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")
     try:
         return torch.from_numpy(word_prototypes(vectors, dim))
     except ValueError as error:
-        raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or more dimensions.") from error
+        raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or raise --embed-dim.") from error
 
 
 def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
@@ -99,7 +99,7 @@ def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
     return found
 
 
-_FORM = "On each line, write a class name (_ for a space) and a vector of the same length, separated by spaces."
+_FORM = "On each line, write a class name (with _ for spaces) and its vector; all vectors must have the same length."
 _SHOWN = 5
 
 

@@ -175,9 +175,8 @@ class SeLa(Method[SeLaConfig]):
             ConfigError: images are rotated in training.
         """
         if self.config.rotation:
-            raise ConfigError(
-                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Remove one of the two."
-            )
+            problem = "--rotation rotates images, but feature maps are cached"
+            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --rotation.")
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

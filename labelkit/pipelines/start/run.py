@@ -197,7 +197,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     fewest = 4 if config.num_classes else 2 * max(2, len(set(labels.values()))) + 2
     if len(labels) < len(dataset) < fewest:
         problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are needed"
-        raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
+        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
@@ -310,13 +310,14 @@ def _photos(config: StartConfig) -> ImageDataset:
         raise DatasetError(str(folder), problem, "Pass a folder of photos.")
     dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
-        raise DatasetError(str(folder), "contains only one photo", "Add photos: groups need several.")
+        problem = "contains only one photo"
+        raise DatasetError(str(folder), problem, "Add photos; at least two are needed to form groups.")
     return dataset
 
 
 def _check_folder(folder: Path, photos: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ConfigError("--out", f"{folder} is a file", "Name a folder.")
+        raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
     if photos in (folder.resolve(), *folder.resolve().parents):
         raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
 
@@ -340,7 +341,9 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
         left += count_moved(dataset, store, elsewhere)
     if 2 * left < store.n and not config.other_photos:
         problem = f"{folder} was made from {store.n} photos, of which {config.photos} contains only {left}"
-        remedy = "Add new photos to the earlier ones, choose another --out, or pass --other-photos to use only these."
+        remedy = (
+            "Add new photos to the earlier ones, choose another --out, or pass --other-photos to go on without them."
+        )
         raise ConfigError("--out", problem, remedy)
     return left
 

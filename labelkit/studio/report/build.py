@@ -134,7 +134,8 @@ def write_report(config: ReportConfig) -> SimpleResult:
     thumbnails = _thumbnails(config, store, images, pictures, order, len(rendered(nothing)))
     content = rendered(thumbnails)
     if len(content) > config.max_bytes:
-        raise ConfigError("--max-size", f"the page needs {len(content):,} bytes", "Raise --max-size above this size.")
+        problem = f"the page needs {len(content):,} bytes"
+        raise ConfigError("--max-size", problem, f"Set --max-size to at least {len(content) // 1000 + 1}kB.")
     commit_bytes(config.out, content)
     return _summary(config, {**page, "thumbnails": thumbnails}, len(content), time.monotonic() - started)
 

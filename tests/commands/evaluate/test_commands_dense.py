@@ -167,7 +167,10 @@ def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(folder / "val/masks/1.png")
     words = ("evaluate", "patch-clusters", *PIXELS, "--dataset", folder)
     done = labelkit(*words)
-    assert (done.code, "the image has 16 x 16 pixels, its mask 8 x 8" in " ".join(done.err.split())) == (3, True)
+    assert (done.code, "the image has 16 x 16 pixels, but its mask has 8 x 8" in " ".join(done.err.split())) == (
+        3,
+        True,
+    )
     Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
     done = labelkit(*words)
     assert (done.code, "value 7 in row 0, column 0 is not a class" in " ".join(done.err.split())) == (3, True)

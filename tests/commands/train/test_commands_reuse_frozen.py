@@ -218,7 +218,7 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
         ("flipclass kld", ("--linear-probe",), 2, "--linear-probe freezes"),
         ("softmax", ("--freeze-stages", 0), 2, "requires --freeze-stages"),
         ("softmax", ("--freeze-stages", 6), 2, "smallcnn has 5 stages: block1"),
-        ("softmax", ("--backbone", "vit_nano_p8_32"), 2, "cannot be cut after blocks.1"),
+        ("softmax", ("--backbone", "vit_nano_p8_32"), 2, "cannot be split after blocks.1"),
         ("dl2pa", ("--mixup-alpha", 0.5), 2, "mixes images"),
         ("sela rotation", (), 2, "--rotation rotates images"),
         ("san frozen", (), 2, "this stage is frozen"),

@@ -167,7 +167,7 @@ def one_class(path: Path, *names: str) -> Path:
         (("--prototypes", "simplex"), 2, "need 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "reduction sum requires loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
-        (("--batch-size", "4096"), 2, "exceed the 1437 images of an epoch"),
+        (("--batch-size", "4096"), 2, "exceed the 1437 images in an epoch"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(

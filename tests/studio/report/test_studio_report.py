@@ -288,7 +288,7 @@ def test_a_table_of_another_kind_is_named(labelkit: Any, pixels: Path, tmp_path:
 
     assert labelkit("report", "--index", pixels, "--tables", tmp_path / "none", "--out", tmp_path / "r.html").code == 3
     assert answer.code == 3
-    assert "odd.csv: line 1: no column 'reasons'. Run `labelkit find odd --out " in answer.err
+    assert "odd.csv: line 1 has no column 'reasons'. Run `labelkit find odd --out " in answer.err
     assert not (tmp_path / "report.html").exists()
 
 
