@@ -117,13 +117,15 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",
-        "How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view for the "
-        "teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation grows "
-        "stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys toward the "
-        "student's queries; da: targets adjusted to equal class frequencies; fixmatch: only confident targets count.",
+        "How to align the teacher with the student. flip: move the teacher's keys toward the student's queries; none: "
+        "only a weak view for the teacher and a strong view for the student. The paper's baselines are sda (the "
+        "student's augmentation grows stronger over the first half of training), l2, kld and coral (a loss pulls these "
+        "keys toward the queries), da (targets are adjusted to equal class frequencies) and fixmatch (only confident "
+        "targets count).",
     )
     align_blocks: tuple[int, ...] = _ALIGN(
-        (8, 9), "Transformer blocks whose attention keys are moved, counted from 0 (paper: 8,9 for fine-grained data)."
+        (8, 9),
+        "Transformer blocks whose attention keys are aligned, counted from 0 (paper: 8,9 for fine-grained data).",
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",

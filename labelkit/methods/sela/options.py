@@ -55,8 +55,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     )
     prior: str = _LABELS(
         "uniform",
-        "Fractions of images per cluster: uniform, zipf:A (the y-th proportional to y^-A), or a file of numbers (.npy "
-        "or text). Larger fractions go to the clusters that are larger at the first optimization.",
+        "Fractions of images per cluster: uniform, zipf:A (the y-th fraction is proportional to y^-A), or a file of "
+        "numbers (.npy or text). Larger fractions go to the clusters that are larger at the first optimization.",
     )
     num_optimizations: int = _LABELS(100, "Number of label optimizations during training.", ge=1)
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = _LABELS(
@@ -65,7 +65,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "times used in the published code.",
     )
     refresh: Literal["all", "one"] = _LABELS(
-        "all", "Heads to update in each optimization: all of them, or a single one, taking turns."
+        "all", "Heads to update in each optimization: all heads, or a single head, in turn."
     )
 
     label_pass: Literal["clean", "official"] = _PASS(

@@ -78,8 +78,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas); default: the "
-        "same choice as in `labelkit report`.",
+        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas); default: a "
+        "result that names classes, preferably with confidences, else clusters.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(
