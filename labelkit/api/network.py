@@ -97,7 +97,8 @@ class Network(nn.Module):
         try:
             return EncodedImage(read_image_file(Path(image))).decode_reduced(1 if self.channels == 1 else 3)[0]
         except BadImage as error:
-            raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Pass an image.") from error
+            problem = f"cannot be read as an image: {error.reason}"
+            raise DatasetError(str(image), problem, "Pass a readable image, such as a JPEG or PNG file.") from error
 
 
 def load_network(

@@ -123,7 +123,7 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
             if inner in samples:
                 other = paths[samples[inner][0]]
                 problem = f"{inner!r} is also in {other}" if other != path else f"{inner!r} occurs twice"
-                raise DatasetError(str(path), problem, "Give members of all archives unique names.")
+                raise DatasetError(str(path), problem, "Give each file in these archives a unique name.")
             samples[inner] = (number, member.offset_data, member.size)
     if not samples:
         raise DatasetError(name, "contains no images", f"Add images ({' '.join(sorted(image_suffixes()))}).")
@@ -361,7 +361,7 @@ def _image_column(schema: Any, where: str) -> str:
     shown = ", ".join(schema.names)
     if names:
         problem = f"{len(names)} columns may contain the images: {', '.join(names)}"
-        raise DatasetError(where, problem, f"Rename the right one to {IMAGE_COLUMNS[0]}.")
+        raise DatasetError(where, problem, f"Rename the correct column to {IMAGE_COLUMNS[0]}.")
     problem = f"has no column of images (its columns: {shown})"
     raise DatasetError(where, problem, "Add a column that holds the bytes of the image files.")
 

@@ -220,8 +220,10 @@ class ImageDataset:
             return np.arange(len(self), dtype=np.int64)
         split = split if split in self.split_names else SPLIT_WORDS.get(split.lower(), split)
         if split not in self.split_names:
-            known = ", ".join(self.split_names) or "none: omit the split to use all images"
-            raise DatasetError(self.name, f"there is no split {split!r}", f"Splits of this data set: {known}.")
+            known = (
+                f"Choose one of the splits {', '.join(self.split_names)}." if self.split_names else "Omit the split."
+            )
+            raise DatasetError(self.name, f"there is no split {split!r}", known)
         rows = np.flatnonzero(self.splits == self.split_names.index(split)).astype(np.int64)
         if not len(rows):
             raise DatasetError(self.name, f"there are no images in split {split!r}", "Choose another split.")

@@ -164,7 +164,7 @@ def _read(path: Path) -> _File:
     for kind, listed in (("category", table.categories), ("image", table.images)):
         number, count = Counter(entry.id for entry in listed).most_common(1)[0] if listed else (0, 0)
         if count > 1:
-            raise DatasetError(str(path), f"names {kind} {number} twice", _REMEDY)
+            raise DatasetError(str(path), f"lists {kind} {number} twice", _REMEDY)
     categories = {entry.id: entry.name for entry in table.categories}
     if not categories:
         raise DatasetError(str(path), "has no categories", "Add the classes of the boxes as categories.")

@@ -312,7 +312,7 @@ def _read_csv_rows(
             marked.append([at for at in marks if _MARKS[fields[at].strip()]])
     _raise_faults(where, faults)
     if not rows and not empty_ok:
-        raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
+        raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
     told: list[str] = []
     classes_of = [[names[at] for at in one if at in marks] for one in marked]
     if len(marks) > 1 and any(classes_of):

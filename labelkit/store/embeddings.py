@@ -310,7 +310,8 @@ class EmbeddingStore:
         kind = root.get("kind")
         if kind != "embeddings":
             if kind in schema.STORE_KINDS:
-                raise NotAStore(file.where, f"contains {kind}, not embeddings", "Pass the store that it belongs to.")
+                problem = f"contains {kind}, not embeddings"
+                raise NotAStore(file.where, problem, "Pass the store that this file belongs to.")
             raise Refused(file.where, f"unknown kind {kind!r}", RESTORE)
         if root.get("metric") not in schema.METRICS or root.get("normalized") not in (0, 1):
             problem = f"metric is {root.get('metric')!r} and normalized is {root.get('normalized')!r}"

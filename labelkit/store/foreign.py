@@ -41,7 +41,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 In a file of AnnData, names and labels are in the group ``obs``.
 """
 
-_WHOLE = "Restore the file or write it again."
+_WHOLE = "Restore the file, or create it again."
 
 Column = list[str] | NDArray[Any]
 

@@ -298,7 +298,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if not path.exists():
             known = ", ".join(list_results(store))
             problem = f"there is no result {name!r}; results of this store: {known or 'none'}"
-            remedy = "Choose one of them." if known else "Use `labelkit cluster` or `labelkit discover`."
+            remedy = "Choose one of these results." if known else "Use `labelkit cluster` or `labelkit discover`."
             raise NotAStore(str(path), problem, remedy)
         with open_file(path, schema.FORMAT_RESULT) as file:
             yield file

@@ -141,7 +141,7 @@ class RunDir:
         if not try_lock(self._lock.fileno()):
             self._lock.close()
             self._lock = None
-            problem = "another process is training into this folder"
+            problem = "another process is training in this folder"
             raise BusyError(str(self.path), problem, "Wait until it ends, or choose another --out.")
 
     def _clear(self) -> None:

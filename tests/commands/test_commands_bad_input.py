@@ -149,7 +149,7 @@ CASES = {
         nothing,
         TRAIN + " --dataset {photos} --split test",
         2,
-        ("--split", "no split 'test'", "Splits of this data set"),
+        ("--split", "no split 'test'", "Choose one of the splits"),
     ),
     "CSV row with a missing file": Case(
         csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "path,label")

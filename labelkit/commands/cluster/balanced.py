@@ -51,7 +51,7 @@ def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray
     """
     if config.exact_balance and len(rows) > _EXACT_MAX_ROWS:
         problem = f"{config.index} has {len(rows)} images, but exact assignment supports at most {_EXACT_MAX_ROWS}"
-        raise ConfigError("--exact-balance", problem, "Remove this option, or choose a --split with fewer images.")
+        raise ConfigError("--exact-balance", problem, "Remove --exact-balance, or choose a --split with fewer images.")
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     features = load_within_memory_limit(config, store, rows, unit=True)
     check_nonzero_embeddings(store, rows, features)

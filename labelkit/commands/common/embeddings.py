@@ -35,7 +35,9 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
         remedy = (
-            "Choose a split, or all." if store.split_names else "Pass all, or embed with --holdout 0.3 --split all."
+            "Choose one of these splits, or all."
+            if store.split_names
+            else "Pass all, or embed with --holdout 0.3 --split all."
         )
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)

@@ -59,7 +59,8 @@ class EmbeddingDataset:
         features = check_features(store, every)
         check_nonzero_embeddings(store, every, features)
         if store.n < 2:
-            raise DatasetError(str(path), "has a single embedding, so there is nothing to learn", "Embed more images.")
+            problem = "contains only one embedding, so there is nothing to learn"
+            raise DatasetError(str(path), problem, "Embed more images.")
         return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
 
     def listing(self) -> ImageDataset:

@@ -442,11 +442,9 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     published = find_recorded_weights(model.source)
     if published is not None:
         return built(published, model.source, None)
-    raise CheckpointError(
-        model.source,
-        "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),
-        "Pass --checkpoint with the run folder or weights file that it was embedded with.",
-    )
+    problem = "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else "")
+    remedy = "Pass as --checkpoint the run folder or weights file that the store was embedded with."
+    raise CheckpointError(model.source, problem, remedy)
 
 
 def _side_by_side(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:

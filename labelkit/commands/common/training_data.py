@@ -75,7 +75,7 @@ def draw_holdout(
         if pool:
             raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Remove --pool-splits.")
         names = ", ".join(dataset.split_names)
-        remedy = "Remove this option, or pass --pool-splits to draw from all images."
+        remedy = "Remove --holdout, or pass --pool-splits to draw from all images."
         raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", remedy)
     if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)
@@ -180,7 +180,7 @@ def open_training_rows(config: DataConfig) -> EmbeddingDataset | None:
         return None
     stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
     if stored.views is not None and (changed := config.overridden_option()):
-        problem = f"has no effect with stored views, which {config.index} contains"
+        problem = f"has no effect, since {config.index} contains stored views"
         raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
     return stored
 
@@ -382,9 +382,8 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
             return None
         wanted = found[0]
     elif trained in ("auto", "all", wanted):
-        raise ConfigError(
-            "--eval-split", f"{wanted} is used for training", "Choose another split, or pass --split or --holdout."
-        )
+        problem = f"{wanted} is used for training"
+        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --split or --holdout.")
     with _raise_as_option_error("--eval-split"):
         rows = listing.in_split(wanted)
     images = listing.select(rows)

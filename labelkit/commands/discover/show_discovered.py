@@ -51,7 +51,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         ConfigError: the source or its images are not named, or a class has no discovered images.
     """
     if config.index is None and config.table is None:
-        raise ConfigError("--index", "is missing", "Pass a store with a result, or a CSV with --table.")
+        raise ConfigError("--index", "is missing", "Pass a store with a result as --index, or a CSV as --table.")
     store = None if config.index is None else open_store(config.index)
     if store is not None:
         images = open_store_images(store, config.dataset, config.data_root)

@@ -234,7 +234,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
             raise StoreError(result.where, problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
-        remedy = "Recreate them with --overwrite."
+        remedy = "Recreate these results with --overwrite."
         raise StoreError(str(store.path), problem, remedy)
     if not found:
         raise StoreError(

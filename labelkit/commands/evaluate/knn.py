@@ -323,7 +323,8 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     """
     dim = splits.gallery.shape[1]
     if count > dim:
-        raise ConfigError("--pca", f"{count} components exceed the dimension {dim}", f"Pass {dim} or fewer.")
+        problem = f"{count} components were requested, but embeddings have only {dim} dimensions"
+        raise ConfigError("--pca", problem, f"Pass {dim} or fewer.")
     mean, directions = fit_principal_components(splits.gallery, count)
     queries, gallery = (project_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery

@@ -68,7 +68,8 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         groups = _group(maps, num_clusters, seed)
         found, counts = _matched(groups, [mask for _, _, mask in images], num_clusters, len(names))
         if not counts.counts.any():
-            raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
+            remedy = "Check that the masks contain class numbers other than 255."
+            raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", remedy)
         if not scores:
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)

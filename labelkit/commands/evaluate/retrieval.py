@@ -125,11 +125,8 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         other = open_store(config.gallery_index)
         differing = other.differences(store)
         if differing:
-            raise Mismatch(
-                str(other.path),
-                f"was embedded differently from {store.path}: {', '.join(differing)} differ",
-                "Embed both with the same model.",
-            )
+            problem = f"was embedded differently from {store.path}: {', '.join(differing)} differ"
+            raise Mismatch(str(other.path), problem, "Embed both stores with the same model.")
         names += [name for name in other.class_names if name not in set(names)]
         asked = _side(store, (config.queries or "all",), names, "--queries")
         return asked, _side(other, (config.gallery or "all",), names, "--gallery")

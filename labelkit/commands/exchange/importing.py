@@ -151,7 +151,7 @@ def _write(
     for role, column in rows.columns.items():
         if role not in ("class_names", "split_names") and len(column) != n:
             where = str(config.source if config.ids is None or role in rows.found else config.ids)
-            problem = f"{len(column)} {role} for {n} embeddings of {config.source}"
+            problem = f"contains {len(column)} {role} for the {n} embeddings of {config.source}"
             raise Mismatch(where, problem, f"Pass exactly {n} {role}.")
     dtype = config.dtype
     if dtype == "auto":

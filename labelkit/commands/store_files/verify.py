@@ -164,7 +164,7 @@ def _images_fault(images: dict[str, Any]) -> DatasetError:
     faults = images["faults"]
     listed = "; ".join(f"{name}: {what}" for name, what in faults[:_NAMED_IMAGES])
     more = f"; and {len(faults) - _NAMED_IMAGES} more (--json names all)" if len(faults) > _NAMED_IMAGES else ""
-    remedy = "Restore them, or embed again."
+    remedy = "Restore these images, or run `labelkit embed` again."
     if sum(what == MISSING for _, what in faults) == images["total"]:
         remedy = "Pass the folder that the image names are relative to, as in `labelkit embed`."
     problem = f"{len(faults)} of {images['total']} images have changed or are missing: {listed}{more}"
@@ -372,7 +372,7 @@ def verify_images(
         NotAStore: ``root`` is not a folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is not a folder", "Pass the folder to which image names are relative.")
+        raise NotAStore(str(root), "is not a folder", "Pass the folder that the image names are relative to.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:

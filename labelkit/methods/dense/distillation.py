@@ -333,7 +333,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
             if found is None:
                 missing.append(f"center of {of} outputs")
             elif found.shape != center.value.shape:
-                shapes = f"{list(found.shape)}, here {list(center.value.shape)}"
+                shapes = f"{list(found.shape)} instead of {list(center.value.shape)}"
                 remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
                 raise ConfigError("--num-outputs", f"the {of} center of {where} has shape {shapes}", remedy)
             else:

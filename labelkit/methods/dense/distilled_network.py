@@ -157,7 +157,7 @@ class DistillationNetwork(TokenNetwork):
 def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -> None:
     directions, lengths = given
     if own.directions.shape != directions.shape:
-        shapes = f"{list(directions.shape)}, here {list(own.directions.shape)}"
+        shapes = f"{list(directions.shape)} instead of {list(own.directions.shape)}"
         problem = f"does not match the last layer of {where}, which has shape {shapes}"
         remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
         raise ConfigError("--num-outputs", problem, remedy)

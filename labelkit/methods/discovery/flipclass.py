@@ -149,7 +149,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
     def reuse_frozen(self) -> FrozenPart:
         """Cache the teacher's blocks before the first aligned and the student's before the first trained one."""
         if self.config.log_energy == "all":
-            problem = "energies of all blocks need all tokens, but the cache of frozen blocks has only some"
+            problem = "the energies of all blocks require all tokens, but the cache of frozen blocks contains only some"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")
         if self.config.align_mode == "sda":
             problem = "the views of --align-mode sda change with the epoch, so they cannot be cached"

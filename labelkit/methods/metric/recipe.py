@@ -45,7 +45,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
             "--num-clusters",
             f"{config.num_clusters} clusters are too few: a batch contains {needed} clusters of "
             f"{config.images_per_class} images each",
-            f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
+            f"Use at least {needed} clusters, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(
         data.num_samples,

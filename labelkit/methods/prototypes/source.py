@@ -161,7 +161,8 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
                     exact.setdefault(name, vector)
                     alike.setdefault(_plain(name), vector)
     except OSError as error:
-        raise DatasetError(str(path), str(error.strerror), "Pass a text file of named vectors.") from error
+        problem = str(error.strerror)
+        raise DatasetError(str(path), problem, "Pass a text file of class names and their vectors.") from error
     missing = [name for name in names if _plain(name) not in alike]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")

@@ -213,7 +213,8 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     runnable = [row for _, rows in tables for row in rows if not missing.keys() & list_row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        raise DatasetError("reproduce", f"all rows lack data: {first}", "Use --dry-run to see what is missing.")
+        problem = f"data are missing for all rows, for example: {first}"
+        raise DatasetError("reproduce", problem, "Use --dry-run to see what is missing.")
     for fault in missing.values():
         progress.warning(f"rows skipped: {fault}")
     shown, values = [], []

@@ -151,7 +151,8 @@ def _held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
         if not is_there:
-            raise BusyError(str(folder), "another `labelkit start` has just finished there", "Run the command again.")
+            problem = "another `labelkit start` has just finished in this folder"
+            raise BusyError(str(folder), problem, "Run the command again.")
         try:
             yield
         finally:
@@ -306,7 +307,7 @@ def _plan(
 def _photos(config: StartConfig) -> ImageDataset:
     folder = config.photos
     if not folder.is_dir():
-        problem = "is a file" if folder.exists() else "no such folder"
+        problem = "is a file" if folder.exists() else "does not exist"
         raise DatasetError(str(folder), problem, "Pass a folder of photos.")
     dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
@@ -341,9 +342,7 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
         left += count_moved(dataset, store, elsewhere)
     if 2 * left < store.n and not config.other_photos:
         problem = f"{folder} was made from {store.n} photos, of which {config.photos} contains only {left}"
-        remedy = (
-            "Add new photos to the earlier ones, choose another --out, or pass --other-photos to go on without them."
-        )
+        remedy = "Keep the earlier photos in the folder, choose another --out, or pass --other-photos to drop them."
         raise ConfigError("--out", problem, remedy)
     return left
 

@@ -373,7 +373,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
     answer = labelkit("discover", "snowball", "--index", store.path, "--fuse-with", other.path, "--fusion", "cascade")
 
     assert answer.code == 3
-    assert f"contains different images than {store.path}: 59 images are in both, out of 59 and 60" in answer.err
+    assert f"does not contain the same images as {store.path}: 59 images are in both, out of 59 and 60" in answer.err
     assert f"0059.png only in {store.path}" in answer.err
 
 

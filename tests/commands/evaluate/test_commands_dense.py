@@ -150,7 +150,7 @@ def test_frames_are_resized_as_published(
         (("segmentation", "--split", "probe"), 3, "no split 'probe'"),
         (("segmentation", "--image-size", "18"), 2, "not a multiple of the patch size"),
         (("segmentation", "--lr", "0"), 2, "above 0"),
-        (("tracking",), 3, "mark classes, not objects of videos"),
+        (("tracking",), 3, "mark classes, not objects in videos"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(

@@ -213,7 +213,7 @@ def test_a_disk_that_fills_while_views_are_kept_says_how_to_go_on(
     [
         ("simgcd", ("--grad-from-block", 0), 2, "every block is trained"),
         ("simgcd", ("--backbone", "resnet18", "--linear-probe"), 2, "not timm's VisionTransformer"),
-        ("flipclass", ("--log-energy", "all"), 2, "the cache of frozen blocks has only some"),
+        ("flipclass", ("--log-energy", "all"), 2, "the cache of frozen blocks contains only some"),
         ("flipclass sda", (), 2, "change with the epoch"),
         ("flipclass kld", ("--linear-probe",), 2, "--linear-probe freezes"),
         ("softmax", ("--freeze-stages", 0), 2, "requires --freeze-stages"),

@@ -1110,7 +1110,7 @@ def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["missing"], 3, "no such folder"),
+        (["missing"], 3, "does not exist"),
         (["empty"], 3, "no images"),
         (["single"], 3, "contains only one photo"),
         (["three"], 3, "3 photos are too few to distinguish classes; at least "),
