@@ -109,9 +109,7 @@ class EmbedConfig(
         "Decode large JPEGs at reduced size, at least twice the network's input. Faster; the embeddings agree with "
         "those from full decoding (cosine similarity above 0.999).",
     )
-    part_rows: int = _RUN(
-        1024, "Number of embeddings written at a time; an interrupted run loses at most one part.", ge=1
-    )
+    part_rows: int = _RUN(1024, "Number of embeddings written at a time; a killed run loses at most one part.", ge=1)
     reuse: tuple[Path, ...] | None = _RUN_ONLY(
         None,
         "Comma-separated stores made with the same model. Embeddings of identical image files are copied "

@@ -51,7 +51,7 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     answer: str | None = _STORE(
         None, "Result from `discover answer`; default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
     )
-    plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves to this PNG file.", makes="png")
+    plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves to this PNG.", makes="png")
 
 
 class EvaluateClusteringConfig(
@@ -328,9 +328,7 @@ class DenseConfig(
     )
     patch_size: int = _MODEL(8, "Side of a patch in pixels, with --backbone pixels.", ge=1, le=256)
     batch_size: int = _RUN(64, "Number of images per forward pass.", ge=1)
-    sheet: Path | None = _OUTPUT(
-        None, "Also save the predicted masks next to the true masks to this PNG file.", makes="png"
-    )
+    sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks to this PNG.", makes="png")
 
 
 class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):

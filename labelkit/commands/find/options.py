@@ -27,7 +27,7 @@ class FindConfig(OverwriteOption, StoredImagesOptions, SplitOption, IndexOption)
     """Options shared by the ``labelkit find`` commands."""
 
     out: Path = _OUTPUT(..., "CSV to write.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save a contact sheet to this PNG file.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save a contact sheet to this PNG.", makes="png")
 
 
 class FindDuplicatesConfig(FindConfig):

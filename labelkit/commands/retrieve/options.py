@@ -79,7 +79,7 @@ class RetrieveConfig(
         "according to the size of the store and --max-memory.",
     )
     csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures to this PNG file.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures to this PNG.", makes="png")
     dataset: str | None = _IMAGES(
         None, "Data set with the images for --sheet, if they have moved since `labelkit embed`."
     )
