@@ -220,10 +220,10 @@ class ImageDataset:
             return np.arange(len(self), dtype=np.int64)
         split = split if split in self.split_names else SPLIT_WORDS.get(split.lower(), split)
         if split not in self.split_names:
-            known = (
-                f"Choose one of the splits {', '.join(self.split_names)}." if self.split_names else "Omit the split."
+            remedy = (
+                f"Choose one of: {', '.join(self.split_names)}." if self.split_names else "Omit the split to use all."
             )
-            raise DatasetError(self.name, f"there is no split {split!r}", known)
+            raise DatasetError(self.name, f"there is no split {split!r}", remedy)
         rows = np.flatnonzero(self.splits == self.split_names.index(split)).astype(np.int64)
         if not len(rows):
             raise DatasetError(self.name, f"there are no images in split {split!r}", "Choose another split.")

@@ -320,7 +320,7 @@ def _read_csv_rows(
         several = [row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1]
         if several:
             label_fault = (
-                f"line {several[0]} contains more than one 1 in the columns {columns}; one label per image is needed"
+                f"line {several[0]} has more than one 1 in the columns {columns}; one label per image is needed"
             )
         else:
             label_fault, labels = "", [one[0] if one else None for one in classes_of]

@@ -288,12 +288,9 @@ class Trainer:
         if self.progress.means.is_finite():
             return
         parts = ", ".join(f"{name} {float(value):.4g}" for name, value in logs.items() if value.ndim == 0)
-        raise DivergenceError(
-            f"epoch {self.clock.epoch}, step {self.clock.step + 1}",
-            f"the loss is not finite (parts: {parts or 'none'})",
-            "The last checkpoint was saved before this problem. Lower --lr, set --clip-grad-norm, or use --precision "
-            "float32.",
-        )
+        problem = f"the loss is not finite (parts: {parts or 'none'})"
+        remedy = "The last checkpoint is not affected. Lower --lr, set --clip-grad-norm, or use --precision float32."
+        raise DivergenceError(f"epoch {self.clock.epoch}, step {self.clock.step + 1}", problem, remedy)
 
     def _check_finite_state(self) -> None:
         """Raise an error if loss or weights are not finite, so that the last checkpoint stays a good one."""

@@ -93,7 +93,7 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
         ("path,label\na.png,c\0t\n", "line 2: a NUL character"),
         (
             "path,cat,dog\na.png,1,0\nb.png,1,1\n",
-            "line 3 contains more than one 1 in the columns cat, dog; one label per image",
+            "line 3 has more than one 1 in the columns cat, dog; one label per image",
         ),
         ("path,age,sex\na.png,1,0\nb.png,2,1\n", "no column 'label'"),
         ("PK\3\4...", "is an Excel file or an archive, not a table"),

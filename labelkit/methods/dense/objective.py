@@ -186,8 +186,7 @@ class DenseObjective(nn.Module):
             raise DivergenceError(
                 f"epoch {state.epoch}, step {state.step + 1}",
                 "the features of the networks are not finite",
-                "The last checkpoint was saved before this problem. Lower --lr, set --clip-grad-norm, or use "
-                "--precision float32.",
+                "The last checkpoint is not affected. Lower --lr, set --clip-grad-norm, or use --precision float32.",
             )
 
     def _assignments(self, logits: Tensor, state: TrainState) -> Tensor:
