@@ -130,7 +130,7 @@ def check_nonzero_embeddings(
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(
             f"{store.path}:/embeddings",
-            f"{int(zero.sum())} embeddings are all zero and have no direction (first: {store.sample_ids[first]})",
+            f"{int(zero.sum())} embeddings are all zeros, so they have no direction (first: {store.sample_ids[first]})",
             remedy,
         )
 

@@ -118,8 +118,8 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
     )
     calibration_labels: Path | None = Field(
         None,
-        description="Calibrate on these labels, which no training has used: a CSV with columns path,label, or a "
-        "result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
+        description="Labels for calibrating the confidences, which no training may have used: a CSV with columns "
+        "path,label, or a result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
     )
     previous: Path | None = _EARLIER(
         None,

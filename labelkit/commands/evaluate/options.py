@@ -357,9 +357,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     lr: tuple[float, ...] | None = Field(
         None,
-        description="Learning rate of Adam; from several comma-separated values, the best on a held-out fifth of the "
-        "training images is used "
-        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
+        description="Learning rate of Adam; if several comma-separated values are given, the best on a held-out fifth "
+        "of the training images is used (published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 "
+        "with --tune.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."

@@ -45,7 +45,7 @@ class RetrieveConfig(
         "GPU), mps. A GPU named here also runs exact search.",
     )
 
-    result: str | None = _OUTPUT(None, "Also store the hits as a result of this name.", pattern=RESULT_NAME)
+    result: str | None = _OUTPUT(None, "Also store the hits as a result with this name.", pattern=RESULT_NAME)
     query: Path | None = _STORE(
         None, "Queries: an image file, a folder of images, or another store made with the same model."
     )

@@ -177,7 +177,9 @@ class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
 
     views: Literal["simgcd", "weak-strong"] = _VIEWS(
-        "simgcd", "How to make the two views. simgcd: from one transform; weak-strong: as in FlipClass."
+        "simgcd",
+        "How to make the two views. simgcd: both with the same augmentation; weak-strong: one weakly and one strongly "
+        "augmented, as in FlipClass.",
     )
     symmetric: bool = _LOSS(
         True, "Let each view teach the other view; otherwise, only the first view teaches the second."

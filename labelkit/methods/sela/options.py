@@ -77,7 +77,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     solver_max_iterations: int = _SOLVER(500, "Maximum number of iterations of the solver.", ge=1)
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = _VIEWS(
-        "imagenet", "Training augmentation: a recipe from the published code, or digits."
+        "imagenet", "Augmentation recipe for training, as in the published code; digits: a recipe for images of digits."
     )
 
     labels_from: Path | None = _ROTATION(None, "Train a new network on the final labels of this run, which stay fixed.")

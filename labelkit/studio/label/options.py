@@ -53,7 +53,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     by: str = _LABELS("", "Name of the annotator, stored with the labels.")
     csv: Path | None = _OUTPUT(
         None,
-        "Also write all images, with these labels if they have any, to a CSV that `train --dataset` reads.",
+        "Also write all images, with these labels if they have any, to a CSV that `labelkit train --dataset` can read.",
         makes="csv",
     )
     dataset: str | None = _IMAGES(
