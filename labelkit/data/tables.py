@@ -256,7 +256,7 @@ def _read_csv_rows(
     raw = read_table(path)
     kind = next((kind for start, kind in _FOREIGN.items() if raw.removeprefix(codecs.BOM_UTF8).startswith(start)), None)
     if kind is not None:
-        raise DatasetError(where, f"is {kind}, not a table", "Save it as CSV with the columns path,label.")
+        raise DatasetError(where, f"is {kind}, not a table", "Save it as a CSV with the columns path,label.")
     try:
         text = decode_table(raw)
     except UnicodeDecodeError as error:

@@ -84,7 +84,7 @@ class RunDir:
             # a process that died early leaves its lock and perhaps a temporary file
             present = any(name != LOCK and not name.startswith(".tmp-") for name in entries)
             if resume and not present:
-                raise ConfigError(str(self.path), "contains no run to resume", "Leave out --resume to start a new run.")
+                raise ConfigError(str(self.path), "contains no run to resume", "Remove --resume to start a new run.")
             if present and not (resume or overwrite):
                 raise output_exists(self.path, instead="--resume to continue that run")
             if present and not _is_run(self.path):

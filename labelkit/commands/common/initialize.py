@@ -33,7 +33,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
     """
     backbone = getattr(method.network, "backbone", None)
     if backbone is None:
-        raise CheckpointError(str(source), "this method has no backbone to load weights into", "Leave out --init-from.")
+        raise CheckpointError(str(source), "this method has no backbone to load weights into", "Remove --init-from.")
     if not source.is_dir():
         backbone.load_weights(source)
         method.on_backbone_loaded()

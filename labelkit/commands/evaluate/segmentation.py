@@ -234,7 +234,7 @@ def _fit(
                 group["lr"] = final_lr + (lr - final_lr) * 0.5 * (1 + math.cos(math.pi * step / steps))
         loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
-            remedy = "Use a smaller --lr, or check the features."
+            remedy = "Lower --lr, or check the features."
             raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say

@@ -150,7 +150,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         """Cache the teacher's blocks before the first aligned and the student's before the first trained one."""
         if self.config.log_energy == "all":
             problem = "the energies of all blocks require all tokens, but the cache of frozen blocks contains only some"
-            raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")
+            raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or remove --reuse-frozen.")
         if self.config.align_mode == "sda":
             problem = "the views of --align-mode sda change with the epoch, so they cannot be cached"
             raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen, or choose another --align-mode.")

@@ -149,7 +149,8 @@ class MetricNetwork(BackboneNetwork):
         if len(seen) != 1 or len(seen[0]) != 4:
             raise ConfigError(
                 "--san-before",
-                f"{before} of {self.backbone.info.name} does not receive feature maps exactly once per forward pass",
+                f"{before} of {self.backbone.info.name} must be called exactly once per forward pass, with feature "
+                "maps",
                 "Choose a stage whose input is feature maps, e.g. layer4 of resnet18.",
             )
         _, channels, *grid = seen[0]

@@ -144,11 +144,9 @@ def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset |
     """Return the images, or ``None`` and the reason; a data set named by the user must be usable."""
     if not store.has_images:
         if config.dataset is not None:
-            raise DatasetError(
-                str(store.path),
-                "was imported without images, so images cannot be compared with it",
-                "Leave out --dataset, or import the embeddings again with --images.",
-            )
+            problem = "was imported without images, so images cannot be compared with it"
+            remedy = "Remove --dataset, or import the embeddings again with --images."
+            raise DatasetError(str(store.path), problem, remedy)
         return None, "the embeddings were imported without images"
     try:
         return open_store_images(store, config.dataset, config.data_root), ""

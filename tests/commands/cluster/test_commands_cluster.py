@@ -135,7 +135,7 @@ def test_new_clusters_need_unlabeled_rows_to_start_from(make_store: Any) -> None
 def test_rows_without_a_direction_are_named_where_direction_counts(make_store: Any) -> None:
     store = make_store([[1, 0], [0, 0], [0, 1]])
 
-    with pytest.raises(StoreError, match=r"1 embeddings are all zero .*0001\.png"):
+    with pytest.raises(StoreError, match=r"1 embeddings are all zeros.*0001\.png"):
         cluster_store(SphericalKMeansConfig(index=store.path, num_clusters=2))
     cluster_store(KMeansConfig(index=store.path, num_clusters=2))
 

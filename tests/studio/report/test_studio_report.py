@@ -472,7 +472,7 @@ def test_a_store_that_was_imported_without_images_gets_a_page_without_pictures(
     assert "imported without images" in out.read_text()
     answer = labelkit("report", "--index", store, "--out", out, "--dataset", tmp_path, "--overwrite", *PCA)
     assert answer.code == 3
-    assert "Leave out --dataset" in answer.err
+    assert "Remove --dataset" in answer.err
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
