@@ -107,9 +107,9 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        "Which images to take. min: the nearest to a class mean; far: like max, but only among the most confident "
-        "images (10 times the number to take); random: drawn at random; max: the farthest; auto: far for mixmatch, "
-        "else min.",
+        "Which images to take. min: the nearest to a class mean; max: the farthest; far: like max, but only among the "
+        "most confident images (10 times the number to take); random: drawn at random; auto: far for mixmatch, else "
+        "min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
