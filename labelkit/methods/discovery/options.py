@@ -118,10 +118,10 @@ class FlipClassConfig(DiscoveryTrainConfig):
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",
         "How to align the teacher with the student. flip: move the teacher's keys toward the student's queries; none: "
-        "only a weak view for the teacher and a strong view for the student. The paper's baselines are sda (the "
-        "student's augmentation grows stronger over the first half of training), l2, kld and coral (a loss pulls these "
-        "keys toward the queries), da (targets are adjusted to equal class frequencies) and fixmatch (only confident "
-        "targets count).",
+        "only a weak view for the teacher and a strong view for the student. The other values are the paper's "
+        "baselines. sda: the student's augmentation grows stronger over the first half of training; l2, kld, coral: a "
+        "loss pulls these keys toward the queries; da: targets are adjusted to equal class frequencies; fixmatch: only "
+        "confident targets count.",
     )
     align_blocks: tuple[int, ...] = _ALIGN(
         (8, 9),
