@@ -55,7 +55,8 @@ def configure_opencv() -> str:
     try:
         import cv2
     except ImportError as error:
-        raise ConfigError("match", "keypoints need OpenCV", "Run `pip install opencv-python-headless`.") from error
+        problem = "detecting keypoints requires OpenCV"
+        raise ConfigError("match", problem, "Run `pip install opencv-python-headless`.") from error
     cv2.setNumThreads(1)
     return str(cv2.__version__)
 

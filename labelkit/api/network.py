@@ -91,13 +91,14 @@ class Network(nn.Module):
     def _pixels(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> NDArray[np.uint8]:
         if isinstance(image, np.ndarray):
             if image.ndim != 3 or image.shape[2] != self.channels or image.dtype != np.uint8 or not image.size:
-                problem = f"its pixels have shape {image.shape} and type {image.dtype}"
+                problem = f"the image array has shape {image.shape} and type {image.dtype}"
                 raise DatasetError("image", problem, f"Pass an array of shape (h, w, {self.channels}) and type uint8.")
             return image
         try:
             return EncodedImage(read_image_file(Path(image))).decode_reduced(1 if self.channels == 1 else 3)[0]
         except BadImage as error:
-            raise DatasetError(str(image), f"cannot be read as an image: {error.reason}", "Pass an image.") from error
+            problem = f"cannot be read as an image: {error.reason}"
+            raise DatasetError(str(image), problem, "Pass a readable image, such as a JPEG or PNG file.") from error
 
 
 def load_network(

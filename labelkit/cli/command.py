@@ -122,7 +122,7 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
         key = key.strip().replace("-", "_")
         if not equals or not key:
             problem = f"{value_text(setting)} is not of the form KEY=VALUE"
-            raise ConfigError("--set", problem, "Write it as in --set lr=0.1.")
+            raise ConfigError("--set", problem, "Write, for example, --set lr=0.1.")
         values[key], origins[key] = text, f"--set {key}"
     said = {name: value for name, value in given.items() if value is not None}
     return values | said, origins | {name: flag(name) for name in said}

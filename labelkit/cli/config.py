@@ -13,7 +13,8 @@ def config() -> None:
 
     Example: labelkit config train flipclass --dataset digits > my.yaml
     """
-    raise ConfigError("labelkit config", "no command is named", "Name one, for example: `labelkit config train sela`.")
+    problem = "no command is given"
+    raise ConfigError("labelkit config", problem, "Name a command, for example: `labelkit config train sela`.")
 
 
 def show_config(collected: MergedConfig[StageConfig]) -> None:

@@ -271,7 +271,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(
             "memory",
-            "this command needs more than is available",
+            "this command needs more memory than is available",
             "Lower --batch-size, the image size or the number of images, or use a machine with more memory.",
         )
     return None

@@ -72,7 +72,8 @@ class Command:
         if count > 1 and not self.distributed:
             raise ConfigError(
                 f"labelkit {' '.join(config.command)}",
-                f"was started as {count} processes (WORLD_SIZE), but cannot divide its work: each would do all of it",
+                f"was started as {count} processes (WORLD_SIZE), but cannot divide its work, so each would do all of "
+                "it",
                 "Start it without torchrun, or unset WORLD_SIZE for a single process.",
             )
         check_outputs(config)

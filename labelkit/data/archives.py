@@ -52,7 +52,7 @@ def expand_shards(text: str) -> list[FileLocation]:
         DatasetError: there are none, or a named one is missing.
     """
     if text.lower().endswith(_COMPRESSED):
-        remedy = "Decompress it to NAME.tar: images are compressed already, and are read by position."
+        remedy = "Decompress it to NAME.tar; its images must be readable in any order, and are compressed anyway."
         raise DatasetError(text, "is a compressed archive", remedy)
     choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
     return match_files(text, map("".join, itertools.product(*choices)))
@@ -123,7 +123,7 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
             if inner in samples:
                 other = paths[samples[inner][0]]
                 problem = f"{inner!r} is also in {other}" if other != path else f"{inner!r} occurs twice"
-                raise DatasetError(str(path), problem, "Give members of all archives unique names.")
+                raise DatasetError(str(path), problem, "Give each file in these archives a unique name.")
             samples[inner] = (number, member.offset_data, member.size)
     if not samples:
         raise DatasetError(name, "contains no images", f"Add images ({' '.join(sorted(image_suffixes()))}).")
@@ -164,7 +164,7 @@ def _members(
                 elif suffix == ".cls":
                     label = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES)).decode().strip()
                     if not label or member.size > _MAX_LABEL_BYTES:
-                        remedy = "Use a single string or number as its value."
+                        remedy = "Write a single class name or number in this file."
                         raise DatasetError(str(path), f"{inner!r} contains no usable label", remedy)
                     yield inner, member, label
                 else:
@@ -274,7 +274,8 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
     stems = [path.stem for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
-        raise DatasetError(name, f"two files have the name {twice}", "Rename one: image names contain it.")
+        problem = f"two files have the name {twice}"
+        raise DatasetError(name, problem, "Rename one of the files, since file names are part of the image names.")
     ids: list[str] = []
     labels: list[object] = []
     label_fault = ""
@@ -286,7 +287,8 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
     for number, path in enumerate(paths):
         column, group_rows, own_labels, names, fault = _read_listing(path, column, label_column)
         if class_names and names and names != class_names:
-            raise DatasetError(str(path), f"has other classes than {paths[0].name}", "Pass files of one data set.")
+            problem = f"its classes differ from those of {paths[0].name}"
+            raise DatasetError(str(path), problem, "Pass files from the same data set.")
         class_names = class_names or names
         count = sum(group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
@@ -296,7 +298,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
         for group, rows in enumerate(group_rows):
             pieces.append(np.stack([np.full(rows, number), np.full(rows, group), np.arange(rows)], axis=1))
     if not ids or column is None:
-        raise DatasetError(name, "contains no rows", "Check the files.")
+        raise DatasetError(name, "contains no rows", "Pass Parquet files with one row per image.")
     source = ParquetSource(tuple(paths), column, np.concatenate(pieces).astype(np.int64))
     notes = [missing_labels_note(label_fault)] if label_fault else []
     classes = [_named(value, class_names) for value in labels]
@@ -326,9 +328,8 @@ def _read_listing(
             schema = table.schema_arrow
             wanted = column or _image_column(schema, where)
             if wanted not in schema.names:
-                raise DatasetError(
-                    where, f"has no column {wanted!r}, which other files have", "Pass files of one data set."
-                )
+                problem = f"has no column {wanted!r}, which other files have"
+                raise DatasetError(where, problem, "Pass files from the same data set.")
             groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
             features = _features(schema.metadata or {})
             others = [name for name in schema.names if name != wanted]
@@ -360,8 +361,9 @@ def _image_column(schema: Any, where: str) -> str:
     shown = ", ".join(schema.names)
     if names:
         problem = f"{len(names)} columns may contain the images: {', '.join(names)}"
-        raise DatasetError(where, problem, f"Rename the right one to {IMAGE_COLUMNS[0]}.")
-    raise DatasetError(where, f"has no column of images, only {shown}", "Add the bytes of image files.")
+        raise DatasetError(where, problem, f"Rename the correct column to {IMAGE_COLUMNS[0]}.")
+    problem = f"has no column of images (its columns: {shown})"
+    raise DatasetError(where, problem, "Add a column that holds the bytes of the image files.")
 
 
 def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:

@@ -146,11 +146,8 @@ class DataInfo:
         if num_classes < 2:
             raise DatasetError(dataset, "has only one class", "Use at least two classes.")
         if num_classes < self.num_old_classes:
-            raise ConfigError(
-                "--num-classes",
-                f"{num_classes} is less than the {self.num_old_classes} classes with labels",
-                "Raise the number.",
-            )
+            problem = f"{num_classes} is less than {self.num_old_classes}, the number of labeled classes"
+            raise ConfigError("--num-classes", problem, "Raise --num-classes.")
         return num_classes
 
 

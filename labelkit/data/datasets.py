@@ -220,8 +220,10 @@ class ImageDataset:
             return np.arange(len(self), dtype=np.int64)
         split = split if split in self.split_names else SPLIT_WORDS.get(split.lower(), split)
         if split not in self.split_names:
-            known = ", ".join(self.split_names) or "none: omit the split to use all images"
-            raise DatasetError(self.name, f"there is no split {split!r}", f"Splits of this data set: {known}.")
+            remedy = (
+                f"Choose one of: {', '.join(self.split_names)}." if self.split_names else "Omit the split to use all."
+            )
+            raise DatasetError(self.name, f"there is no split {split!r}", remedy)
         rows = np.flatnonzero(self.splits == self.split_names.index(split)).astype(np.int64)
         if not len(rows):
             raise DatasetError(self.name, f"there are no images in split {split!r}", "Choose another split.")
@@ -501,9 +503,10 @@ class FileMasks:
             row, column = (int(place[0]) for place in np.nonzero(classes == _MEANINGLESS))
             raise DatasetError(
                 str(path),
-                f"value {values[row, column]} in row {row}, column {column} is not a class; known values: "
+                f"value {values[row, column]} in row {row}, column {column} is not the number of a class; known "
+                "values are "
                 f"{_ranges(np.flatnonzero(self.table != _MEANINGLESS))}",
-                "Check whether it belongs to another data set or is a rendering of a mask.",
+                "Check whether the mask belongs to another data set, or shows classes as colors.",
             )
         return classes.astype(np.uint8)
 
@@ -533,7 +536,8 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
     if mask.shape != pixels.shape[:2]:
         raise DatasetError(
             sample_id if dataset.root is None else str(dataset.root / sample_id),
-            f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, its mask {mask.shape[1]} x {mask.shape[0]}",
-            "Check whether one of them was resized: masks must be as large as their images.",
+            f"the image has {pixels.shape[1]} x {pixels.shape[0]} pixels, but its mask has {mask.shape[1]} x "
+            f"{mask.shape[0]}",
+            "Check whether the image or its mask was resized; both must have the same size.",
         )
     return pixels, mask

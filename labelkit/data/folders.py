@@ -88,9 +88,8 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
         try:
             entries = list(os.scandir(folder / prefix))
         except OSError as error:
-            raise DatasetError(
-                str(folder / prefix), f"cannot be listed: {error.strerror}", "Check its permissions."
-            ) from error
+            problem = f"cannot be listed: {error.strerror}"
+            raise DatasetError(str(folder / prefix), problem, "Check the permissions of this folder.") from error
         for entry in entries:
             name = prefix + entry.name
             if (left := exclusion_reason(name, exclude)) is not None:

@@ -196,9 +196,9 @@ class ImageBank:
             if largest > MAX_SHRINK_IN_MEMORY * spec.size:
                 raise ConfigError(
                     "--image-size",
-                    f"views of {spec.size} pixels are too small for cached images of {side} pixels: they would "
-                    "skip some pixels",
-                    "Use larger views, or views of smaller parts of an image (--local-size, --local-scale).",
+                    f"views of {spec.size} pixels are too small for cached images of {side} pixels, as some pixels "
+                    "would be skipped",
+                    "Raise --image-size (or --local-size), or lower the area of the views (--local-scale).",
                 )
 
     def make_views(

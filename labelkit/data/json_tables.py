@@ -32,7 +32,7 @@ def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
         table.getvalue().encode()  # JSON may contain halves of characters, which no file name or class has
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         remedy = "Pass COCO, FiftyOne or Label Studio JSON, {path: label}, objects with keys path and label, or a CSV."
-        raise DatasetError(where, "is not JSON with labels of images in a known layout", remedy) from error
+        raise DatasetError(where, "is not JSON with image labels in a known format", remedy) from error
     return table.getvalue()
 
 
@@ -75,5 +75,5 @@ def _unwrap_single(row: dict[str, Any], label: Any, where: str) -> object:
     found = list(dict.fromkeys(several if isinstance(several, list) else [several]))
     if len(found) > 1:
         problem = f"the image {_image(row)!r} has {len(found)} labels: {', '.join(map(str, found[:_SHOWN]))}"
-        raise DatasetError(where, problem, "Leave one label for each image.")
+        raise DatasetError(where, problem, "Keep only one label per image.")
     return found[0] if found else ""

@@ -101,11 +101,8 @@ class TrainLoader:
                 "Use a multiple of the number of processes.",
             )
         if len(sampler) < batch_size:
-            raise ConfigError(
-                "--batch-size",
-                f"{batch_size} is more than the {len(sampler)} images of an epoch",
-                "Lower --batch-size.",
-            )
+            problem = f"{batch_size} exceeds the {len(sampler)} images in an epoch"
+            raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         self._labels = np.array(labels, dtype=np.int64)
         self._bank = bank
         self._views = views

@@ -81,7 +81,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     height, width = pixels.shape[:2]
     if plan.size[0] and plan.size != (height, width):
         problem = f"the image has {width} x {height} pixels, but its annotation says {plan.size[1]} x {plan.size[0]}"
-        remedy = "Check whether the image was resized or rotated: boxes are given in pixels of the image."
+        remedy = "Check whether the image was resized or rotated, since boxes are given in pixels of the image."
         raise DatasetError(plan.name, problem, remedy)
     step = -1 if plan.mirror else 1
     image = torch.from_numpy(np.ascontiguousarray(pixels[:, ::step].transpose(2, 0, 1)))
@@ -130,7 +130,7 @@ def require_pycocotools() -> None:
     try:
         import pycocotools.mask  # noqa: F401
     except ImportError as error:
-        raise ConfigError("evaluate detection", "needs pycocotools", "Run `pip install pycocotools`.") from error
+        raise ConfigError("evaluate detection", "requires pycocotools", "Run `pip install pycocotools`.") from error
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:

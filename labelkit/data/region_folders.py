@@ -131,7 +131,8 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
                     "Correct or remove this bbox (left, top, width, height in pixels).",
                 )
     if not any(len(objects) for objects, _ in known.values()):
-        raise DatasetError(str(first.path), "has no boxes", "Download the file with instances, not captions.")
+        remedy = "Use the annotation file with instances, not the one with captions."
+        raise DatasetError(str(first.path), "has no boxes", remedy)
     remedy = remedy or f"Put the images into {root}, or remove them from the annotations."
     dataset = list_files(name or root.resolve().name, root, listed, split_names=splits, remedy=remedy)
     rows = [known[sample_id] for sample_id in dataset.sample_ids]
@@ -163,10 +164,10 @@ def _read(path: Path) -> _File:
     for kind, listed in (("category", table.categories), ("image", table.images)):
         number, count = Counter(entry.id for entry in listed).most_common(1)[0] if listed else (0, 0)
         if count > 1:
-            raise DatasetError(str(path), f"names {kind} {number} twice", _REMEDY)
+            raise DatasetError(str(path), f"lists {kind} {number} twice", _REMEDY)
     categories = {entry.id: entry.name for entry in table.categories}
     if not categories:
-        raise DatasetError(str(path), "has no categories", "Add the classes of the boxes.")
+        raise DatasetError(str(path), "has no categories", "Add the classes of the boxes as categories.")
     if len(set(categories.values())) < len(categories):
         raise DatasetError(str(path), "gives two categories the same name", _REMEDY)
     images = {entry.id: entry for entry in table.images}
@@ -175,7 +176,7 @@ def _read(path: Path) -> _File:
         for kind, number, known in (("image", entry.image_id, images), ("category", entry.category_id, categories)):
             if number not in known:
                 problem = f"annotation {entry.id} refers to {kind} {number}, which is not in the file"
-                raise DatasetError(str(path), problem, "Add the category, or remove the annotation.")
+                raise DatasetError(str(path), problem, f"Add the {kind} to the file, or remove the annotation.")
         objects[entry.image_id].append(entry)
     return _File(path, path.stem.removeprefix("instances_"), categories, images, objects)
 
@@ -252,14 +253,14 @@ def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
     path = root / CLASS_LIST
     if not path.is_file():
         remedy = f"Write the name of class i on line i + 1, and {_NO_CLASS} for values to ignore."
-        raise DatasetError(str(path), "is missing, but must name the classes of the mask values", remedy)
+        raise DatasetError(str(path), "is missing, but it must list the class of each mask value", remedy)
     lines = read_lines(path)
     names = tuple(line for line in lines if line != _NO_CLASS)
     if not names or not all(names) or len(lines) > IGNORE or len(set(names)) != len(names):
         raise DatasetError(
             str(path),
-            f"names {len(names)} classes on {len(lines)} lines",
-            f"Write one distinct name per line, at most {IGNORE}, and {_NO_CLASS} for values to ignore.",
+            f"lists {len(names)} classes on {len(lines)} lines, in an invalid form",
+            f"Write one distinct class name per line, on at most {IGNORE} lines, and {_NO_CLASS} for values to ignore.",
         )
     number = {name: i for i, name in enumerate(names)}
     return {value: number.get(line, IGNORE) for value, line in enumerate(lines)}, names

@@ -66,7 +66,7 @@ class FileLocation:
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
             problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
-            remedy = "Restore the file; if the server cannot send parts of files, download it to a local folder."
+            remedy = "Restore the file; if the server cannot send parts of files, download the file to a local folder."
             raise DatasetError(str(self), problem, remedy)
         return content
 
@@ -140,9 +140,9 @@ def _opened(address: str) -> tuple[Any, str]:
         system, path = url_to_fs(address)
     except ImportError as error:
         remedy = "Run `pip install gcsfs huggingface_hub s3fs`, or install the named package."
-        raise DatasetError(address, f"needs a package: {error}", remedy) from error
+        raise DatasetError(address, f"requires a package that is not installed: {error}", remedy) from error
     except ValueError as error:
-        remedy = "Use, for example, s3, gs, hf, http, https or file."
+        remedy = "Use, for example, s3://, gs://, hf://, https:// or file://."
         raise DatasetError(address, "is not an address that fsspec supports", remedy) from error
     return system, path
 

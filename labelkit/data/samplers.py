@@ -166,9 +166,8 @@ class ClassBalancedSampler:
         self, labels: ArrayLike | None, per_class: int, *, batch_size: int, seed: int, rows: ArrayLike | None = None
     ) -> None:
         if per_class < 1 or batch_size % per_class:
-            raise ConfigError(
-                "--batch-size", f"{batch_size} is not a multiple of {per_class} images per class", "Change one of them."
-            )
+            problem = f"{batch_size} is not a multiple of --images-per-class ({per_class})"
+            raise ConfigError("--batch-size", problem, "Change --batch-size or --images-per-class.")
         self._classes_per_batch = batch_size // per_class
         self._per_class = per_class
         self._seed = seed

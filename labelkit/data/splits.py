@@ -74,11 +74,8 @@ def _draw_old_classes(
     if old_classes is None:
         count = num_classes // 2 if num_old_classes is None else num_old_classes
         if not 0 < count <= num_classes:
-            raise DatasetError(
-                "split",
-                f"cannot use {count} of {num_classes} classes as old",
-                f"Choose a number from 1 to {num_classes}.",
-            )
+            problem = f"cannot use {count} of {num_classes} classes as old classes"
+            raise DatasetError("split", problem, f"Choose a number from 1 to {num_classes}.")
         old_classes = range(count)
     if new_classes is None:
         new_classes = [i for i in range(num_classes) if i not in set(old_classes)]
@@ -86,9 +83,8 @@ def _draw_old_classes(
     differ = [i for i, count in Counter([*range(num_classes), *old, *new]).items() if count != 2]
     if differ:
         problem = f"{len(old)} old and {len(new)} new classes are not the {num_classes} classes of the data, each once"
-        raise DatasetError(
-            "split", f"{problem}; the first missing or extra class: {differ[0]}", "Name each class once."
-        )
+        problem = f"{problem}; the first missing or extra class is {differ[0]}"
+        raise DatasetError("split", problem, "List each class exactly once, as old or as new.")
     if not old:
         raise DatasetError("split", "there would be no old class", "Choose at least one old class.")
     return old, new
@@ -132,8 +128,9 @@ def gcd_split(
     if label_ratio > 0 and count == 0:
         raise DatasetError(
             "split",
-            f"no image would be labeled: ratio {label_ratio} of {len(pool)} images with a label in the old classes",
-            "Choose other old classes, or raise the ratio.",
+            f"no image would be labeled, since {label_ratio} of {len(pool)} labeled images in the old classes is "
+            "less than one",
+            "Choose other old classes, or raise --label-ratio.",
         )
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     # The published splits were drawn with RandomState and exactly this call.
@@ -384,11 +381,8 @@ def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[i
             found = _match_classes(word, class_names)
             if not found:
                 near = difflib.get_close_matches(word, class_names, n=3, cutoff=0.4) or class_names[:3]
-                raise DatasetError(
-                    "split",
-                    f"there is no class {word!r} among the {count} classes",
-                    f"Use names such as {', '.join(near)}, or half, or numbers such as 0-9.",
-                )
+                remedy = f"Use names such as {', '.join(near)}, numbers such as 0-9, or half (the second half)."
+                raise DatasetError("split", f"there is no class {word!r} among the {count} classes", remedy)
             chosen |= found
     return tuple(sorted(chosen))
 

@@ -195,8 +195,8 @@ def read_label_csv(
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
             str(path),
-            f"{guesses} of {len(rows)} rows were predicted by labelkit (kind known, new or unsure), so they are "
-            f"not labels",
+            f"{guesses} of {len(rows)} rows were predicted by labelkit (their kind is known, new or unsure), so they "
+            "are not labels",
             "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
             "corrected, with the columns path and label.",
         )
@@ -256,7 +256,7 @@ def _read_csv_rows(
     raw = read_table(path)
     kind = next((kind for start, kind in _FOREIGN.items() if raw.removeprefix(codecs.BOM_UTF8).startswith(start)), None)
     if kind is not None:
-        raise DatasetError(where, f"is {kind}, not a table", "Save it as CSV with the columns path,label.")
+        raise DatasetError(where, f"is {kind}, not a table", "Save it as a CSV with the columns path,label.")
     try:
         text = decode_table(raw)
     except UnicodeDecodeError as error:
@@ -312,14 +312,16 @@ def _read_csv_rows(
             marked.append([at for at in marks if _MARKS[fields[at].strip()]])
     _raise_faults(where, faults)
     if not rows and not empty_ok:
-        raise DatasetError(where, "no images: only a header", _HEADER_REMEDY)
+        raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
     told: list[str] = []
     classes_of = [[names[at] for at in one if at in marks] for one in marked]
     if len(marks) > 1 and any(classes_of):
         columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
         several = [row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1]
         if several:
-            label_fault = f"line {several[0]} has several 1s in the columns {columns}; one label per image is needed"
+            label_fault = (
+                f"line {several[0]} has more than one 1 in the columns {columns}; one label per image is needed"
+            )
         else:
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
             told = [f"labels read from the columns of 0 and 1: {columns}"]
@@ -408,7 +410,8 @@ def read_table(path: Path) -> bytes:
     try:
         with open_regular(path) as file:
             if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
-                raise DatasetError(where, f"is larger than {MAX_TABLE_BYTES:,} bytes", "Split it.")
+                problem = f"is larger than {MAX_TABLE_BYTES:,} bytes"
+                raise DatasetError(where, problem, "Split the file into smaller files.")
             return file.read(MAX_TABLE_BYTES)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)

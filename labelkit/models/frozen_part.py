@@ -90,7 +90,8 @@ def find_frozen_part(
     depth = len(net.blocks)
     if train_stem or grad_from_block == 0:
         problem = "every block is trained, so there is no frozen part to cache"
-        raise ConfigError("--reuse-frozen", problem, "Pass --grad-from-block (and --no-train-stem), or remove it.")
+        remedy = "Pass --grad-from-block (and --no-train-stem), or remove --reuse-frozen."
+        raise ConfigError("--reuse-frozen", problem, remedy)
     for name, module in net.named_modules():
         if _is_trained(name, grad_from_block):
             continue

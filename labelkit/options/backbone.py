@@ -66,7 +66,7 @@ class BackboneOptions(StageConfig):
     """Backbone options for methods that train a backbone."""
 
     backbone: str = _MODEL("resnet50", "Backbone (`labelkit list backbones`).")
-    pretrained: bool = _MODEL(False, "Initialize from pretrained weights on the hub.")
+    pretrained: bool = _MODEL(False, "Initialize from pretrained weights from the hub.")
     weights: Path | None = _MODEL(None, "Initialize from this .safetensors or .pth file.")
     image_size: int | None = _MODEL(None, "View size in pixels; default: the backbone's input size.", ge=8, le=2048)
 

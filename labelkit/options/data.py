@@ -44,24 +44,25 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     num_old_classes: int | None = _DATA(
         None,
-        "Number of labeled classes (label split gcd), the first in the benchmark's published order, else "
-        "in class order. Default: the data set's definition, else half.",
+        "Number of labeled classes (with --label-split gcd), the first in the benchmark's published order, else in "
+        "class order. Default: the data set's definition, else half.",
         ge=1,
     )
     old_classes: tuple[str, ...] | None = _DATA(
         None,
-        "Labeled classes (label split gcd), instead of --num-old-classes: comma-separated names, patterns ('Greek_*') "
-        "and numbers from 0 ('5-9'); half (the second half) or first-half; or a file NAME.txt with one per line.",
+        "Labeled classes (with --label-split gcd), instead of --num-old-classes: comma-separated names, patterns "
+        "('Greek_*') and numbers from 0 ('5-9'); half (the second half) or first-half; or a file NAME.txt with one per "
+        "line.",
     )
     label_ratio: float = _DATA(
         0.5,
-        "Fraction of the old classes' images that get a label (label split gcd; default: the "
-        "benchmark's). Images are drawn from all old classes together, as published; a rare class may get no label.",
+        "Fraction of the old classes' images that get a label (with --label-split gcd; default: the benchmark's). "
+        "Images are drawn from all old classes together, as published; a rare class may get no label.",
         gt=0,
         le=1,
     )
     num_labels: int | None = _DATA(
-        None, "Total number of labels, divided equally among the classes (few-labels).", ge=1
+        None, "Total number of labels, divided equally among the classes (with --label-split few-labels).", ge=1
     )
     max_per_class: int | None = _DATA(
         None,
@@ -71,8 +72,8 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     imbalance_factor: float | None = _DATA(
         None,
-        "Subsample the training set to a long tail, with this ratio between the sizes of the rarest and "
-        "the most frequent class.",
+        "Subsample the training set to a long tail. The value is the size of the rarest class divided by that of the "
+        "most frequent class, such as 0.01.",
         gt=0,
         le=1,
     )

@@ -55,8 +55,8 @@ class EmbedConfig(
 
     index: Path | None = _STORE(
         None,
-        "Apply --checkpoint, a run on embeddings (`labelkit train METHOD --index`), to the embeddings of "
-        "this store, NAME.h5, instead of images.",
+        "Store (NAME.h5) whose embeddings, instead of images, are the input of --checkpoint, a run on embeddings "
+        "(`labelkit train METHOD --index`).",
         aliases=["--store"],
     )
     max_images: int | None = _IMAGES(
@@ -106,8 +106,8 @@ class EmbedConfig(
     )
     fast_decode: bool = _RUN(
         False,
-        "Decode large JPEGs at reduced size, at least twice the network's input. Faster; the embeddings "
-        "agree with those from full decoding (cosine above 0.999).",
+        "Decode large JPEGs at reduced size, at least twice the network's input. Faster; the embeddings agree with "
+        "those from full decoding (cosine similarity above 0.999).",
     )
     part_rows: int = _RUN(1024, "Number of embeddings written at a time; a killed run loses at most one part.", ge=1)
     reuse: tuple[Path, ...] | None = _RUN_ONLY(

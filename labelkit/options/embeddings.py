@@ -32,8 +32,8 @@ class RowOptions(LabelsOption):
 
     index: Path | None = _ROWS(
         None,
-        "Train a small network on the embeddings of this store, NAME.h5, instead of images, which takes seconds and "
-        "no GPU. Defaults then come from the preset `index`. Default: train on the images of --dataset.",
+        "Store (NAME.h5) on whose embeddings a small network is trained. This takes only seconds, needs no GPU, and "
+        "uses the defaults of the preset `index`. Without this option, training uses the images of --dataset.",
         aliases=["--store"],
     )
     head_layers: int = _ROWS(

@@ -21,4 +21,4 @@ class IndexConfig(IndexOption):
 class ScoresConfig(IndexConfig):
     """Options for commands that score a store and can save the scores next to it."""
 
-    result: str | None = _OUTPUT(None, "Also store the scores as a result of this name.", pattern=RESULT_NAME)
+    result: str | None = _OUTPUT(None, "Also store the scores as a result with this name.", pattern=RESULT_NAME)

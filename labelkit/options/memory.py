@@ -37,8 +37,8 @@ class MemoryConfig(StageConfig):
 
     max_memory: str | None = _RUN(
         None,
-        "Memory limit, such as 2GiB or 500MB; a plain number is GiB. Embeddings larger than half of this "
-        "limit are read in blocks. Default: hold all in memory.",
+        "Memory limit, such as 2GiB or 500MB; a plain number is in GiB. Embeddings larger than half of this limit are "
+        "read in blocks. Default: hold all in memory.",
     )
 
     @field_validator("max_memory", mode="before")
@@ -70,8 +70,8 @@ class ProcessesConfig(StageConfig):
     )
     ray_address: str | None = _RUN_ONLY(
         None,
-        "Distribute the work over this Ray cluster, whose nodes must see the same files: an address of `ray start "
-        "--head`, auto, or local (this machine only). If a node is lost, another node takes over its parts.",
+        "Ray cluster to distribute the work over: the address printed by `ray start --head`, auto, or local (this "
+        "machine only). All nodes must have access to the same files. If a node is lost, others take over its parts.",
     )
 
     @model_validator(mode="after")

@@ -32,7 +32,7 @@ class ModelConfig(CheckpointOptions):
     weights: Path | None = _MODEL(None, "Load the weights of --backbone from this file.")
     random_weights: bool = _MODEL(False, "Use an untrained network for --backbone, as a baseline.")
     image_size: int | None = _MODEL(
-        None, "Input size in pixels; default: the backbone's, 224 for DINOv2 (published: 518).", ge=1, le=2048
+        None, "Input size in pixels; default: that of the backbone, but 224 for DINOv2 (published: 518).", ge=1, le=2048
     )
     seed: int = _MODEL(0, "Random seed for an untrained network.", ge=0)
 

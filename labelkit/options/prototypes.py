@@ -37,10 +37,10 @@ class PrototypesConfig(OverwriteOption):
     )
     max_iterations: int = Field(200, ge=1, description="Maximum number of iterations per value of the sharpness.")
     num_inits: int = Field(
-        1, ge=1, description="Number of random starts; the best is kept. More starts help with few classes."
+        1, ge=1, description="Number of random initializations; the best is kept. More help with few classes."
     )
     seed: int = Field(
-        0, ge=0, description="Random seed for the starts, or for the rotation and order of a closed form."
+        0, ge=0, description="Random seed for the initializations, or for the rotation and order of a closed form."
     )
     device: Literal["cpu", "cuda"] = Field(
         "cpu", description="Compute device; cuda is faster for about 2,000 classes or more."

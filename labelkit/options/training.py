@@ -69,7 +69,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     )
     guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
-        "What to do if training fails (exploding loss, collapsed features): stop with exit code 4, warn, or nothing "
+        "What to do if training fails (exploding loss, collapsed features): stop with exit code 4, warn, or do nothing "
         "(none). Non-finite values always stop the run.",
     )
     stop_after_steps: int | None = _RUN_ONLY(

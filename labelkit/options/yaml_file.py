@@ -41,9 +41,9 @@ def read_yaml(path: Path, name: str = "") -> dict[str, object]:
         items = node.value if isinstance(node, yaml.SequenceNode) else [node]
         place = f"{name}:{key.start_mark.line + 1}"
         if not all(isinstance(one, yaml.ScalarNode) for one in (key, *items)):
-            raise ConfigError(place, "is not a plain value or a list of them", "Write `key: value`.")
+            raise ConfigError(place, "is neither a plain value nor a list of plain values", "Write `key: value`.")
         if key.value in values:
-            raise ConfigError(place, f"{key.value} is set twice", "Remove one.")
+            raise ConfigError(place, f"{key.value} is set twice", "Remove one of the two lines.")
         values[key.value] = [one.value for one in items] if items is node.value else node.value
     return values
 

@@ -266,7 +266,8 @@ class EmbeddingStore:
             return np.arange(self.n)
         if self.splits is None or split not in self.split_names:
             known = ", ".join(self.split_names) or "none"
-            raise Mismatch(str(self.path), f"has no split {split!r}; its splits: {known}", "Pass one of these.")
+            problem = f"has no split {split!r}; its splits: {known}"
+            raise Mismatch(str(self.path), problem, "Choose one of these splits.")
         return np.flatnonzero(self.splits == self.split_names.index(split))
 
     def differences(self, other: EmbeddingStore) -> list[str]:
@@ -309,7 +310,8 @@ class EmbeddingStore:
         kind = root.get("kind")
         if kind != "embeddings":
             if kind in schema.STORE_KINDS:
-                raise NotAStore(file.where, f"contains {kind}, not embeddings", "Pass the store that it belongs to.")
+                problem = f"contains {kind}, not embeddings"
+                raise NotAStore(file.where, problem, "Pass the store that this file belongs to.")
             raise Refused(file.where, f"unknown kind {kind!r}", RESTORE)
         if root.get("metric") not in schema.METRICS or root.get("normalized") not in (0, 1):
             problem = f"metric is {root.get('metric')!r} and normalized is {root.get('normalized')!r}"

@@ -41,7 +41,7 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
 In a file of AnnData, names and labels are in the group ``obs``.
 """
 
-_WHOLE = "Restore the file or write it again."
+_WHOLE = "Restore the file, or create it again."
 
 Column = list[str] | NDArray[Any]
 
@@ -94,7 +94,7 @@ def _chosen(
         given = wanted.get(role)
         if given is not None and given not in names:
             option = f"--{role.replace('_', '-')}-key"
-            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Pass one of these.")
+            raise ConfigError(option, f"{where} has no {given!r}, only {shown}", "Choose one of these names.")
         found = given or next((by_lower[name] for name in known if name in by_lower), None)
         if found is not None and (given or found not in chosen.values()):
             chosen[role] = found
@@ -378,7 +378,7 @@ def _number_columns(where: str, header: Sequence[str], taken: Iterable[int], nam
     if named is not None:
         names = [name.strip() for name in named.split(",")]
         if named not in runs and not set(names) <= set(header):
-            problem = f"{where} has no column whose name is {named!r} and a number"
+            problem = f"{where} has no columns named {named!r} followed by a number"
             raise ConfigError("--embeddings-key", problem, "Pass the prefix of the column names, or all names.")
         return [at for _, at in sorted(runs[named].items())] or [header.index(name) for name in names]
     whole = [run for run in runs.values() if sorted(run) in (list(range(len(run))), list(range(1, len(run) + 1)))]

@@ -154,7 +154,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         for kind, dtype in enumerate(self.plan.dtypes):
             info, shape = file.datasets.get(_name(kind)), self._shape(number, kind)
             if info is None or info.shape != shape or info.offset is None:
-                raise Mismatch(file.where, "contains other values than its plan states", RESTORE)
+                raise Mismatch(file.where, "contains values that differ from those in its plan", RESTORE)
             maps.append(np.memmap(self.path(number), dtype, "r", info.offset, shape))
         return tuple(maps)
 

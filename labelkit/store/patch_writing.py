@@ -148,7 +148,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         with self._publishing() as to_do:
             if to_do:
                 if store.plan_digest != self.plan.rows.digest():
-                    raise Mismatch(str(store.path), "was made by a different plan from its patches", RESTORE)
+                    raise Mismatch(str(store.path), "was made with a different plan than its patches", RESTORE)
                 listed, folder = self._listed(store), self.path(0).parent
                 commit_json(folder / SET_NAME, listed)
                 with translate_os_errors(self._target):
@@ -199,14 +199,14 @@ class PatchRun(RunFolder[_WrittenFile]):
             sample_ids, patches, digest = self.load(number)
             stop = row + len(sample_ids)
             if sample_ids != list(store.sample_ids[row:stop]):
-                problem = "the set of readable images has changed since its patches were made"
-                raise Mismatch(str(store.path), problem, "Recreate both with --overwrite.")
+                problem = "the set of readable images has changed since the patches were made"
+                raise Mismatch(str(store.path), problem, "Recreate the store and its patches with --overwrite.")
             entry = {"name": name, "row_start": row, "row_stop": stop}
             entries.append({**entry, "patches": patches, "content_digest": digest})
             row = stop
         if row != store.n:
-            remedy = "Recreate both with --overwrite."
-            raise Mismatch(str(store.path), f"has {store.n} embeddings, but its patches have {row}", remedy)
+            remedy = "Recreate the store and its patches with --overwrite."
+            raise Mismatch(str(store.path), f"has {store.n} embeddings, but its patches belong to {row} images", remedy)
         listed: dict[str, Any] = {
             "format": schema.FORMAT_PATCHES,
             "format_version": schema.FORMAT_VERSION,

@@ -90,7 +90,7 @@ def read_set_json(folder: Path) -> dict[str, Any]:
     """
     path = folder / SET_NAME
     if not path.is_file():
-        remedy = "Repeat the command that made the store, with --dense."
+        remedy = "Run the command that made the store again, with --dense."
         raise NotAStore(str(folder), "the store has no patches", remedy)
     with open_regular(path) as file:
         raw = file.read()

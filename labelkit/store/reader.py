@@ -36,8 +36,7 @@ SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 VIRTUAL_NAME = "all.h5"
 """File next to the shards with virtual datasets of all of them, for other programs; labelkit does not read it."""
 SHARD_RESTORE = (
-    "Restore the file from a copy, or repeat the command that made the store, `labelkit embed`, `import` or `pack`, "
-    "with --overwrite."
+    "Restore the file from a copy, or recreate the store (`labelkit embed`, `import` or `pack`) with --overwrite."
 )
 """Advice for a shard that is lost or damaged."""
 

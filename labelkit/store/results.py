@@ -162,7 +162,7 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
         stale = file.attributes[""].get("store_digest") != store.content_digest
         if stale and not allow_stale:
             problem = f"was made from a different version of {store.path}"
-            raise Mismatch(file.place(""), problem, "Recreate it with --overwrite.")
+            raise Mismatch(file.place(""), problem, "Recreate the result with --overwrite.")
         path = store.path if name in store.packed_results else _result_path(store, name)
         return parse_result(file, path, name, None if stale else store.n, stale=stale)
 
@@ -298,7 +298,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if not path.exists():
             known = ", ".join(list_results(store))
             problem = f"there is no result {name!r}; results of this store: {known or 'none'}"
-            remedy = "Choose one of them." if known else "Use `labelkit cluster` or `labelkit discover`."
+            remedy = "Choose one of these results." if known else "Use `labelkit cluster` or `labelkit discover`."
             raise NotAStore(str(path), problem, remedy)
         with open_file(path, schema.FORMAT_RESULT) as file:
             yield file
@@ -310,8 +310,8 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
-                    problem = f"differs from the result of the same name in the store, {packed.place('')}"
-                    raise StoreError(str(path), problem, "Rename or delete this file.")
+                    problem = f"differs from the result of the same name inside the store, {packed.place('')}"
+                    raise StoreError(str(path), problem, "Rename or delete the file next to the store.")
         yield packed
 
 

@@ -271,7 +271,7 @@ class EmbeddingRun(RunFolder[_Part]):
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} %, but only "
             f"{percent(max_bad)} % are allowed): {faults}{more}"
         )
-        remedy = f"Repair them and delete {self.folder}, or allow more with --max-bad and keep what was embedded."
+        remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to keep what was embedded."
         return DatasetError(str(self.out), problem, remedy)
 
     def _install(self, contents: Contents, shards: int | None) -> None:

@@ -22,9 +22,8 @@ def compute_device(device: str) -> torch.device:
         )
     if number and int(number) >= torch.cuda.device_count():
         there = torch.cuda.device_count()
-        raise ResourceError(
-            f"--device {device}", f"torch sees only {there} GPUs, counted from 0", f"Use cuda:0 to cuda:{there - 1}."
-        )
+        problem = f"does not exist, since torch sees only {there} GPU(s), numbered from 0"
+        raise ResourceError(f"--device {device}", problem, f"Use cuda:0 to cuda:{there - 1}.")
     if device == "mps" and not torch.backends.mps.is_available():
         raise ResourceError("--device mps", "no Metal device is visible to torch", "Use --device cpu.")
     if device != "auto":

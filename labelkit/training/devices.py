@@ -63,7 +63,7 @@ class Runtime:
                 "Use --device cuda.",
             )
         if precision == "fp16" and use_cpu:
-            raise ResourceError("--precision fp16", "needs a GPU", "Use bf16 or float32 on a CPU.")
+            raise ResourceError("--precision fp16", "needs a GPU", "On a CPU, use --precision bf16 or float32.")
         if use_cpu:
             keep_freed_memory()
         else:

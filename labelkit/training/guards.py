@@ -114,7 +114,7 @@ class Guard:
         counted = self._seen.setdefault(name, [0, step])
         counted[0] += 1
         if self.mode == "stop" and counted[0] >= times and step - counted[1] >= lasting:
-            kept = f"; the checkpoint of step {self.good_step} predates this and is kept" if self.good_step else ""
+            kept = f"; the earlier checkpoint of step {self.good_step} is kept" if self.good_step else ""
             raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (To continue anyway: --guard warn.)")
         if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
@@ -165,8 +165,5 @@ def check_weights(module: nn.Module, where: str) -> None:
     broken = [name for name, is_finite in zip(named, finite, strict=True) if not is_finite]
     if broken:
         more = f" and {len(broken) - 3} more" if len(broken) > 3 else ""
-        raise DivergenceError(
-            where,
-            f"weights are not finite: {', '.join(broken[:3])}{more}",
-            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
-        )
+        remedy = "The last checkpoint is not affected. Lower --lr, set --clip-grad-norm, or use --precision float32."
+        raise DivergenceError(where, f"weights are not finite: {', '.join(broken[:3])}{more}", remedy)

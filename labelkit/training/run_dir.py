@@ -84,7 +84,7 @@ class RunDir:
             # a process that died early leaves its lock and perhaps a temporary file
             present = any(name != LOCK and not name.startswith(".tmp-") for name in entries)
             if resume and not present:
-                raise ConfigError(str(self.path), "contains no run to resume", "Leave out --resume to start a new run.")
+                raise ConfigError(str(self.path), "contains no run to resume", "Remove --resume to start a new run.")
             if present and not (resume or overwrite):
                 raise output_exists(self.path, instead="--resume to continue that run")
             if present and not _is_run(self.path):
@@ -141,7 +141,7 @@ class RunDir:
         if not try_lock(self._lock.fileno()):
             self._lock.close()
             self._lock = None
-            problem = "another process is training into this folder"
+            problem = "another process is training in this folder"
             raise BusyError(str(self.path), problem, "Wait until it ends, or choose another --out.")
 
     def _clear(self) -> None:
@@ -237,9 +237,8 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
     """
     path = run / CONFIG
     if not path.is_file():
-        raise CheckpointError(
-            str(run), f"is not a run folder: it has no {CONFIG}", "Pass the --out of a `labelkit train` run."
-        )
+        problem = f"is not a run folder: it has no {CONFIG}"
+        raise CheckpointError(str(run), problem, "Pass the --out folder of a `labelkit train` run.")
     try:
         text = read_bytes(path, _MAX_CONFIG_BYTES).decode()
         # the first line is the command: "# labelkit train METHOD --config config.yaml"

@@ -288,11 +288,9 @@ class Trainer:
         if self.progress.means.is_finite():
             return
         parts = ", ".join(f"{name} {float(value):.4g}" for name, value in logs.items() if value.ndim == 0)
-        raise DivergenceError(
-            f"epoch {self.clock.epoch}, step {self.clock.step + 1}",
-            f"the loss is not finite (parts: {parts or 'none'})",
-            "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
-        )
+        problem = f"the loss is not finite (parts: {parts or 'none'})"
+        remedy = "The last checkpoint is not affected. Lower --lr, set --clip-grad-norm, or use --precision float32."
+        raise DivergenceError(f"epoch {self.clock.epoch}, step {self.clock.step + 1}", problem, remedy)
 
     def _check_finite_state(self) -> None:
         """Raise an error if loss or weights are not finite, so that the last checkpoint stays a good one."""
@@ -403,7 +401,7 @@ class Trainer:
         """Return the number of updates in an epoch of a phase that is not cut short."""
         draws, batch_size = len(phase.sampler), self.config.batch_size
         if draws < batch_size:
-            problem = f"{batch_size} images per step exceed the {draws} images of an epoch"
+            problem = f"{batch_size} images per step exceed the {draws} images in an epoch"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         return draws // batch_size
 
@@ -510,11 +508,9 @@ class Trainer:
         positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
         found = self.runtime.gather_rows(values, positions, len(rows))
         if not bool(found.isfinite().all()):
-            raise DivergenceError(
-                f"epoch {self.clock.epoch}, step {self.clock.step}",
-                "outputs of the network for the images are not finite",
-                "Lower --lr, set --clip-grad-norm, or use --precision float32.",
-            )
+            problem = "the outputs of the network for the images are not finite"
+            remedy = "Lower --lr, set --clip-grad-norm, or use --precision float32."
+            raise DivergenceError(f"epoch {self.clock.epoch}, step {self.clock.step}", problem, remedy)
         return found
 
     def local_pass(

@@ -214,8 +214,8 @@ def test_a_fault_between_options_names_their_sources(run: Run, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--set", "lr"], "--set: lr is not of the form KEY=VALUE. Write it as in --set lr=0.1."),
-        (["--set", "=3"], "--set: =3 is not of the form KEY=VALUE. Write it as in --set lr=0.1."),
+        (["--set", "lr"], "--set: lr is not of the form KEY=VALUE. Write, for example, --set lr=0.1."),
+        (["--set", "=3"], "--set: =3 is not of the form KEY=VALUE. Write, for example, --set lr=0.1."),
     ],
 )
 def test_settings_without_a_key_or_a_value_are_refused(

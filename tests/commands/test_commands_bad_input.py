@@ -149,7 +149,7 @@ CASES = {
         nothing,
         TRAIN + " --dataset {photos} --split test",
         2,
-        ("--split", "no split 'test'", "Splits of this data set"),
+        ("--split", "no split 'test'", "Omit the split"),
     ),
     "CSV row with a missing file": Case(
         csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "path,label")
@@ -301,7 +301,7 @@ def test_half_precision_on_a_cpu_is_told(labelkit: Any, place: Place, command: s
     answer = labelkit(*words(command, place), "--device", "cpu", "--precision", "fp16", "--dataset", place.photos)
 
     assert answer.code == 5
-    assert "--precision fp16: needs a GPU. Use bf16 or float32" in answer.err
+    assert "--precision fp16: needs a GPU. On a CPU, use --precision bf16 or float32" in answer.err
 
 
 # --- a full disk ---------------------------------------------------------------------------------

@@ -443,7 +443,7 @@ def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -
     ("text", "problem"),
     [
         ("", "the file is empty"),
-        ("path,label\n", "only a header"),
+        ("path,label\n", "contains a header, but no images"),
         ("picture,label\na.png,1\n", "no column of paths"),
         ("path,label,label\na.png,1,2\n", "'label' occurs twice"),
         ('path,label\n"a.png,1\n', "line 2: unreadable"),

@@ -25,7 +25,7 @@ def test_labels_of_one_class_end_training_before_it_begins(tmp_path: Path, capsy
     words = ["--dataset", str(tmp_path / "some.csv"), "--preset", "digits", "--holdout", "none", "--num-classes", "3"]
     out = ["--batch-size", "2", "--device", "cpu", "--out", str(tmp_path / "run")]
     assert main(["train", "softmax", *words, *out]) == 3
-    assert "all labels are of one class" in capsys.readouterr().err
+    assert "all labels belong to the same class" in capsys.readouterr().err
 
 
 def test_a_learning_rate_far_too_high_ends_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,8 +77,8 @@ def test_frozen_stages_keep_weights_and_statistics_in_training() -> None:
     ("name", "count", "problem"),
     [
         ("resnet18", 5, "has 4 stages: layer1, layer2, layer3, layer4"),
-        ("vit_nano_p8_32", 2, "cannot be cut after blocks.1"),
-        ("hrnet_w18_small", 1, "cannot be cut after layer1"),
+        ("vit_nano_p8_32", 2, "cannot be split after blocks.1"),
+        ("hrnet_w18_small", 1, "cannot be split after layer1"),
     ],
 )
 def test_networks_that_cannot_be_cut_there_are_refused(name: str, count: int, problem: str) -> None:

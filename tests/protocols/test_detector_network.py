@@ -157,7 +157,7 @@ def test_statistics_of_batch_normalization_stay_as_they_are() -> None:
 
 
 def test_what_has_no_backbone_or_no_maps_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no backbone to detect with"):
+    with pytest.raises(ConfigError, match="no backbone that a detector can use"):
         build_detector(PixelNetwork(8, 3), "mask-rcnn", 2, **SIZE, seed=0)
     with pytest.raises(ConfigError, match="has no feature maps from several depths"):
         build_detector(BackboneNetwork("resnet20_cifar", seed=0), "mask-rcnn", 2, **SIZE, seed=0)

@@ -105,7 +105,7 @@ def test_a_damaged_result_may_be_replaced(store):
 def test_results_of_other_content_are_stale(store):
     write(store)
     other = make_store(store.path, make_plan(metric="l2"), overwrite=True)
-    with pytest.raises(Mismatch, match="Recreate it with --overwrite"):
+    with pytest.raises(Mismatch, match="Recreate the result with --overwrite"):
         read_result(other, "first")
     assert read_result(other, "first", allow_stale=True).stale
     assert not read_result(store, "first").stale

@@ -350,7 +350,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
 def test_features_that_overflow_end_the_run_before_anything_is_made_of_them(trainers: MakeTrainer) -> None:
     trainer = trainers()
 
-    with pytest.raises(DivergenceError, match="outputs of the network for the images are not finite") as caught:
+    with pytest.raises(DivergenceError, match="the outputs of the network for the images are not finite") as caught:
         trainer.full_pass(lambda images: images.flatten(1) / 0)
 
     assert "--lr" in caught.value.remedy

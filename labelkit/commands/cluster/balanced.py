@@ -50,11 +50,8 @@ def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray
         InputError: the file of the prior cannot be used.
     """
     if config.exact_balance and len(rows) > _EXACT_MAX_ROWS:
-        raise ConfigError(
-            "--exact-balance",
-            f"{config.index} has {len(rows)} images, but an exact assignment handles at most {_EXACT_MAX_ROWS}",
-            "Remove this option, or choose a --split with fewer images.",
-        )
+        problem = f"{config.index} has {len(rows)} images, but exact assignment supports at most {_EXACT_MAX_ROWS}"
+        raise ConfigError("--exact-balance", problem, "Remove --exact-balance, or choose a --split with fewer images.")
     prior = _read_prior(config.prior, config.num_clusters, len(rows))
     features = load_within_memory_limit(config, store, rows, unit=True)
     check_nonzero_embeddings(store, rows, features)
@@ -160,12 +157,12 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
         try:
             return make_prior(spec, num_clusters)
         except ValueError as error:
-            raise ConfigError(
-                "--prior", str(error).removeprefix("prior: "), "Use uniform, zipf:1, or a file."
-            ) from error
+            remedy = "Pass uniform, zipf:A (such as zipf:1), or an existing file."
+            raise ConfigError("--prior", str(error).removeprefix("prior: "), remedy) from error
     if not is_file(path):
-        raise ConfigError("--prior", f"{spec!r} is neither a known prior nor a file", "Use uniform, zipf:1, or a file.")
-    remedy = f"Write {num_clusters} positive numbers: fractions that sum to 1, or sizes that sum to {num_rows}."
+        problem = f"{spec!r} is neither a known prior nor a file"
+        raise ConfigError("--prior", problem, "Pass uniform, zipf:A (such as zipf:1), or an existing file.")
+    remedy = f"Pass a file of {num_clusters} positive numbers: fractions that sum to 1 or sizes that sum to {num_rows}."
     try:
         text = read_bytes(path, _LARGEST_PRIOR_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:

@@ -55,7 +55,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     store = open_store(config.index)
     if isinstance(config, PatchClusterConfig) and config.patches:
         if config.previous is not None:
-            raise ConfigError("--previous", "clusters of patches cannot keep ids of an earlier run", "Omit --previous.")
+            problem = "clusters of patches cannot keep the ids of an earlier run"
+            raise ConfigError("--previous", problem, "Remove --previous.")
         return cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
@@ -223,13 +224,12 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
         )
     classes, free = len(np.unique(given.labels[given.labeled])), int((~given.labeled).sum())
     if classes > num_clusters:
-        raise ConfigError(
-            "--num-clusters", f"{num_clusters} is less than the {classes} classes with labels", "Raise --num-clusters."
-        )
+        problem = f"{num_clusters} is less than {classes}, the number of labeled classes"
+        raise ConfigError("--num-clusters", problem, "Raise --num-clusters.")
     if num_clusters > classes + free:
         raise ConfigError(
             "--num-clusters",
-            f"cannot start {num_clusters} clusters: {classes} are for the labeled classes, and only {free} unlabeled "
-            "images are available to start the others",
-            f"Choose at most {classes + free}.",
+            f"cannot initialize {num_clusters} clusters: {classes} are for the labeled classes, and only {free} "
+            "unlabeled images are available to initialize the others",
+            f"Choose at most {classes + free} clusters.",
         )

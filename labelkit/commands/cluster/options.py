@@ -21,12 +21,14 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
     """Options shared by all clustering commands."""
 
     num_clusters: int = Field(..., ge=1, description="Number of clusters.")
-    num_inits: int = Field(10, ge=1, description="Number of random starts; the start with the lowest inertia is kept.")
-    max_iterations: int = Field(300, ge=1, description="Maximum number of iterations per start.")
+    num_inits: int = Field(
+        10, ge=1, description="Number of random initializations; the one with the lowest inertia is kept."
+    )
+    max_iterations: int = Field(300, ge=1, description="Maximum number of iterations per initialization.")
     tolerance: float = Field(
         1e-6, ge=0, description="Stop when an iteration lowers the inertia by less than this fraction."
     )
-    seed: int = Field(0, ge=0, description="Random seed for the starts.")
+    seed: int = Field(0, ge=0, description="Random seed for the initializations.")
 
 
 class PatchClusterConfig(ProcessesConfig, ClusterConfig):
@@ -38,7 +40,7 @@ class PatchClusterConfig(ProcessesConfig, ClusterConfig):
     }
 
     patches: bool = Field(
-        False, description="Cluster the patches of the images instead; needs a store made with embed --dense."
+        False, description="Cluster image patches instead of images; needs a store made with embed --dense."
     )
 
 
@@ -65,7 +67,9 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, Cluste
         description="At the end, reassign clusters to labeled classes by their nearest labeled images if this "
         "lowers the inertia. Off: as published; a class with few labels may then get images of another class.",
     )
-    max_iterations: int = Field(100, ge=1, description="Maximum number of iterations per start (benchmark: 200).")
+    max_iterations: int = Field(
+        100, ge=1, description="Maximum number of iterations per initialization (benchmark: 200)."
+    )
     tolerance: float = Field(
         1e-4, ge=0, description="Stop when the squared movements of the centroids sum to less than this."
     )
@@ -81,7 +85,8 @@ class SinkhornConfig(ClusterConfig):
     temperature: float = Field(
         0.02,
         gt=0,
-        description="Temperature of the cosine similarities. Lower values match the sizes better and take longer.",
+        description="Temperature of the cosine similarities. With lower values, the cluster sizes match the requested "
+        "sizes better, but the optimization takes longer.",
     )
     prior: str = Field(
         "uniform",
@@ -94,8 +99,8 @@ class SinkhornConfig(ClusterConfig):
     num_inits: int = Field(
         1,
         ge=1,
-        description="Number of starts of the spherical k-means that initializes the prototypes; the start with the "
-        "lowest inertia is kept.",
+        description="Number of random initializations of the spherical k-means that initializes the prototypes; the "
+        "one with the lowest inertia is kept.",
     )
     max_iterations: int = Field(
         100, ge=1, description="Maximum number of rounds of assignment and prototype update; 1: assign only."

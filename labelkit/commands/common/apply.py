@@ -205,7 +205,8 @@ def _on_ray(
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
         if gpus and not nodes:
-            raise ConfigError("--ray-address", f"no node of {address} has a GPU", "Use --device cpu, or add one.")
+            problem = f"no node of {address} has a GPU"
+            raise ConfigError("--ray-address", problem, "Use --device cpu, or add a node with a GPU.")
         cores = max(1, int(min(node.get("CPU", 0) // node["GPU"] for node in nodes))) if gpus else 1
         folder = Path.cwd()
 
@@ -225,6 +226,7 @@ def _on_ray(
         raise (error.cause if isinstance(error.cause, LabelkitError) else error) from None
     except ray.exceptions.RayError as error:
         problem = f"a part was lost {_RETRIES + 1} times: {str(error).splitlines()[0]}"
-        raise ResourceError("--ray-address", problem, "Check its nodes; the same command continues.") from error
+        remedy = "Check the nodes of the Ray cluster, then run the same command again to continue."
+        raise ResourceError("--ray-address", problem, remedy) from error
     finally:
         ray.shutdown()

@@ -35,7 +35,9 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
         remedy = (
-            "Choose a split, or all." if store.split_names else "Pass all, or embed with --holdout 0.3 --split all."
+            "Choose one of these splits, or all."
+            if store.split_names
+            else "Pass all, or embed with --holdout 0.3 --split all."
         )
         raise ConfigError(option, f"{store.path} has no split {split!r} (it has: {known})", remedy)
     rows = np.asarray(store.rows(split), dtype=np.int64)
@@ -128,7 +130,7 @@ def check_nonzero_embeddings(
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(
             f"{store.path}:/embeddings",
-            f"{int(zero.sum())} embeddings are all zero and have no direction (first: {store.sample_ids[first]})",
+            f"{int(zero.sum())} embeddings are all zeros, so they have no direction (first: {store.sample_ids[first]})",
             remedy,
         )
 

@@ -59,7 +59,8 @@ class EmbeddingDataset:
         features = check_features(store, every)
         check_nonzero_embeddings(store, every, features)
         if store.n < 2:
-            raise DatasetError(str(path), "has a single embedding, so there is nothing to learn", "Embed more images.")
+            problem = "contains only one embedding, so there is nothing to learn"
+            raise DatasetError(str(path), problem, "Embed more images.")
         return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
 
     def listing(self) -> ImageDataset:
@@ -108,7 +109,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
         zero = np.logical_not((views[where] != 0).any(axis=2))
         if zero.any():
             first = store.sample_ids[where.start + int(np.flatnonzero(zero.any(axis=1))[0])]
-            problem = f"a view of {first} is all zero and has no direction"
+            problem = f"the embedding of a view of {first} is all zeros, so it has no direction"
             raise StoreError(f"{store.path}:/view_embeddings", problem, "Train with --row-views off.")
     return views
 
@@ -151,4 +152,5 @@ def read_embedding_model(saved: Mapping[str, Any], where: str) -> ModelIdentity 
         record = {key: value for key, value in saved["rows"]["model"].items() if key != "preprocess_digest"}
         return ModelIdentity(**record)
     except (KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(where, f"does not say which model made its embeddings: {error}", "Restore it.") from error
+        problem = f"does not say which model made its embeddings: {error}"
+        raise CheckpointError(where, problem, "Restore the file.") from error

@@ -33,7 +33,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
     """
     backbone = getattr(method.network, "backbone", None)
     if backbone is None:
-        raise CheckpointError(str(source), "this method has no backbone to load weights into", "Leave out --init-from.")
+        raise CheckpointError(str(source), "this method has no backbone to load weights into", "Remove --init-from.")
     if not source.is_dir():
         backbone.load_weights(source)
         method.on_backbone_loaded()
@@ -41,7 +41,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         return
     checkpoint = load_checkpoint(source, say=current_progress().warning)
     if checkpoint is None:
-        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out of a `labelkit train` run.")
+        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out folder of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
     taken = _load_whole_network(method, tensors, where) if method.loads_whole_runs else None

@@ -55,11 +55,8 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
     could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
     is_there = could_be and option.name in list_results(store)
     if is_there and option.exists():
-        raise ConfigError(
-            "--labels",
-            f"{option} is both a file here and a result of {store.path}",
-            f"Pass the file as {option.absolute()}, or rename the file.",
-        )
+        problem = f"{option} is both a file in the current folder and a result of {store.path}"
+        raise ConfigError("--labels", problem, f"Pass the file as {option.absolute()}, or rename the file.")
     if not is_there and not option.exists():
         known = ", ".join(list_results(store)) or "none"
         raise DatasetError(
@@ -94,7 +91,9 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
         DatasetError: unreadable, it names unknown images, a path fits several images, or an image has two labels.
     """
     if path.suffix == ".h5":
-        remedy = "Pass a CSV; write one with `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
+        remedy = (
+            "Pass a CSV, for example one written with `labelkit label --index STORE.h5 --labels NAME --csv labels.csv`."
+        )
         raise DatasetError(str(path), "is not a CSV", remedy)
     texts = read_label_csv(path, label_column, tell=current_progress().message)
     return match_label_paths(path, texts, images)
@@ -116,11 +115,9 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
     if unknown:
         known = [escape_path(name) for name in images.sample_ids]
         shown = ", ".join(f"{name}{similar_path_hint(name, known)}" for name in unknown[:SHOWN])
-        raise DatasetError(
-            str(path),
-            f"{len(unknown)} of {len(texts)} images are not in {images.where}, first: {shown}",
-            "Write paths relative to the image folder or the CSV, or unique endings of these paths.",
-        )
+        problem = f"{len(unknown)} of {len(texts)} images are not in {images.where}, first: {shown}"
+        remedy = "Use paths relative to the image folder or to the CSV, or unique endings of these paths."
+        raise DatasetError(str(path), problem, remedy)
     placed: dict[int, str] = {}
     first: dict[int, str] = {}
     for name, text in texts.items():
@@ -129,7 +126,7 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
             problem = (
                 f"{name!r} is labeled {text!r}, but {first[place]!r}, the same image, is labeled {placed[place]!r}"
             )
-            raise DatasetError(str(path), problem, "Write a single label for each image.")
+            raise DatasetError(str(path), problem, "Keep only one label for this image.")
         first.setdefault(place, name)
     return placed
 

@@ -273,7 +273,7 @@ def load_run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
         try:
             base = load_recorded_network(rows, None)
         except CheckpointError as error:
-            problem = f"was trained on embeddings, so images need the network that made these: {error.problem}"
+            problem = f"was trained on embeddings, and the network that made them cannot be loaded: {error.problem}"
             raise CheckpointError(
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
@@ -442,11 +442,9 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     published = find_recorded_weights(model.source)
     if published is not None:
         return built(published, model.source, None)
-    raise CheckpointError(
-        model.source,
-        "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else ""),
-        "Pass --checkpoint with the run folder or weights file that it was embedded with.",
-    )
+    problem = "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else "")
+    remedy = "Pass as --checkpoint the run folder or weights file that the store was embedded with."
+    raise CheckpointError(model.source, problem, remedy)
 
 
 def _side_by_side(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:
@@ -464,7 +462,8 @@ def _recorded_side_by_side(
 ) -> EmbeddingNetwork:
     if checkpoint is not None:
         problem = f"is a single file or run, but the store was embedded with {len(names)} networks side by side"
-        raise CheckpointError(str(checkpoint), problem, "Remove --checkpoint: published weights are found by name.")
+        remedy = "Remove --checkpoint; labelkit finds published weights by their names."
+        raise CheckpointError(str(checkpoint), problem, remedy)
     is_random = model.source.startswith(_RANDOM)
     seed = int(model.source.removeprefix(_RANDOM)) if is_random else 0
     sources = [""] * len(names) if is_random else model.source.split(_AND)

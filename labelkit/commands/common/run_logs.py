@@ -85,7 +85,8 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
         if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
             raise ValueError("contains text instead of a number")
     except ValueError as error:
-        raise CheckpointError(f"{path}:{number}", "is not a line that training wrote", "Restore the file.") from error
+        problem = "is not a valid line of a training log"
+        raise CheckpointError(f"{path}:{number}", problem, "Restore the file.") from error
     return record
 
 

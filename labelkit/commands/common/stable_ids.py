@@ -215,8 +215,8 @@ def assign_stable_ids(
     if not len(before):
         raise StoreError(
             str(earlier.result.path),
-            f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id without "
-            "files)",
+            f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id if there "
+            "are no files)",
             "Pass a store with mostly the same images, or remove --previous.",
         )
     counts = np.zeros((earlier.num_ids, num_groups), dtype=np.int64)

@@ -75,16 +75,15 @@ def draw_holdout(
         if pool:
             raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Remove --pool-splits.")
         names = ", ".join(dataset.split_names)
-        remedy = "Remove this option, or pass --pool-splits to draw from all images."
+        remedy = "Remove --holdout, or pass --pool-splits to draw from all images."
         raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", remedy)
     if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)
     else:
         rows = draw_holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
     if len(rows) == 0:
-        raise ConfigError(
-            option, "no image is held out, since each class keeps one for training", "Use a data set with more images."
-        )
+        problem = "no image is held out, since each class keeps at least one image for training"
+        raise ConfigError(option, problem, "Use a data set with more images.")
     return tuple(dataset.sample_ids[row] for row in rows)
 
 
@@ -181,7 +180,7 @@ def open_training_rows(config: DataConfig) -> EmbeddingDataset | None:
         return None
     stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
     if stored.views is not None and (changed := config.overridden_option()):
-        problem = f"has no effect with stored views, which {config.index} contains"
+        problem = f"has no effect, since {config.index} contains stored views"
         raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
     return stored
 
@@ -242,7 +241,7 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
         return dataset
     if config.label_split not in ("auto", "given", "none"):
         problem = f"draws labels, but {config.labels} already provides them"
-        raise ConfigError(f"--label-split {config.label_split}", problem, "Remove one of the two options.")
+        raise ConfigError(f"--label-split {config.label_split}", problem, "Remove --label-split or --labels.")
     own: Literal["drop", "hide", "keep"] = "keep"
     if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
         own = "hide"
@@ -383,9 +382,8 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
             return None
         wanted = found[0]
     elif trained in ("auto", "all", wanted):
-        raise ConfigError(
-            "--eval-split", f"{wanted} is used for training", "Choose another split, or pass --split or --holdout."
-        )
+        problem = f"{wanted} is used for training"
+        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --split or --holdout.")
     with _raise_as_option_error("--eval-split"):
         rows = listing.in_split(wanted)
     images = listing.select(rows)
@@ -394,7 +392,8 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
     if not (images.labels >= 0).any():
         if config.judging_split == "auto":
             return None
-        raise ConfigError("--eval-split", f"no image of {wanted} has a label", "Choose another split, or none.")
+        problem = f"no image of {wanted} has a label"
+        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --eval-split none.")
     return images
 
 

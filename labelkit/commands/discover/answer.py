@@ -99,11 +99,8 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     grouping, given, rows = read.grouping, read.given, read.rows
     unlabeled = given.labels < 0
     if not unlabeled.any():
-        raise StoreError(
-            str(store.path),
-            "every grouped image has a label: there is nothing to predict",
-            "Also embed images without labels.",
-        )
+        problem = "every grouped image has a label, so there is nothing to predict"
+        raise StoreError(str(store.path), problem, "Also embed images without labels.")
     weights = None
     if config.previous is not None:
         weights = compute_label_weights(store, rows, given, config.previous, config.previous_result or "answer")
@@ -299,7 +296,8 @@ def _given_labels(
     if trained:
         current_progress().warning(f"{path}: {trained} images are left out, since training may have used their labels")
     if not fresh.any():
-        raise DatasetError(str(path), "training may have used the labels of all these images", "Label other images.")
+        problem = "all labeled images in this file may have been used for training"
+        raise DatasetError(str(path), problem, "Add labels of images that were not used for training.")
     return labels
 
 

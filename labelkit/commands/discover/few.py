@@ -145,11 +145,8 @@ def _check_classes(config: DiscoverFewConfig, given: UsableLabels) -> None:
     sizes = np.bincount(given.labels[given.labels >= 0], minlength=len(given.class_names))
     there, missing = np.flatnonzero(sizes), np.flatnonzero(sizes == 0)
     if len(there) == 1:
-        raise DatasetError(
-            where,
-            f"all {int(sizes.sum())} usable labels are of one class, {given.class_names[there[0]]!r}",
-            "Label images of at least two classes.",
-        )
+        problem = f"all {int(sizes.sum())} usable labels belong to the same class, {given.class_names[there[0]]!r}"
+        raise DatasetError(where, problem, "Label images of at least two classes.")
     if len(missing) and config.missing_class == "error":
         names = ", ".join(repr(given.class_names[label]) for label in missing[:5])
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
@@ -184,8 +181,8 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
         examples = ", ".join(f"{name} only in {holder}" for name, holder in only)
         raise Mismatch(
             str(store.path),
-            f"contains different images than {first.path}: {len(mine & theirs)} images are in both, out of {store.n} "
-            f"and {first.n} ({examples})",
+            f"does not contain the same images as {first.path}: {len(mine & theirs)} images are in both, out of "
+            f"{store.n} and {first.n} ({examples})",
             "Embed the same data set and split with both networks.",
         )
     return store  # rows of a store are sorted by name, so that row i is the same image in both
@@ -360,7 +357,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no usable labels, and this command needs some of every class",
+            "has no usable labels, but this command needs labels of every class",
             "Write a CSV with columns path,label for some images of each class and pass it as --labels FILE"
             + (", or pass --num-labels N to draw labels for an evaluation." if (given.truth >= 0).any() else "."),
         )

@@ -72,8 +72,8 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     )
     select: Literal["min", "far", "random", "max"] = _DISCOVERY(
         "min",
-        "Which of the images near a class to take. min: the nearest; max: the farthest; far: like max, but only among "
-        "the most confident (10 times the number to take); random: drawn at random.",
+        "Which of the images near a class mean to take. min: the nearest; max: the farthest; far: like max, but only "
+        "among the most confident (10 times the number to take); random: drawn at random.",
     )
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 

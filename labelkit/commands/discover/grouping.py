@@ -205,8 +205,8 @@ def _labels(
         more = f" and {len(absent) - _SHOWN} more" if len(absent) > _SHOWN else ""
         raise StoreError(
             result.where,
-            f"has no group for the classes {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which got their "
-            "labels after the result was made",
+            f"has no group for the classes {', '.join(repr(name) for name in absent[:_SHOWN])}{more}, which were "
+            "labeled only after the result was made",
             f"Run `labelkit {result.stage} ... --overwrite` again with these labels.",
         )
     return replace(given, labels=labels, class_names=class_names, source=source), class_of_group

@@ -110,9 +110,8 @@ def choose_num_classes(
     if config.new_classes not in ("auto", "some"):
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
-            raise DatasetError(
-                where, "has no usable labels for --new-classes none", "Pass labels, or another --new-classes."
-            )
+            problem = "has no usable labels, which --new-classes none requires"
+            raise DatasetError(where, problem, "Pass labels, or choose another value of --new-classes.")
         return _use_known_number(config, number, tree)
     if config.criterion == "published":
         return _published(config, where, features[:], labels, tree.most)
@@ -127,9 +126,10 @@ def _use_known_number(config: DiscoverCategoriesConfig, number: int, tree: Hiera
     least = len(tree.labels)
     option = "--num-classes" if config.num_classes is not None else "--new-classes"
     if number < least:
-        raise ConfigError("--num-classes", f"{number} is less than the {least} classes with labels", "Increase it.")
+        problem = f"{number} is less than {least}, the number of labeled classes"
+        raise ConfigError("--num-classes", problem, "Raise --num-classes.")
     if number > tree.most:
-        problem = f"the hierarchy of {len(tree.leaves):,} images has only {tree.most:,} groups, not {number}"
+        problem = f"the hierarchy of {len(tree.leaves):,} images has at most {tree.most:,} groups, not {number}"
         raise ConfigError(option, problem, f"Choose at most {tree.most - (least if option == '--new-classes' else 0)}.")
     choice = NumClassesEstimate(number, number, number, (number,), (1.0,))
     return NumClassesChoice(choice, (number, number), ("the number of classes was set",))
@@ -252,7 +252,7 @@ def _bounds(
     least = max(2, num_old)
     for name, number in (("--min-classes", config.min_classes), ("--max-classes", config.max_classes)):
         if number is not None and number < num_old:
-            raise ConfigError(name, f"{number} is less than the {num_old} classes with labels", "Increase it.")
+            raise ConfigError(name, f"{number} is less than {num_old}, the number of labeled classes", f"Raise {name}.")
     if least > most:
         problem = f"{num_rows} images are too few to distinguish {least} or more classes"
         raise DatasetError(str(config.index), problem, "Embed more images.")

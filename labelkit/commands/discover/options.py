@@ -55,9 +55,9 @@ class DiscoverCategoriesConfig(
     max_classes: int | None = Field(
         None,
         ge=2,
-        description="Maximum number of classes to try; default: with labels, three times the number of labeled "
-        "classes, or 10 more than it if that is larger; without, 1,000; never more than a third of the images. With "
-        "--criterion published: a tenth of the images, raised up to 1,000 as long as the maximum fits best.",
+        description="Maximum number of classes to try; default: with labels, three times the number of labeled classes "
+        "or that number plus 10, whichever is larger; without, 1,000; never more than a third of the images. With "
+        "--criterion published: a tenth of the images, raised up to 1,000 while the maximum fits best.",
     )
     previous_answers: str | None = _EARLIER(
         None,
@@ -109,8 +109,8 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
     )
     num_clusters: int | None = _STORE(
         None,
-        "First group the images into this number of classes, as `discover categories` does. The name of the result is "
-        "--grouping, else categories. Default: use an existing result.",
+        "First group the images into this number of classes, as `discover categories` does. The result is named by "
+        "--grouping, or categories by default. Default: use an existing result.",
         ge=1,
     )
     min_confidence: float = Field(
@@ -118,13 +118,14 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
     )
     calibration_labels: Path | None = Field(
         None,
-        description="Calibrate on these labels, which no training has used: a CSV with columns path,label, or a "
-        "result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
+        description="Labels for calibrating the confidences, which no training may have used: a CSV with columns "
+        "path,label, or a result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
     )
     previous: Path | None = _EARLIER(
         None,
-        "Store of earlier predictions, often this one. Labels given since then count less if they contradict these "
-        "predictions more often than expected. Otherwise corrections would spoil the predictions of similar images.",
+        "Store with earlier predictions, often the same store. Labels given since then count less if they contradict "
+        "these predictions more often than expected. Otherwise, corrections would distort the predictions of similar "
+        "images.",
     )
     previous_result: str | None = _EARLIER(None, "Predictions in --previous; default: answer.", pattern=RESULT_NAME)
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")

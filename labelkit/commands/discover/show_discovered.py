@@ -51,7 +51,7 @@ def show_discovered(config: ShowDiscoveredConfig) -> SimpleResult:
         ConfigError: the source or its images are not named, or a class has no discovered images.
     """
     if config.index is None and config.table is None:
-        raise ConfigError("--index", "is missing", "Pass a store with a result, or a CSV with --table.")
+        raise ConfigError("--index", "is missing", "Pass a store with a result as --index, or a CSV as --table.")
     store = None if config.index is None else open_store(config.index)
     if store is not None:
         images = open_store_images(store, config.dataset, config.data_root)
@@ -101,7 +101,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
             raise ConfigError(
                 "--classes",
                 f"no image of {missing[0]!r} was discovered (classes with discovered images: {', '.join(classes)})",
-                "Choose classes with discovered images.",
+                "Choose among these classes.",
             )
         classes = config.classes
         found = [image for image in found if image.label in classes]
@@ -136,7 +136,7 @@ def _read_result(config: ShowDiscoveredConfig, store: EmbeddingStore) -> Result:
     if len(found) > 1:
         names = ", ".join(result.name for result in found)
         problem = f"{store.path} has {len(found)} results that this command can use: {names}"
-        raise ConfigError("--result", problem, "Pass one of these.")
+        raise ConfigError("--result", problem, "Choose one of these results with --result.")
     return found[0]
 
 

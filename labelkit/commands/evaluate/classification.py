@@ -192,7 +192,8 @@ def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Sco
     if split == "auto":
         split = next((name for name in _HELD_OUT_SPLITS if name in store.split_names), "")
     if not split:
-        raise ConfigError("--split", f"{store.path} has neither a test nor a val split", "Choose a split, or all.")
+        problem = f"{store.path} has neither a test nor a val split"
+        raise ConfigError("--split", problem, "Choose one of these splits, or all.")
     rows = split_rows(store, split)
     known = np.asarray(store.labels, dtype=np.int64)
     rows = rows[known[rows] >= 0]

@@ -57,11 +57,8 @@ class PixelPatchNetwork(PixelNetwork):
         height, width = images.shape[-2:]
         side = self.patch_size
         if height % side or width % side or min(height, width) < side:
-            raise ConfigError(
-                "--image-size",
-                f"{height} x {width} pixels are not a multiple of the patch size {side}",
-                "Choose another size.",
-            )
+            problem = f"the height and width ({height} x {width}) must be multiples of the patch size, {side} pixels"
+            raise ConfigError("--image-size", problem, "Choose another size.")
         return functional.pixel_unshuffle(images, side).permute(0, 2, 3, 1)
 
 
@@ -158,10 +155,9 @@ def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
             config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets` lists mask classes)."
         )
     if bool(dataset.mask_classes) != classes:
-        kind = "mark objects of videos, not classes" if classes else "mark classes, not objects of videos"
-        raise DatasetError(
-            config.dataset, f"its masks {kind}", f"Use `evaluate {'tracking' if classes else 'segmentation'}` instead."
-        )
+        kind = "mark objects in videos, not classes" if classes else "mark classes, not objects in videos"
+        remedy = f"Use `labelkit evaluate {'tracking' if classes else 'segmentation'}` instead."
+        raise DatasetError(config.dataset, f"its masks {kind}", remedy)
     runtime = Runtime(device=config.device, threads=config.threads)
     model = _network(config, dataset)
     check_channels(model, dataset)

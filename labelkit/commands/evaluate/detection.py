@@ -128,9 +128,8 @@ def train_detector(
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
-                raise DivergenceError(
-                    f"step {step}", f"the loss is not finite ({bad or 'the sum of all parts'})", "Use a smaller --lr."
-                )
+                problem = f"the loss is not finite ({bad or 'the sum of all parts'})"
+                raise DivergenceError(f"step {step}", problem, "Lower --lr.")
             runtime.backward(loss)
             runtime.clip_and_step(optimizer, [], None)
             task.advance(1)

@@ -230,10 +230,11 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         if key is not None:
             found.append((result, np.asarray(result.arrays[key], dtype=np.int64)))
         elif config.results:
-            raise StoreError(result.where, "has no image groups", "Choose a result of `cluster` or `discover`.")
+            problem = "contains no groups of images"
+            raise StoreError(result.where, problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")
     if not found and unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
-        remedy = "Recreate them with --overwrite."
+        remedy = "Recreate these results with --overwrite."
         raise StoreError(str(store.path), problem, remedy)
     if not found:
         raise StoreError(

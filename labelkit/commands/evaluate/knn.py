@@ -102,7 +102,8 @@ def choose_labeled_splits(
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if find_zero_embeddings(features).all():
-        raise StoreError(f"{store.path}:/embeddings", f"all embeddings of {gallery} are zero", "Embed again.")
+        problem = f"all embeddings of {gallery} are zero"
+        raise StoreError(f"{store.path}:/embeddings", problem, "Run `labelkit embed` again.")
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
@@ -279,7 +280,8 @@ def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> No
         remedy = "Choose two splits with --gallery and --queries, or remove --linear."
         raise ConfigError("--linear", "the classifier would be trained on the images that it is evaluated on", remedy)
     if len(splits.gallery) < 2:
-        raise ConfigError("--gallery", f"{splits.names[0]} has only one labeled image; at least two are needed", "")
+        problem = f"{splits.names[0]} has only one labeled image"
+        raise ConfigError("--gallery", problem, "Choose a split with at least two labeled images.")
     reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
     current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
 
@@ -321,7 +323,8 @@ def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float3
     """
     dim = splits.gallery.shape[1]
     if count > dim:
-        raise ConfigError("--pca", f"{count} components exceed the dimension {dim}", f"Pass {dim} or fewer.")
+        problem = f"{count} components were requested, but embeddings have only {dim} dimensions"
+        raise ConfigError("--pca", problem, f"Pass {dim} or fewer.")
     mean, directions = fit_principal_components(splits.gallery, count)
     queries, gallery = (project_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
     return queries, gallery

@@ -63,11 +63,9 @@ class PresenceHead(nn.Module):
         if part == "fully-connected":
             net = network.backbone.net if isinstance(network, BackboneNetwork) else None
             if not isinstance(net, AlexNet) or not isinstance(network, BackboneNetwork):
-                raise UnsupportedBackboneError(
-                    "evaluate presence",
-                    "the network has no fully connected layers after its convolutions",
-                    "Train alexnet_sela or alexnet_small_sela; or pass --train linear.",
-                )
+                problem = "the network has no fully connected layers after its convolutions"
+                remedy = "Use alexnet_sela or alexnet_small_sela as the backbone, or pass --train linear."
+                raise UnsupportedBackboneError("evaluate presence", problem, remedy)
             wide = nn.Sequential(nn.Flatten(), copy.deepcopy(net.hidden))
             frozen = network.backbone.forward_features
         with seeded_init(seed):
@@ -110,9 +108,8 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
-        raise DatasetError(
-            config.dataset, "its images have at most one class", "Choose voc_2007_classes, or use `evaluate linear`."
-        )
+        remedy = "Choose a data set such as voc_2007_classes, or use `labelkit evaluate linear`."
+        raise DatasetError(config.dataset, "its images have at most one class", remedy)
     model = build_embedding_network(config, dataset.in_channels)
     runtime = Runtime(device=config.device, threads=config.threads)
     network = model.network.to(runtime.device).eval().requires_grad_(False)

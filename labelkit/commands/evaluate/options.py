@@ -49,9 +49,9 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     }
 
     answer: str | None = _STORE(
-        None, "Result from `discover answer`; default: the newest (answer, answer-2, ...).", pattern=RESULT_NAME
+        None, "Result from `discover answer`; default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
     )
-    plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves in this PNG.", makes="png")
+    plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves to this PNG.", makes="png")
 
 
 class EvaluateClusteringConfig(
@@ -187,7 +187,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     queries: str | None = _STORE(None, "Split that contains the queries, or all; replaces --split.")
     gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
     gallery_index: Path | None = _STORE(
-        None, "Store to search in, made with the same model; default: the store itself."
+        None, "Store to search in, made with the same model; default: the store that contains the queries."
     )
     at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
     nmi_seeds: int = Field(
@@ -328,7 +328,7 @@ class DenseConfig(
     )
     patch_size: int = _MODEL(8, "Side of a patch in pixels, with --backbone pixels.", ge=1, le=256)
     batch_size: int = _RUN(64, "Number of images per forward pass.", ge=1)
-    sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks in this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks to this PNG.", makes="png")
 
 
 class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
@@ -357,9 +357,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     lr: tuple[float, ...] | None = Field(
         None,
-        description="Learning rate of Adam; from several comma-separated values, the best on a held-out fifth of the "
-        "training images is used "
-        "(published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 with --tune.",
+        description="Learning rate of Adam; if several comma-separated values are given, the best on a held-out fifth "
+        "of the training images is used (published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 "
+        "with --tune.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
@@ -471,14 +471,17 @@ class EvaluateDetectionConfig(
         "annotations/instances_train.json and instances_val.json, images in train/ and val/ (or both in "
         "images/).",
     )
-    split: str = _DATA("auto", "Split to train on; auto: train.")
+    split: str = _DATA("auto", "Split to train on; auto: the train split.")
     image_size: int | None = _MODEL(
-        None, "Shorter image side in pixels; default: 800. The longer side is at most 5/3 of it.", ge=32, le=2048
+        None,
+        "Shorter image side in pixels; default: 800. The longer side is at most 5/3 times as long.",
+        ge=32,
+        le=2048,
     )
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
         description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn "
-        "(published): both, in three stages for an IoU of 0.5, 0.6 and 0.7.",
+        "(published): both, in three stages with IoU thresholds of 0.5, 0.6 and 0.7.",
     )
     tune: bool = Field(
         True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."

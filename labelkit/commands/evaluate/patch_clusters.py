@@ -68,7 +68,8 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
         groups = _group(maps, num_clusters, seed)
         found, counts = _matched(groups, [mask for _, _, mask in images], num_clusters, len(names))
         if not counts.counts.any():
-            raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
+            remedy = "Check that the masks contain class numbers other than 255."
+            raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", remedy)
         if not scores:
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
@@ -114,7 +115,8 @@ def _reduced(
     features = np.concatenate([batch.features.cpu().numpy() for batch in batches])
     flat = features.reshape(-1, features.shape[-1])
     if len(flat) < (config.num_clusters or len(given.dataset.mask_classes)):
-        raise ConfigError("--num-clusters", f"there are only {len(flat)} patches", "Lower it, or use more images.")
+        problem = f"there are only {len(flat)} patches"
+        raise ConfigError("--num-clusters", problem, "Lower --num-clusters, or use more images.")
     mean, spread = flat.mean(axis=0, dtype=np.float64), flat.std(axis=0, dtype=np.float64)
     standardized = ((flat - mean) / np.where(spread > 0, spread, 1)).astype(np.float32)
     directions, _ = principal_directions(standardized, min(_COMPONENTS, standardized.shape[1]))
@@ -134,7 +136,7 @@ def _group(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDAr
     if len(flat) > _MAX_PATCHES:
         seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
     if num_clusters > len(seen):
-        raise ConfigError("--num-clusters", f"{num_clusters} exceeds the {len(seen)} patches", "Lower it.")
+        raise ConfigError("--num-clusters", f"{num_clusters} exceeds the {len(seen)} patches", "Lower --num-clusters.")
     clustering = kmeans(seen, num_clusters, generator=generator, num_inits=_NUM_INITS, max_iter=_MAX_ITER)
     return [
         nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids).reshape(one.shape[:2]) for one in maps

@@ -128,11 +128,8 @@ def _choose_evaluated_rows(
     truth = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels)
     rows = np.flatnonzero(wanted & inside & (truth >= 0))
     if not len(rows):
-        raise StoreError(
-            f"{store.path}:/labels",
-            "no predicted image outside the calibration set has a known true class",
-            "Embed a data set with labels, or check --split.",
-        )
+        problem = "apart from the images used for calibration, no predicted image has a known true class"
+        raise StoreError(f"{store.path}:/labels", problem, "Embed a data set with labels, or check --split.")
     return rows, truth[rows], decisions[rows]
 
 

@@ -88,7 +88,7 @@ def _unsupported_network_error(problem: str) -> UnsupportedBackboneError:
     return UnsupportedBackboneError(
         "evaluate probes",
         f"the network is not a plain sequence of convolutions: {problem}",
-        "Train alexnet_sela, alexnet_small_sela or smallcnn; or pass --at features.",
+        "Use alexnet_sela, alexnet_small_sela or smallcnn as the backbone, or pass --at features.",
     )
 
 
@@ -241,9 +241,8 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     """
     run = load_run(config.checkpoint, config.which)
     if not isinstance(run.config, BackboneRunConfig):
-        raise CheckpointError(
-            str(config.checkpoint), "has no held-out images", "Embed images with it and use `labelkit evaluate linear`."
-        )
+        remedy = "Embed images with this run, then use `labelkit evaluate linear`."
+        raise CheckpointError(str(config.checkpoint), "has no held-out images", remedy)
     network = run.method.main_network()
     layers = find_probed_layers(network) if config.at == "convolutions" else {}
     options, prepared, judged = load_held_out_images(run.config, config.split, config.data_root)

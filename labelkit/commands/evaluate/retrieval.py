@@ -80,7 +80,8 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     own_rows = _own_rows(asked, held)
     available = len(held.rows) - int((own_rows >= 0).any())
     if max(config.k) > available:
-        raise ConfigError("-k", f"only {available} images are available, not {max(config.k)}", "Lower -k.")
+        problem = f"{max(config.k)} hits were requested, but only {available} images are available"
+        raise ConfigError("-k", problem, "Lower -k.")
     features = stored_rows(asked.store, asked.rows)
     check_nonzero_embeddings(asked.store, asked.rows, features, _REMEDY)
     found = features
@@ -106,9 +107,8 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         with current_progress().task("ranking", total=len(asked.rows)) as task:
             scores = score(on_block=task.advance)
     if not len(scores.query_rows):
-        raise StoreError(
-            f"{store.path}:/labels", "no image has another image of its class", "Choose other images with --split."
-        )
+        problem = "no image has the same class as another image"
+        raise StoreError(f"{store.path}:/labels", problem, "Choose other images with --split.")
     nmi = _nmi(asked, held, features, found, config)
     return _result(config, asked, held, scores, nmi, names)
 
@@ -125,11 +125,8 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         other = open_store(config.gallery_index)
         differing = other.differences(store)
         if differing:
-            raise Mismatch(
-                str(other.path),
-                f"was embedded differently from {store.path}: {', '.join(differing)} differ",
-                "Embed both with the same model.",
-            )
+            problem = f"was embedded differently from {store.path}: {', '.join(differing)} differ"
+            raise Mismatch(str(other.path), problem, "Embed both stores with the same model.")
         names += [name for name in other.class_names if name not in set(names)]
         asked = _side(store, (config.queries or "all",), names, "--queries")
         return asked, _side(other, (config.gallery or "all",), names, "--gallery")
@@ -150,11 +147,8 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
 
 def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _Side:
     if store.metric != "cosine":
-        raise StoreError(
-            str(store.path),
-            f"its embeddings are compared by {store.metric}, but retrieval scores need cosine",
-            "Repeat `embed`.",
-        )
+        problem = f"its embeddings are compared by {store.metric}, but retrieval scores need cosine"
+        raise StoreError(str(store.path), problem, "Run `labelkit embed` again.")
     what = " + ".join(splits)
     rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
     known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0

@@ -109,7 +109,8 @@ def _score(
                     pictures.append(MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction))
             task.advance(len(batch.rows))
     if not counts.counts.any():
-        raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", "Check the masks.")
+        problem = "all scored pixels have the ignored value (255)"
+        raise DatasetError(given.dataset.name, problem, "Check that the masks contain class numbers other than 255.")
     return counts, pictures
 
 
@@ -123,7 +124,8 @@ def _choose_lr(
     cut = max(1, len(order) // 5)
     judged, trained = np.sort(order[:cut]), np.sort(order[cut:])
     if not len(trained):
-        raise ConfigError("--lr", "one image is too few to choose among several values", "Pass a single value.")
+        problem = "one training image is too few to choose among several learning rates"
+        raise ConfigError("--lr", problem, "Pass a single learning rate.")
     tried = []
     for lr in config.rates:
         network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
@@ -232,7 +234,7 @@ def _fit(
                 group["lr"] = final_lr + (lr - final_lr) * 0.5 * (1 + math.cos(math.pi * step / steps))
         loss = pixel_loss(logits_of(inputs), labels.to(inputs.device))
         if not torch.isfinite(loss):
-            remedy = "Use a smaller --lr, or check the features."
+            remedy = "Lower --lr, or check the features."
             raise DivergenceError(f"step {step}", "the loss of the head is not finite", remedy)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call] # torch does not say

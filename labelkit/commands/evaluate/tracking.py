@@ -178,7 +178,8 @@ def _score(
         return []
     for frame, truth, prediction in zip(frames, truths, predictions, strict=True):
         if truth.shape != prediction.shape:
-            raise DatasetError(dataset.sample_ids[frame], "differs in size from the first frame", "Resize the video.")
+            problem = "differs in size from the first frame"
+            raise DatasetError(dataset.sample_ids[frame], problem, "Resize all frames to the same size.")
     scores = []
     for number in np.unique(truths[0]).tolist():
         if number in (0, IGNORE):

@@ -118,7 +118,7 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     started, out = time.monotonic(), config.out
     missing = missing_packages()
     if missing:
-        problem = f"writing ONNX needs {', '.join(missing)}, which is not installed"
+        problem = f"writing ONNX requires packages that are not installed ({', '.join(missing)})"
         raise ConfigError("--what model", problem, "Run `pip install onnx onnxruntime onnxscript`.")
     model = store.model
     network = load_recorded_network(model, config.checkpoint).network
@@ -131,7 +131,8 @@ def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     try:
         content = export_onnx_bytes(network, notes)
     except OnnxExportError as error:
-        raise CheckpointError(model.name, f"cannot be written as ONNX: {error}", "Use it in labelkit only.") from error
+        problem = f"cannot be written as ONNX: {error}"
+        raise CheckpointError(model.name, problem, "Use this model only in labelkit.") from error
     commit_bytes(out, content, replace=config.overwrite)
     values: dict[str, object] = {
         "path": out,
@@ -189,7 +190,7 @@ def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _E
     if single is None if kind == ".npy" else not columns:
         held = ", ".join(sorted(result.arrays))
         problem = f"{result.path} contains nothing that can be written as {kind}: {held}"
-        raise ConfigError("--out", problem, "Write .npz, which can hold all arrays.")
+        raise ConfigError("--out", problem, "Write a .npz file, which can hold all arrays.")
     return _Export(columns, None, arrays, single)
 
 

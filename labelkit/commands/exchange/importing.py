@@ -151,7 +151,8 @@ def _write(
     for role, column in rows.columns.items():
         if role not in ("class_names", "split_names") and len(column) != n:
             where = str(config.source if config.ids is None or role in rows.found else config.ids)
-            raise Mismatch(where, f"{len(column)} {role} for {n} embeddings of {config.source}", "Pass one for each.")
+            problem = f"contains {len(column)} {role} for the {n} embeddings of {config.source}"
+            raise Mismatch(where, problem, f"Pass exactly {n} {role}.")
     dtype = config.dtype
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
@@ -279,7 +280,7 @@ def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArra
         DatasetError: some are missing or cannot be read.
     """
     if not folder.is_dir():
-        raise DatasetError(str(folder), "is not a folder", "Pass the folder to which names are relative.")
+        raise DatasetError(str(folder), "is not a folder", "Pass the folder that the image names are relative to.")
     sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)
     file_sizes = np.zeros(len(sample_ids), dtype=np.uint64)
     image_sizes = np.zeros((len(sample_ids), 2), dtype=np.uint32)

@@ -61,15 +61,17 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     embeddings_key: str | None = _MEANING(
         None,
         "Array that holds the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or column names "
-        "(a,b,c). Default: an array or columns with a usual name, else the only table or the numbered columns.",
+        "(a,b,c). Default: an array or columns with a common name such as embeddings or features, else the only table "
+        "or the numbered columns.",
     )
     ids_key: str | None = _MEANING(
-        None, "Array or column with the image names; default: an array or column with a usual name."
+        None,
+        "Array or column with the image names; default: an array or column with a common name such as paths or ids.",
     )
     labels_key: str | None = _MEANING(
         None,
-        "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an "
-        "array or column with a usual name, if any.",
+        "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an array or column "
+        "with a common name such as labels, if any.",
     )
     model: str | None = _ROWS(
         None,

@@ -57,14 +57,13 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     rows, given = rows[~np.isin(kinds[rows], ("given", "left out"))], np.flatnonzero(kinds == "given")
     for chosen, what in ((given, "no image with a label"), (rows, "no image without a label in this split")):
         if not len(chosen):
-            raise StoreError(str(result.path), f"has {what}", "Create both with `labelkit discover answer`.")
+            remedy = "Run `labelkit discover answer` on a store with labeled and unlabeled images."
+            raise StoreError(str(result.path), f"has {what}", remedy)
     earlier = None if config.previous is None else _earlier(store, config.previous)
     if earlier is not None:
         rows = rows[~earlier[rows]]
         if len(rows) < 2:
-            problem = (
-                f"contains all but {len(rows)} of the unlabeled images, but later images are compared with each other"
-            )
+            problem = f"contains all but {len(rows)} of the unlabeled images, but at least 2 new images are needed"
             raise StoreError(str(config.previous), problem, "Pass an earlier store, or remove --previous.")
     images = None if config.sheet is None else StoredImages(store, np.arange(store.n), config)
     cosines, near_rows = _nearest(store, rows, given, 1)
@@ -156,11 +155,8 @@ def _new_shares(
     """
     rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
-        raise StoreError(
-            str(result.path),
-            "was made by an earlier version, without the data needed here",
-            "Recreate the result with --overwrite.",
-        )
+        problem = "was made by an earlier version of labelkit and lacks data needed here"
+        raise StoreError(str(result.path), problem, "Recreate the result with --overwrite.")
     together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
     shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)
     shares[together], known[together] = rule.shares[:, is_new].sum(axis=1, dtype=np.float64), True

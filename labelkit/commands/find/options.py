@@ -27,7 +27,7 @@ class FindConfig(OverwriteOption, StoredImagesOptions, SplitOption, IndexOption)
     """Options shared by the ``labelkit find`` commands."""
 
     out: Path = _OUTPUT(..., "CSV to write.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save a contact sheet in this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save a contact sheet to this PNG.", makes="png")
 
 
 class FindDuplicatesConfig(FindConfig):
@@ -35,11 +35,11 @@ class FindDuplicatesConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
-    bursts: bool = _SELECTION(True, "Also list different photos of the same scene (kind same scene).")
+    bursts: bool = _SELECTION(True, "Also list different photos of the same scene; their kind is same scene.")
     cache: Path | None = _STORE(
         None,
-        "File NAME.npz with small copies of the images and how alike pairs are, 4 kB per image: it is read if it is "
-        "there, and written again, so that only new images are read and compared.",
+        "Cache file NAME.npz with small copies of the images and the similarity of pairs (4 kB per image). It is read "
+        "if it exists, then updated, so that later runs read and compare only new images.",
     )
     neighbors: int = _SELECTION(
         10, "Number of nearest images with which each image is compared, by embedding and by pixels.", ge=1, le=200
@@ -76,7 +76,7 @@ class FindNovelConfig(FindConfig):
 
     answer: str | None = _STORE(
         None,
-        "Result from `discover answer` to take labels and groups from; default: the newest (answer, answer-2, ...).",
+        "Result from `discover answer` to take labels and groups from; default: the newest of answer, answer-2, ...",
         pattern=RESULT_NAME,
     )
     previous: Path | None = _SELECTION_ONLY(
@@ -85,6 +85,7 @@ class FindNovelConfig(FindConfig):
         "labeled image are listed first.",
     )
     skip: Path | None = _STORE(
-        None, "CSV with a column path: images that were looked at before. They are listed only if no other is left."
+        None,
+        "CSV with a path column: images that were reviewed before. They are listed only if no other images are left.",
     )
     num_images: int = _SELECTION(100, "Number of images to list.", ge=1, short="-n")

@@ -100,9 +100,8 @@ class StoredImages:
         number, reasons = self.left_out.total(), ", ".join(f"{n} {reason}" for reason, n in self.left_out.most_common())
         where = str(self.files.root or self.files.name)
         if number == total:
-            raise DatasetError(
-                where, f"none of the images of {self.store.path} can be read: {reasons}", "Pass --dataset."
-            )
+            problem = f"none of the images of {self.store.path} can be read: {reasons}"
+            raise DatasetError(where, problem, "Pass --dataset to name the folder of the images.")
         current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
 
     def describe_skipped_images(self) -> list[dict[str, object]]:

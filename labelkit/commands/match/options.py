@@ -48,4 +48,4 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     seed: int = Field(0, ge=0, description="Random seed for the clustering.")
 
     out: Path | None = _OUTPUT(None, "File to write; default: INDEX-matches.h5.", makes="matches")
-    sheet: Path | None = _OUTPUT(None, "Also save examples of the matches in this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save examples of the matches to this PNG.", makes="png")

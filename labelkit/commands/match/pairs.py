@@ -64,9 +64,8 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
     store = open_store(config.index)
     rows = split_rows(store, config.split)
     if len(rows) < 2:
-        raise ConfigError(
-            "--index", f"{config.index} has only {len(rows)} image to compare", "Use a store with more images."
-        )
+        problem = f"{config.index} has fewer than two images to compare"
+        raise ConfigError("--index", problem, "Use a store with more images.")
     images = StoredPhotos(store, rows, open_store_images(store, config.dataset, config.data_root), opencv)
     progress, started = current_progress(), time.monotonic()
     pairs = choose_candidate_pairs(config, unit_rows(check_features(store, rows)))
@@ -180,8 +179,8 @@ class StoredPhotos:
         """
         encoded = self._dataset.source.read(self._rows[place])
         if encoded.sha256 != self.sha256[place].tobytes():
-            problem = "is no longer the image that was embedded"
-            raise DatasetError(self.name(place), problem, "Embed again, or restore the image.")
+            problem = "has changed since it was embedded"
+            raise DatasetError(self.name(place), problem, "Restore the image, or run `labelkit embed` again.")
         return encoded.decode(self._dataset.in_channels)
 
     def count_keypoints(self, place: int) -> int | str:

@@ -45,7 +45,7 @@ class RetrieveConfig(
         "GPU), mps. A GPU named here also runs exact search.",
     )
 
-    result: str | None = _OUTPUT(None, "Also store the hits as a result of this name.", pattern=RESULT_NAME)
+    result: str | None = _OUTPUT(None, "Also store the hits as a result with this name.", pattern=RESULT_NAME)
     query: Path | None = _STORE(
         None, "Queries: an image file, a folder of images, or another store made with the same model."
     )
@@ -75,11 +75,11 @@ class RetrieveConfig(
     )
     search: Literal["exact", "auto", "hnsw", "ivfpq"] = _SEARCH(
         "exact",
-        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; auto: chosen by "
-        "size and --max-memory.",
+        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; auto: chosen "
+        "according to the size of the store and --max-memory.",
     )
     csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures in this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures to this PNG.", makes="png")
     dataset: str | None = _IMAGES(
         None, "Data set with the images for --sheet, if they have moved since `labelkit embed`."
     )

@@ -181,8 +181,8 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         model = load_recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
-            problem = f"its patches are from layer {layer}, but those of the store are from layer {patches.layer}"
-            raise Mismatch(model.source, problem, "Embed the store again with --dense.")
+            problem = f"its patches come from layer {layer}, but those of the store come from layer {patches.layer}"
+            raise Mismatch(model.source, problem, "Recreate the store with `labelkit embed --dense`.")
         image = compute_query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
         name, label = images.sample_ids[0], None
@@ -194,7 +194,8 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         raise ConfigError("--patch", problem, f"Choose one of: {kept}; or pass the image file as --query.")
     feature = np.asarray(image.features[place[0]], dtype=np.float32)
     if store.metric == "cosine" and not feature.any():
-        raise ConfigError("--patch", f"patch {cell[0]},{cell[1]} of {name} is all zero", "Choose another patch.")
+        problem = f"patch {cell[0]},{cell[1]} of {name} has a feature that is all zeros"
+        raise ConfigError("--patch", problem, "Choose another patch.")
     own_rows = np.flatnonzero((store.sha256 == digest).all(axis=1))
     return PatchQuery(name, image, cell, feature, own_rows, label, images)
 

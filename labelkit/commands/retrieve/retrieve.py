@@ -98,7 +98,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         images = list_query_images(config.query, **config.listing())
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     if config.k > store.n:
-        raise ConfigError("-k", f"the store has only {store.n} images, not {config.k}", "Lower -k.")
+        raise ConfigError("-k", f"{config.k} hits were requested, but the store has only {store.n} images", "Lower -k.")
     check_result_name(config, store, "neighbors", **_settings(config))
     gallery = _gallery(store, config)
     if images is not None:
@@ -110,7 +110,8 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     else:
         queries = load_store_queries(store, config.query_rows or ())
     if config.k > len(gallery.rows):
-        raise ConfigError("-k", f"there are only {len(gallery.rows)} nonzero embeddings, not {config.k}", "Lower -k.")
+        problem = f"{config.k} hits were requested, but only {len(gallery.rows)} embeddings are nonzero"
+        raise ConfigError("-k", problem, "Lower -k.")
     hits, index, seconds = _search(store, gallery, queries, config)
     return _result(store, queries, hits, index, seconds, config)
 

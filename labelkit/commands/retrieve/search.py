@@ -273,7 +273,7 @@ def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
     """Return the error for filters that leave no rows."""
     options = [flag(name) for name in ("label", "split", "path_pattern") if getattr(config, name) is not None]
-    return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Change these filters.")
+    return ConfigError(" and ".join(options), f"no image of {store.path} passes the filters", "Relax these filters.")
 
 
 def select_rows(store: EmbeddingStore, config: RetrieveConfig) -> NDArray[np.bool_]:

@@ -67,7 +67,8 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
     full = [str(folder) if name in repeated else name for folder, name in zip(folders, names, strict=True)]
     again = {name for name in full if full.count(name) > 1}
     if again:
-        raise ConfigError("--run", f"{', '.join(sorted(again))} is listed twice", "List each run once.")
+        problem = f"these runs are listed more than once: {', '.join(sorted(again))}"
+        raise ConfigError("--run", problem, "List each run once.")
     return full
 
 
@@ -98,9 +99,8 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> li
             f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose among these metrics.",
         )
     if len(chosen) > _MAX_PANELS:
-        raise ConfigError(
-            "--metrics", f"at most {_MAX_PANELS} of the {len(chosen)} metrics fit in one image", "Choose fewer."
-        )
+        problem = f"at most {_MAX_PANELS} of the {len(chosen)} metrics fit in one image"
+        raise ConfigError("--metrics", problem, "Choose fewer metrics.")
     return list(chosen)
 
 

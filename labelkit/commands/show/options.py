@@ -34,7 +34,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         None, "Number of images to show instead of --rows, chosen at random with --seed. Default: 4.", ge=1, le=100
     )
     patch: tuple[int, ...] | None = _PATCHES(
-        None, "Patch of the first image, as row,column, that all patches are compared with; default: the center."
+        None, "Patch of the first image to compare all patches with, given as row,column; default: the center."
     )
     seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
 

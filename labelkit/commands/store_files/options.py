@@ -28,7 +28,9 @@ class VerifyConfig(StageConfig):
         json_schema_extra=STORE,
     )
     images: Path | None = _STORE(
-        None, "Also check the image files below this folder against the sizes and SHA-256 in the store or the matches."
+        None,
+        "Also check the image files in this folder against the sizes and SHA-256 digests recorded in the store or the "
+        "matches.",
     )
 
 
@@ -51,7 +53,7 @@ class StatusConfig(StageConfig):
     command: ClassVar[tuple[str, ...]] = ("status",)
 
     index: Path | None = Field(
-        None, description="Store from `embed`, finished or not, NAME.h5.", json_schema_extra=STORE
+        None, description="Store (NAME.h5) from `labelkit embed`, finished or not.", json_schema_extra=STORE
     )
     run: Path | None = _RUN(None, "Run folder from `train`.")
 

@@ -144,12 +144,13 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
     """Return the faults of the images; ``None`` if the file cannot be opened, which is already among the faults."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
-        raise ConfigError("--images", f"{path} (--index) does not list images", "Pass a store or matches.")
+        problem = f"{path} (--index) does not list images"
+        raise ConfigError("--images", problem, "Pass a store or a file of matches as --index.")
     with suppress(StoreError):
         found = read_matches(path) if kind == "matches" else open_store(path)
         # pixels that were never files have no header: their size is the image size times 1 or 3 channels
         if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
-            problem = f"the images of {path} were never files (a bundled or generated data set)"
+            problem = f"the images of {path} come from a bundled or generated data set without image files"
             raise ConfigError("--images", problem, "Remove --images.")
         with current_progress().task("images", total=len(found.sample_ids)) as task:
             faults = verify_images(root, found.sample_ids, found.sha256, task.advance)
@@ -161,9 +162,9 @@ def _images_fault(images: dict[str, Any]) -> DatasetError:
     faults = images["faults"]
     listed = "; ".join(f"{name}: {what}" for name, what in faults[:_NAMED_IMAGES])
     more = f"; and {len(faults) - _NAMED_IMAGES} more (--json names all)" if len(faults) > _NAMED_IMAGES else ""
-    remedy = "Restore them, or embed again."
+    remedy = "Restore these images, or run `labelkit embed` again."
     if sum(what == MISSING for _, what in faults) == images["total"]:
-        remedy = "Pass the folder to which image names are relative, as in `labelkit embed`."
+        remedy = "Pass the folder that the image names are relative to, as in `labelkit embed`."
     problem = f"{len(faults)} of {images['total']} images have changed or are missing: {listed}{more}"
     return DatasetError(str(images["root"]), problem, remedy)
 
@@ -296,8 +297,8 @@ def _verify_result(
     found = Verified("result", str(place))
     with found.collect_faults(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
-            problem = f"differs from the result of the same name in the store, {path}:/results/{name}"
-            found.faults.append(StoreError(str(place), problem, "Rename or delete this file."))
+            problem = f"differs from the result of the same name inside the store, {path}:/results/{name}"
+            found.faults.append(StoreError(str(place), problem, "Rename or delete the file next to the store."))
         _compare_blocks(file, found, report)
         _check_result(file, place, name, store, found)
     return found
@@ -307,7 +308,7 @@ def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStor
     stale = store is not None and file.attributes[""].get("store_digest") != store.content_digest
     if stale and store is not None:
         problem = f"was made from a different version of {store.path}"
-        found.faults.append(Mismatch(file.place(""), problem, "Recreate or delete this result."))
+        found.faults.append(Mismatch(file.place(""), problem, "Recreate this result with --overwrite, or delete it."))
     if not found.faults or stale:
         parse_result(file, path, name, None if stale or store is None else store.n, stale=stale)
 
@@ -369,7 +370,7 @@ def verify_images(
         NotAStore: ``root`` is not a folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is not a folder", "Pass the folder to which image names are relative.")
+        raise NotAStore(str(root), "is not a folder", "Pass the folder that the image names are relative to.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:

@@ -30,7 +30,7 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
         "no other image is left.",
     )
     out: Path = _OUTPUT(..., "CSV to write, with columns path,label,usefulness,reason,guess.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save the suggested images as a contact sheet in this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save the suggested images as a contact sheet to this PNG.", makes="png")
     num_images: int = _SELECTION(20, "Number of images to suggest.", ge=1, short="-n")
     strategy: Literal["both", "coverage", "typical", "k-center", "uncertainty", "random"] = _SELECTION(
         "both",

@@ -109,7 +109,7 @@ def choose_rows_to_label(
         StoreError: the result cannot be used.
     """
     if given.labeled.all():
-        raise DatasetError(given.where, "every image has a label: there is nothing to suggest", "Embed more images.")
+        raise DatasetError(given.where, "every image has a label, so there is nothing to suggest", "Embed more images.")
     features = _features(store, rows)
     doubt = _doubt(config, store, rows, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":

@@ -185,9 +185,11 @@ def plan_reuse(
         )
     part = method.reuse_frozen()
     if part is None or callable(phase.views) or phase.pairing is not None:
-        raise ConfigError("--reuse-frozen", "the views of this method change with the epoch", "Remove --reuse-frozen.")
+        problem = "the views of this method change with the epoch, so they cannot be cached"
+        raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen.")
     if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
-        raise ConfigError("--reuse-frozen", "the views of this method depend on each other", "Remove --reuse-frozen.")
+        problem = "the views of this method depend on each other, so they cannot be cached"
+        raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen.")
     kinds = number_view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
     firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))

@@ -87,9 +87,8 @@ def train_method(config: RunConfig) -> SimpleResult:
     """
     method_name = config.command[1]
     if config.compile and not METHODS[method_name].load().runs_whole_backbone:
-        raise ConfigError(
-            "--compile", f"{method_name} hooks into the backbone, which is then not run as a whole", "Remove --compile."
-        )
+        problem = f"{method_name} hooks into the backbone, so the backbone cannot be compiled as a whole"
+        raise ConfigError("--compile", problem, "Remove --compile.")
     if config.dry_run:
         return plan_training(method_name, config)
     runtime = open_runtime(config)

@@ -77,7 +77,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             config.main_dataset,
             f"every image is labeled, so {method_name} has no unlabeled images to learn from",
             "Pass --num-labels N to hide all other labels and measure how well N labels suffice, or learn from all "
-            "labels with `labelkit train supervised`. In a CSV, empty labels mean unlabeled.",
+            "labels with `labelkit train supervised`. In a CSV, leave the labels of unlabeled images empty.",
         )
     info = prepared.info(config.view_size or 0)
     method = METHODS[method_name].load()(config if fresh else without_weights(config), info)
@@ -85,8 +85,9 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
     if config.learns_from_labels and config.label_kind != "some" and len(np.unique(labeled)) == 1:
         raise DatasetError(
             config.main_dataset,
-            "all labels are of one class",
-            "Check the labels and the options that choose them (--label-split, --num-labels): two classes are needed.",
+            "all labels belong to the same class",
+            "Check the labels and the options that select them (--label-split, --num-labels); use at least two "
+            "classes.",
         )
     if fresh and config.init_from is not None:
         initialize_from(method, config.init_from)

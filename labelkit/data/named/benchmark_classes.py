@@ -46,7 +46,8 @@ class BenchmarkClasses:
                 name,
                 f"the class list of this benchmark does not match the data: expected {self.num_classes:,} classes, "
                 f"found {num_classes:,}",
-                f"See `labelkit datasets --dataset {name}`. For a subset of it, use --label-split none, or choose "
+                f"See `labelkit datasets --dataset {name}`. For a subset of the benchmark, use --label-split none, "
+                "or choose "
                 "old classes with --num-old-classes or --old-classes.",
             )
 

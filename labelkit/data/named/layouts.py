@@ -223,7 +223,7 @@ def list_files(
         DatasetIncomplete: images that the lists name are missing.
     """
     if not listed:
-        raise DatasetError(str(root), "names no images", remedy)
+        raise DatasetError(str(root), "lists no images", remedy)
     # whole columns, because a call for each of a million names would be slow
     names, labels, splits = zip(*listed, strict=True)
     if len(set(names)) < len(names):
@@ -294,9 +294,8 @@ def list_images(root: Path, folder: str) -> list[str]:
     try:
         return [f"{folder}/{file}" for file in _names_in(root / folder) if _is_image(file)]
     except OSError as error:
-        raise DatasetError(
-            str(root / folder), f"cannot be listed: {error.strerror}", "Check its permissions."
-        ) from error
+        problem = f"cannot be listed: {error.strerror}"
+        raise DatasetError(str(root / folder), problem, "Check the permissions of this folder.") from error
 
 
 def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
@@ -319,9 +318,8 @@ def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> d
             for name in classes
         }
     except OSError as error:
-        raise DatasetError(
-            str(error.filename or folder), f"cannot be listed: {error.strerror}", "Check its permissions."
-        ) from error
+        problem = f"cannot be listed: {error.strerror}"
+        raise DatasetError(str(error.filename or folder), problem, "Check the permissions of this folder.") from error
 
 
 def read_table(path: Path) -> dict[str, str]:
@@ -370,9 +368,9 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     except Exception as error:
         # On damaged files the reader raises many kinds of errors: ValueError, TypeError, zlib.error, struct.error, ...
         problem = f"cannot be read as a MATLAB file: {error}"
-        raise DatasetError(str(path), problem, "Download or unpack it again.") from error
+        raise DatasetError(str(path), problem, "Download or unpack the file again.") from error
     if missing := [name for name in variables if name not in content]:
-        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Download or unpack it again.")
+        raise DatasetError(str(path), f"has no variable {missing[0]!r}", "Download or unpack the file again.")
     return [np.atleast_1d(content[name]) for name in variables]
 
 

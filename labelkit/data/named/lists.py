@@ -54,7 +54,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
         fields = table.dtype.names or ()
         if not {"fname", "class"} <= set(fields):
             problem = f"expected the fields fname and class, found {', '.join(fields) or 'none'}"
-            raise DatasetError(str(path), problem, "Use the file with labels.")
+            raise DatasetError(str(path), problem, "Use the version of the file that contains labels.")
         rows += [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
     return build_named_listing(spec, root, rows, class_names)
 

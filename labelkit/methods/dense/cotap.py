@@ -93,8 +93,8 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
                 "Raise --batch-size, or pass --patch-ranking 0.",
             )
         if config.image_concentration and config.num_neighbors >= self._num_objects:
-            problem = f"{config.num_neighbors} neighbors need more than {self._num_objects} images"
-            raise ConfigError("--num-neighbors", problem, "Lower it.")
+            problem = f"{config.num_neighbors} neighbors require more than {self._num_objects} images"
+            raise ConfigError("--num-neighbors", problem, "Lower --num-neighbors.")
         self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))
@@ -233,11 +233,9 @@ def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int
     if not faults and found.neighbor_rows.shape[1] < k:
         faults = [f"only {found.neighbor_rows.shape[1]} neighbors per image instead of {k}"]
     if faults:
-        raise Mismatch(
-            str(path),
-            f"contains neighbors from another setup ({', '.join(faults)})",
-            "To compute the neighbors again, pass another file as --neighbors, or remove this file.",
-        )
+        problem = f"contains neighbors that were computed with a different setup ({', '.join(faults)})"
+        remedy = "To compute the neighbors again, pass another file as --neighbors, or remove this file."
+        raise Mismatch(str(path), problem, remedy)
     return found
 
 

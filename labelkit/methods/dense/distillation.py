@@ -333,12 +333,9 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
             if found is None:
                 missing.append(f"center of {of} outputs")
             elif found.shape != center.value.shape:
-                shapes = f"{list(found.shape)}, here {list(center.value.shape)}"
-                raise ConfigError(
-                    "--num-outputs",
-                    f"the {of} center of {where} has shape {shapes}",
-                    "Pass the size in the file, or --projector-init scratch.",
-                )
+                shapes = f"{list(found.shape)} instead of {list(center.value.shape)}"
+                remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
+                raise ConfigError("--num-outputs", f"the {of} center of {where} has shape {shapes}", remedy)
             else:
                 center.value.copy_(found)
         if not missing:

@@ -157,15 +157,13 @@ class DistillationNetwork(TokenNetwork):
 def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -> None:
     directions, lengths = given
     if own.directions.shape != directions.shape:
-        shapes = f"{list(directions.shape)}, here {list(own.directions.shape)}"
-        raise ConfigError(
-            "--num-outputs",
-            f"does not match the last layer of {where}, which has shape {shapes}",
-            "Pass the sizes in the file, or --projector-init scratch.",
-        )
+        shapes = f"{list(directions.shape)} instead of {list(own.directions.shape)}"
+        problem = f"does not match the last layer of {where}, which has shape {shapes}"
+        remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
+        raise ConfigError("--num-outputs", problem, remedy)
     own.directions.copy_(directions)
     if own.lengths is not None:
         own.lengths.copy_(lengths)
     elif not bool((lengths == 1).all()):
         problem = f"the weight vectors in the last layer of {where} do not have norm 1"
-        raise ConfigError("--norm-last-layer", problem, "Remove it, or pass --projector-init scratch.")
+        raise ConfigError("--norm-last-layer", problem, "Pass --no-norm-last-layer or --projector-init scratch.")

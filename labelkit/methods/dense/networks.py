@@ -102,11 +102,9 @@ class TokenNetwork(BackboneNetwork):
             given[first] = torch.cat((given[first], given[first].new_zeros(len(given[first]), missing)), dim=1)
         for name, value in own.items():
             if given[name].shape != value.shape:
-                raise ConfigError(
-                    "--projector-dims",
-                    f"the projector of {where} has {name} {list(given[name].shape)}, not {list(value.shape)}",
-                    "Pass its widths with --projector-dims, or --projector-init scratch.",
-                )
+                problem = f"the projector of {where} has {name} {list(given[name].shape)}, not {list(value.shape)}"
+                remedy = "Set --projector-dims to the widths in the file, or pass --projector-init scratch."
+                raise ConfigError("--projector-dims", problem, remedy)
         self.projector.load_state_dict(given)
 
     def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:

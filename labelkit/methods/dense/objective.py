@@ -185,8 +185,8 @@ class DenseObjective(nn.Module):
         if projections and not bool(torch.isfinite(torch.stack([part.detach().sum() for part in projections])).all()):
             raise DivergenceError(
                 f"epoch {state.epoch}, step {state.step + 1}",
-                "features of the networks are not finite",
-                "The last checkpoint predates this. Lower --lr, set --clip-grad-norm, or use --precision float32.",
+                "the features of the networks are not finite",
+                "The last checkpoint is not affected. Lower --lr, set --clip-grad-norm, or use --precision float32.",
             )
 
     def _assignments(self, logits: Tensor, state: TrainState) -> Tensor:

@@ -187,8 +187,8 @@ class CoTAPConfig(EMATargetConfig):
     )
     ranking_views: Literal["aligned", "same"] = _RANKING(
         "aligned",
-        "Patches that the ranking loss compares. aligned: in the overlap of two views; same: all patches "
-        "of one view that both networks see.",
+        "Patches that the ranking loss compares. aligned: patches in the overlap of two views; same: all patches of "
+        "one view that both networks see.",
     )
 
     num_neighbors: int = _NEIGHBORS(

@@ -176,7 +176,7 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
         raise ConfigError(
             "--local-size",
             f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
-            f"Try {max(config.local_size // patch, 1) * patch}.",
+            f"Try --local-size {max(config.local_size // patch, 1) * patch}.",
         )
     processes = count_processes()
     for count in (config.objects_per_batch, config.batch_size):

@@ -71,7 +71,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
         self._pull_blocks = (depth - 1,)
         if self.pull is not None and config.grad_from_block >= depth:
-            problem = f"none of the {depth} blocks is trained, but --align-mode {config.align_mode} needs the last"
+            problem = f"--align-mode {config.align_mode} needs a trained last block, but none of the {depth} is trained"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
         self.aligned_distillation = (
             DistributionAlignment(self.network.num_outputs, config.student_temperature)
@@ -149,14 +149,15 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
     def reuse_frozen(self) -> FrozenPart:
         """Cache the teacher's blocks before the first aligned one and the student's before the first trained one."""
         if self.config.log_energy == "all":
-            problem = "energies of all blocks need all tokens, but the cache of frozen blocks has only some"
-            raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or leave out --reuse-frozen.")
+            problem = "the energies of all blocks require all tokens, but the cache of frozen blocks contains only some"
+            raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or remove --reuse-frozen.")
         if self.config.align_mode == "sda":
             problem = "the views of --align-mode sda change with the epoch, so they cannot be cached"
-            raise ConfigError("--reuse-frozen", problem, "Remove it, or choose another --align-mode.")
+            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen, or choose another --align-mode.")
         if self.pull is not None and self.config.linear_probe:
             problem = f"--align-mode {self.config.align_mode} needs blocks that --linear-probe freezes"
-            raise ConfigError("--reuse-frozen", problem, "Remove one of the three options.")
+            remedy = "Remove --reuse-frozen or --linear-probe, or choose another --align-mode."
+            raise ConfigError("--reuse-frozen", problem, remedy)
         part = self.network.reuse_frozen(self.config.align_blocks if self._update is not None else ())
         there = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}
         self._record_blocks = tuple(block for block in self._record_blocks if block in there)

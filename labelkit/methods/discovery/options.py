@@ -117,13 +117,15 @@ class FlipClassConfig(DiscoveryTrainConfig):
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",
-        "How to align the teacher with the student. flip: move the teacher's keys; none: only a weak view for the "
-        "teacher and a strong view for the student. The paper's baselines: sda: the student's augmentation grows "
-        "stronger over the first half of training; l2, kld, coral: a loss pulls the teacher's keys toward the "
-        "student's queries; da: targets adjusted to equal class frequencies; fixmatch: only confident targets count.",
+        "How to align the teacher with the student. flip: move the teacher's keys toward the student's queries; none: "
+        "only a weak view for the teacher and a strong view for the student. The other values are the paper's "
+        "baselines. sda: the student's augmentation grows stronger over the first half of training; l2, kld, coral: a "
+        "loss pulls these keys toward the queries; da: targets are adjusted to equal class frequencies; fixmatch: only "
+        "confident targets count.",
     )
     align_blocks: tuple[int, ...] = _ALIGN(
-        (8, 9), "Transformer blocks whose attention keys are moved, counted from 0 (paper: 8,9 for fine-grained data)."
+        (8, 9),
+        "Transformer blocks whose attention keys are aligned, counted from 0 (paper: 8,9 for fine-grained data).",
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",
@@ -175,7 +177,9 @@ class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
 
     views: Literal["simgcd", "weak-strong"] = _VIEWS(
-        "simgcd", "How to make the two views. simgcd: from one transform; weak-strong: as in FlipClass."
+        "simgcd",
+        "How to make the two views. simgcd: both with the same augmentation; weak-strong: one weakly and one strongly "
+        "augmented, as in FlipClass.",
     )
     symmetric: bool = _LOSS(
         True, "Let each view teach the other view; otherwise, only the first view teaches the second."

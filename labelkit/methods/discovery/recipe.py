@@ -55,8 +55,8 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
             config.dataset,
             "every image is labeled, so there is nothing to discover",
             "Pass --label-split gcd to hide the labels of half of the classes and measure how well they are "
-            "rediscovered, or learn these classes with `labelkit train supervised`. In a CSV, images with empty "
-            "labels are discovered.",
+            "rediscovered, or learn these classes with `labelkit train supervised`. In a CSV, leave the labels of "
+            "images to be discovered empty.",
         )
     if labeled == 0 and config.supervised_weight > 0:
         raise DatasetError(
@@ -72,11 +72,8 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
             "Pass --num-classes; `labelkit discover categories` estimates it.",
         )
     if num_classes < max(2, data.num_old_classes):
-        raise ConfigError(
-            "--num-classes",
-            f"{num_classes} is less than the {data.num_old_classes} classes with labels",
-            "Choose a larger number.",
-        )
+        problem = f"{num_classes} is less than {data.num_old_classes}, the number of labeled classes"
+        raise ConfigError("--num-classes", problem, "Raise --num-classes.")
     return num_classes
 
 

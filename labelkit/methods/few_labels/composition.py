@@ -157,7 +157,7 @@ class ComposedNetwork(InferenceNetwork):
             raise ConfigError(
                 "--compose-at",
                 f"{student.backbone.info.name} cannot be split before its last stage",
-                "Use --compose-at pool, or one of convnet13, resnet26_shake, wrn28_2, wrn16_2, wrn10_1.",
+                "Use --compose-at pool, or one of the backbones convnet13, resnet26_shake, wrn28_2, wrn16_2, wrn10_1.",
             )
         self.at = at
         self.current, self.previous, self.averaged = (slow_copy(student) for _ in range(3))

@@ -200,8 +200,8 @@ class SearchOptions(StageConfig):
 
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
-        "How to divide discovered images among classes. balanced: in proportion to their labels; global: "
-        "the best images over all classes (the paper taken literally); some classes may get none.",
+        "How to divide discovered images among classes. balanced: in proportion to their labels; global: the best "
+        "images over all classes (a literal reading of the paper), so some classes may get none.",
     )
 
 

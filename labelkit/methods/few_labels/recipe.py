@@ -140,7 +140,8 @@ def build_student(
         seed=config.seed,
     )
     if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
-        raise ConfigError("--dropout", f"{config.backbone} has no dropout", "Remove --dropout, or choose convnet13.")
+        problem = f"{config.backbone} has no dropout"
+        raise ConfigError("--dropout", problem, "Remove --dropout, or pass --backbone convnet13.")
     if count_processes() > 1:  # training does not depend on the number of processes
         share_statistics(network)
     return network

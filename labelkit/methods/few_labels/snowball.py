@@ -118,10 +118,8 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         """
         number = {int(label): i for i, label in enumerate(self.data.class_order)}
         labels = np.array([number.get(int(label), -1) for label in classes], dtype=np.int64)
-        if (labels < 0).any():
-            problem = (
-                f"{int((labels < 0).sum())} images have no label of a training class, as --found-labels true requires"
-            )
+        if missing := int((labels < 0).sum()):
+            problem = f"{missing} images have no label of a training class, but --found-labels true needs one for each"
             raise DatasetError(self.config.dataset, problem, "Remove --found-labels, or use a fully labeled data set.")
         return labels
 

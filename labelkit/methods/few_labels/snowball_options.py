@@ -81,8 +81,8 @@ class SnowballConfig(
 
     dropout: float | None = _MODEL(
         None,
-        "Dropout rate inside the backbone, above 0 only if the backbone has dropout layers; none: the "
-        "backbone's default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
+        "Dropout rate inside the backbone; values above 0 require a backbone with dropout layers; none: the backbone's "
+        "default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
         ge=0,
         lt=1,
     )
@@ -92,8 +92,8 @@ class SnowballConfig(
     )
     master: bool = _AVERAGES(
         True,
-        "After the first discovery, average the teacher's weights into a master. Otherwise, the teacher "
-        "itself discovers and is evaluated (arm B of the paper's ablation).",
+        "After the first discovery, average the teacher's weights into a master. Without a master, the teacher is used "
+        "for discovery and evaluation (arm B of the paper's ablation).",
     )
     generations: int = _GROWTH(
         3,
@@ -107,9 +107,9 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        "Which images to take. min: the nearest to a class mean; far: like max, but only among the most confident "
-        "images (10 times the number to take); random: drawn at random; max: the farthest; auto: far for mixmatch, "
-        "else min.",
+        "Which images to take. min: the nearest to a class mean; max: the farthest; far: like max, but only among the "
+        "most confident images (10 times the number to take); random: drawn at random; auto: far for mixmatch, else "
+        "min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",

@@ -199,11 +199,8 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
         except BadImage:
             continue
         if sha256 != found.sha256[place].tobytes():
-            raise StoreError(
-                where,
-                f"was made from other images: {found.sample_ids[place]} has changed",
-                "Embed and match again.",
-            )
+            problem = f"was made from other versions of the images ({found.sample_ids[place]} has changed)"
+            raise StoreError(where, problem, "Run `labelkit embed` and `labelkit match` again.")
     count = len(inputs.sample_ids)
     sizes = np.ones((count, 2), dtype=np.int64)
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]

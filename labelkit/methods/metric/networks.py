@@ -149,7 +149,8 @@ class MetricNetwork(BackboneNetwork):
         if len(seen) != 1 or len(seen[0]) != 4:
             raise ConfigError(
                 "--san-before",
-                f"{before} of {self.backbone.info.name} is not called exactly once with feature maps",
+                f"{before} of {self.backbone.info.name} must be called exactly once per forward pass, with feature "
+                "maps",
                 "Choose a stage whose input is feature maps, e.g. layer4 of resnet18.",
             )
         _, channels, *grid = seen[0]
@@ -167,7 +168,8 @@ class MetricNetwork(BackboneNetwork):
         if float((plain - moved).norm(dim=1).max()) < _NO_EFFECT:
             raise ConfigError(
                 "--san-before",
-                f"after {before} of {self.backbone.info.name}, positions are averaged, which cancels any assembly",
+                f"after {before} of {self.backbone.info.name}, all positions are averaged, so the assembly has no "
+                "effect",
                 "Choose an earlier stage, followed by a convolution larger than 1x1 or a strided pool.",
             )
         self.assembly = assembly

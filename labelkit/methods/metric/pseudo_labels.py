@@ -82,7 +82,7 @@ class PseudoLabels(nn.Module):
         """
         k, rows = self.num_clusters, self.rows
         if k > len(rows):
-            raise ConfigError("--num-clusters", f"{k} exceeds the {len(rows)} images", "Lower it.")
+            raise ConfigError("--num-clusters", f"{k} exceeds the {len(rows)} images", "Lower --num-clusters.")
         ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
         if is_main:  # on all processes, equal runs would compete for the same processor
             found = kmeans(
@@ -100,12 +100,13 @@ class PseudoLabels(nn.Module):
                 f"epoch {epoch}",
                 f"{int((counts == 0).sum())} of {k} clusters are still empty: training has collapsed, since too many "
                 "images have identical features",
-                "Lower --lr or the weights of added losses; the last checkpoint is kept.",
+                "Lower --lr or the weights of additional losses; the last checkpoint is kept.",
             )
         if not counts.all():
             raise DatasetError(
                 "pseudo-labels",
-                f"{int((counts == 0).sum())} of {k} clusters are empty: too many of {len(rows)} images are identical",
+                f"{int((counts == 0).sum())} of {k} clusters are empty, since too many of the {len(rows)} images are "
+                "identical",
                 "Lower --num-clusters, or remove duplicates.",
             )
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]

@@ -38,14 +38,14 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     """
     needed = config.batch_size // config.images_per_class
     if config.num_clusters > data.num_samples:
-        raise ConfigError(
-            "--num-clusters", f"{config.num_clusters} exceeds the {data.num_samples} images", "Lower the number."
-        )
+        problem = f"{config.num_clusters} exceeds the {data.num_samples} images"
+        raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     if config.num_clusters < needed:
         raise ConfigError(
             "--num-clusters",
-            f"{config.num_clusters} is too few: a batch has {needed} clusters of {config.images_per_class} images each",
-            f"Use at least {needed}, or --batch-size {config.num_clusters * config.images_per_class}.",
+            f"{config.num_clusters} clusters are too few: a batch contains {needed} clusters of "
+            f"{config.images_per_class} images each",
+            f"Use at least {needed} clusters, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(
         data.num_samples,

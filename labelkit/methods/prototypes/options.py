@@ -90,10 +90,10 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     prototypes: Literal["uniform", "simplex", "hpn", "words"] = _PROTOTYPES(
         "uniform",
-        "How to place prototypes. uniform: spread over the sphere for any number of classes; simplex: all "
-        "pairs at the same angle (ETF), for d >= classes - 1. `labelkit prototypes` shows them. The paper's "
-        "baselines, with --no-reassign: hpn: each pushed away from its nearest neighbor (hyperspherical prototype "
-        "networks); words: the vectors from --class-vectors.",
+        "How to place prototypes. uniform: spread over the sphere for any number of classes; simplex: all pairs at the "
+        "same angle (ETF), for d >= classes - 1. `labelkit prototypes` shows the result. The paper's baselines, used "
+        "with --no-reassign, are hpn (each prototype is pushed away from its nearest neighbor) and words (the vectors "
+        "from --class-vectors).",
     )
     class_vectors: Path | None = _PROTOTYPES(
         None,

@@ -89,7 +89,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         """
         if self.config.mixup_alpha > 0:
             problem = "--mixup-alpha mixes images, but feature maps are cached"
-            raise ConfigError("--reuse-frozen", problem, "Remove one of the two.")
+            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --mixup-alpha.")
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

@@ -80,12 +80,12 @@ def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]
         raise ConfigError("--class-vectors", problem, "Remove --num-classes, or choose other --prototypes.")
     vectors = read_class_vectors(path, class_names[:num_classes])
     if vectors.shape[1] < dim:
-        problem = f"{path} has vectors of dimension {vectors.shape[1]}, but {dim} is needed"
+        problem = f"{path} has vectors of dimension {vectors.shape[1]}, but dimension {dim} is needed"
         raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")
     try:
         return torch.from_numpy(word_prototypes(vectors, dim))
     except ValueError as error:
-        raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or more dimensions.") from error
+        raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or raise --embed-dim.") from error
 
 
 def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
@@ -95,11 +95,11 @@ def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:
         problem = "contains no checkpoint" if checkpoint is None else "has no learned class vectors"
-        raise CheckpointError(str(run), problem, "Pass the --out of a `labelkit train softmax` run.")
+        raise CheckpointError(str(run), problem, "Pass the --out folder of a `labelkit train softmax` run.")
     return found
 
 
-_FORM = "On each line, write a class name (_ for a space) and a vector of the same length, separated by spaces."
+_FORM = "On each line, write a class name (with _ for spaces) and its vector; all vectors must have the same length."
 _SHOWN = 5
 
 
@@ -161,7 +161,8 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
                     exact.setdefault(name, vector)
                     alike.setdefault(_plain(name), vector)
     except OSError as error:
-        raise DatasetError(str(path), str(error.strerror), "Pass a text file of named vectors.") from error
+        problem = str(error.strerror)
+        raise DatasetError(str(path), problem, "Pass a text file of class names and their vectors.") from error
     missing = [name for name in names if _plain(name) not in alike]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")

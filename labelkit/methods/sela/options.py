@@ -55,8 +55,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     )
     prior: str = _LABELS(
         "uniform",
-        "Fractions of images per cluster: uniform, zipf:A (the y-th proportional to y^-A), or a file of numbers (.npy "
-        "or text). Larger fractions go to the clusters that are larger at the first optimization.",
+        "Fractions of images per cluster: uniform, zipf:A (the y-th fraction is proportional to y^-A), or a file of "
+        "numbers (.npy or text). Larger fractions go to the clusters that are larger at the first optimization.",
     )
     num_optimizations: int = _LABELS(100, "Number of label optimizations during training.", ge=1)
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = _LABELS(
@@ -65,7 +65,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         "times used in the published code.",
     )
     refresh: Literal["all", "one"] = _LABELS(
-        "all", "Heads to update in each optimization: all of them, or a single one, taking turns."
+        "all", "Heads to update in each optimization: all heads, or a single head, in turn."
     )
 
     label_pass: Literal["clean", "official"] = _PASS(
@@ -77,7 +77,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     solver_max_iterations: int = _SOLVER(500, "Maximum number of iterations of the solver.", ge=1)
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = _VIEWS(
-        "imagenet", "Training augmentation: a recipe from the published code, or digits."
+        "imagenet", "Augmentation recipe for training, as in the published code; digits: a recipe for images of digits."
     )
 
     labels_from: Path | None = _ROTATION(None, "Train a new network on the final labels of this run, which stay fixed.")

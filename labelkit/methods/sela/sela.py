@@ -89,9 +89,8 @@ class SeLa(Method[SeLaConfig]):
         super().__init__(config, data)
         clusters = config.clusters_per_head
         if max(clusters) > data.num_samples:
-            raise ConfigError(
-                "--num-clusters", f"{max(clusters)} exceeds the {data.num_samples} images", "Lower the number."
-            )
+            problem = f"{max(clusters)} exceeds the {data.num_samples} images"
+            raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
         self.network = MultiHeadNetwork(
             config.backbone,
             clusters,
@@ -176,9 +175,8 @@ class SeLa(Method[SeLaConfig]):
             ConfigError: images are rotated in training.
         """
         if self.config.rotation:
-            raise ConfigError(
-                "--reuse-frozen", "--rotation rotates images, but feature maps are cached", "Remove one of the two."
-            )
+            problem = "--rotation rotates images, but feature maps are cached"
+            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --rotation.")
         return self.network.backbone.reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:

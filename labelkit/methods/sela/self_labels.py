@@ -258,10 +258,12 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
     """
     checkpoint = load_checkpoint(source, say=inputs.say)
     if checkpoint is None:
-        raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out of a `labelkit train sela` run.")
+        problem = "contains no checkpoint"
+        raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
     found = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
     if not found:
-        raise CheckpointError(str(source), "has no pseudo-labels", "Pass the --out of a `labelkit train sela` run.")
+        problem = "has no pseudo-labels"
+        raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
     saved = read_split(source)
     if saved.get("dataset_digest") != inputs.digest():
         raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")

@@ -190,7 +190,8 @@ class AlexNet(PooledNetwork):
             parts += [nn.Conv2d(channels, filters, kernel, stride, padding), nn.BatchNorm2d(filters), nn.ReLU()]
             channels, side = filters, (side + 2 * padding - kernel) // stride + 1
         if side < 1:
-            raise ConfigError("image_size", f"{image_size} pixels are too few for an AlexNet", "Use at least 63.")
+            problem = f"{image_size} pixels are too few for an AlexNet"
+            raise ConfigError("image_size", problem, "Use at least 63 pixels.")
         self.num_features = _HIDDEN
         self.head_std = 0.01  # initial deviation for linear heads, as for the layers within
         self.features = nn.Sequential(*parts)
@@ -300,7 +301,7 @@ def _cifar(depth: int, width: int = 16, shortcut: Shortcut = "pad") -> ConvNet:
 def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
     def build(size: int, channels: int) -> PooledNetwork:
         if size < _MIN_SIDE:
-            remedy = f"Use at least {_MIN_SIDE}."
+            remedy = f"Use at least {_MIN_SIDE} pixels."
             raise ConfigError("image_size", f"{size} pixels are too few for a ConvNet-13", remedy)
         return convnet13(width, weight_norm=weight_norm, in_channels=channels)
 
@@ -310,8 +311,8 @@ def _convnet13(width: int, weight_norm: bool = False) -> ConvNet:
 def _shake(width: int) -> ConvNet:
     def build(size: int, channels: int) -> PooledNetwork:
         if size % 4:
-            remedy = f"Try {max(4, size // 4 * 4)}."
-            raise ConfigError("image_size", f"{size} pixels are not a multiple of 4, which the shortcuts need", remedy)
+            remedy = f"Try {max(4, size // 4 * 4)} pixels."
+            raise ConfigError("image_size", f"{size} pixels are not a multiple of 4, as the shortcuts require", remedy)
         return shake_resnet26(width, in_channels=channels)
 
     return ConvNet(build)

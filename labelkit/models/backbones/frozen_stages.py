@@ -98,8 +98,9 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
     finally:
         net.train(was_training)
     if found is None:
-        problem = f"{name} cannot be cut after {stages[count - 1]}: later layers need more than its feature maps"
-        raise ConfigError(f"--freeze-stages {count}", problem, "Choose a convolutional --backbone, or freeze 0 stages.")
+        problem = f"{name} cannot be split after {stages[count - 1]}: later layers need more than its feature maps"
+        remedy = "Choose a convolutional --backbone, or pass --freeze-stages 0."
+        raise ConfigError(f"--freeze-stages {count}", problem, remedy)
     for part in found.names:
         net.get_submodule(part).requires_grad_(False)
         for module in net.get_submodule(part).modules():

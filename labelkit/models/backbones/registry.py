@@ -240,11 +240,13 @@ def build_backbone(
         CheckpointError: the weights cannot be fetched, read or fitted; nothing hangs offline.
     """
     if in_channels not in (1, 3):
-        raise ConfigError("in_channels", f"must be 1 or 3, not {in_channels}", "Convert the images.")
+        problem = f"must be 1 or 3, not {in_channels}"
+        raise ConfigError("in_channels", problem, "Convert the images to grayscale or RGB.")
     if image_size is not None and image_size < 1:
         raise ConfigError("image_size", f"must be positive, not {image_size}", "Pass the size in pixels.")
     if pretrained and weights is not None:
-        raise ConfigError("weights", "both a weights file and published weights were requested", "Choose one.")
+        problem = "both a weights file and published weights were requested"
+        raise ConfigError("weights", problem, "Pass either weights or pretrained.")
     with nullcontext() if seed is None else seeded_init(seed):
         own = _build_own(name, image_size, in_channels, options)
         net, info, cfg = own or _build_timm(name, image_size, in_channels, options)

@@ -25,10 +25,10 @@ class ReproduceConfig(StageConfig):
         json_schema_extra={"positional": True},
     )
     all: bool = _WHAT(False, "Reproduce all tables.")
-    row: tuple[str, ...] | None = _WHAT(None, "Rows of the table to reproduce; a unique part of each name suffices.")
+    row: tuple[str, ...] | None = _WHAT(None, "Rows of the table to reproduce; a unique part of a row's name suffices.")
     seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
     data_root: Path = _RUN(Path("data"), "Folder with the named data sets.")
-    device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, cuda:N.")
+    device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, or cuda:N (GPU number N, from 0).")
     num_workers: int | None = _RUN(
         None, "Number of worker processes that decode images; default: the row's setting.", ge=0, le=256
     )

@@ -213,7 +213,8 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     runnable = [row for _, rows in tables for row in rows if not missing.keys() & list_row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        raise DatasetError("reproduce", f"all rows lack data: {first}", "Use --dry-run to see what is missing.")
+        problem = f"data are missing for all rows, for example: {first}"
+        raise DatasetError("reproduce", problem, "Use --dry-run to see what is missing.")
     for fault in missing.values():
         progress.warning(f"rows skipped: {fault}")
     shown, values = [], []
@@ -299,7 +300,8 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
         try:
             found = read_json(record, _MAX_RECORD)
         except (OSError, ValueError) as error:
-            raise StoreError(str(record), f"cannot be read: {error}", "Delete it to repeat its command.") from error
+            remedy = "Delete this file; `labelkit reproduce` then repeats the step that wrote it."
+            raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
         if not isinstance(found, dict) or found.get("command") != command:
             raise OutputExistsError(str(here), "contains the output of another command", "Choose another --out.")
         _check_code(command, here, number)
@@ -314,7 +316,8 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
     current_progress().message(f"labelkit {shlex.join(words)}")
     code, out = run_command([*words, "--json"])
     if code:
-        raise StoreError(f"labelkit {shlex.join(words)}", f"ended with exit code {code}", "See the error above.")
+        problem = f"ended with exit code {code}"
+        raise StoreError(f"labelkit {shlex.join(words)}", problem, "See the error message above.")
     output = json.loads(out)
     commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
     return dict(output)

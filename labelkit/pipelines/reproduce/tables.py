@@ -149,11 +149,8 @@ class PublishedTable(BaseModel):
             for part in (numbered[2] if numbered else place).split("."):
                 value = value[int(part)] if isinstance(value, list) else (value or {}).get(part)
             if not isinstance(value, int | float):
-                raise ConfigError(
-                    f"table {self.name}",
-                    f"{place} is not a value in the output of {'this' if numbered else 'the last'} command",
-                    "Fix the table.",
-                )
+                problem = f"{place} is not a value in the output of {'this' if numbered else 'the last'} command"
+                raise ConfigError(f"table {self.name}", problem, "Correct the table.")
             unit = self.units.get(name, self.unit)
             found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
         return found

@@ -137,7 +137,7 @@ def collect_labels(
         if path == FOLDERS:
             fresh, written = {i: dataset.class_names[k] for i, k in enumerate(dataset.labels.tolist()) if k >= 0}, []
             if not fresh:
-                problem = f"no photo in {dataset.root} is in a folder named like a class"
+                problem = f"no photo in {dataset.root} is in a folder that could name its class"
                 raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
         else:
             is_own = path.resolve().parent == folder.resolve()
@@ -390,7 +390,8 @@ class GeneratedTables:
         """
         path = self.folder / name
         if not self.can_replace(path):
-            raise DatasetError(str(path), "was changed during this run", "Run again to read it.")
+            problem = "was changed during this run"
+            raise DatasetError(str(path), problem, "Run the command again to read the new version.")
         self._read[path] = self._written[name] = commit_bytes(path, data)
 
     def remove(self, *names: str) -> None:

@@ -25,8 +25,9 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     labels: tuple[Path, ...] | None = _LABELS(
         None,
-        "CSV with columns path,label for some photos; folders: names of their folders; repeatable. Labels of earlier "
-        "calls and those entered in next.csv, novel.csv and check.csv are kept. Without labels, groups have no names.",
+        "CSV with columns path,label for some photos, or folders (the name of each photo's folder is its label). Can "
+        "be repeated. Labels from earlier calls and those entered in next.csv, novel.csv and check.csv are kept. "
+        "Without labels, groups have no names.",
     )
     out: Path | None = _OUTPUT(None, "Output folder; default: PHOTOS-labeled.", makes="folder")
     other_photos: bool = _OUTPUT(False, "Continue in --out although more than half of its earlier photos are missing.")
@@ -40,7 +41,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     num_suggestions: int = Field(
         20,
         ge=1,
-        description="Number of photos that next.csv suggests to label next.",
+        description="Number of photos to suggest for labeling in next.csv.",
         json_schema_extra={"short": "-n"},
     )
     serve: bool = _LABELS(

@@ -63,7 +63,8 @@ class Record:
         except FileNotFoundError:
             return cls(path)
         except (OSError, ValueError) as error:
-            raise StoreError(str(path), f"cannot be read: {error}", "Restore it, or choose a new --out.") from error
+            problem = f"cannot be read: {error}"
+            raise StoreError(str(path), problem, "Restore the file, or choose a new --out.") from error
         if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
             raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
         others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed", "call"))

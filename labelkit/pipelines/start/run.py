@@ -151,7 +151,8 @@ def _held(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
         if not is_there:
-            raise BusyError(str(folder), "another `labelkit start` has just finished there", "Run the command again.")
+            problem = "another `labelkit start` has just finished in this folder"
+            raise BusyError(str(folder), problem, "Run the command again.")
         try:
             yield
         finally:
@@ -188,7 +189,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if tables.was_edited(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
-        problem = f"{config.num_classes} is fewer than the {len(set(labels.values()))} classes that have labels"
+        problem = f"{config.num_classes} is less than {len(set(labels.values()))}, the number of labeled classes"
         raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
@@ -197,7 +198,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     fewest = 4 if config.num_classes else 2 * max(2, len(set(labels.values()))) + 2
     if len(labels) < len(dataset) < fewest:
         problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are needed"
-        raise DatasetError(str(config.photos), problem, "Add photos, or label each of them.")
+        raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
@@ -306,17 +307,18 @@ def _plan(
 def _photos(config: StartConfig) -> ImageDataset:
     folder = config.photos
     if not folder.is_dir():
-        problem = "is a file" if folder.exists() else "no such folder"
+        problem = "is a file" if folder.exists() else "does not exist"
         raise DatasetError(str(folder), problem, "Pass a folder of photos.")
     dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
-        raise DatasetError(str(folder), "contains only one photo", "Add photos: groups need several.")
+        problem = "contains only one photo"
+        raise DatasetError(str(folder), problem, "Add photos; at least two are needed to form groups.")
     return dataset
 
 
 def _check_folder(folder: Path, photos: Path) -> None:
     if folder.exists() and not folder.is_dir():
-        raise ConfigError("--out", f"{folder} is a file", "Name a folder.")
+        raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
     if photos in (folder.resolve(), *folder.resolve().parents):
         raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
 
@@ -340,7 +342,7 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
         left += count_moved(dataset, store, elsewhere)
     if 2 * left < store.n and not config.other_photos:
         problem = f"{folder} was made from {store.n} photos, of which {config.photos} contains only {left}"
-        remedy = "Add new photos to the earlier ones, choose another --out, or pass --other-photos to use only these."
+        remedy = "Keep the earlier photos in the folder, choose another --out, or pass --other-photos to drop them."
         raise ConfigError("--out", problem, remedy)
     return left
 

@@ -405,9 +405,8 @@ def build_detector(
     """
     backbone = getattr(inner, "backbone", None)
     if not isinstance(backbone, Backbone):
-        raise ConfigError(
-            "evaluate detection", f"{inner.identity['name']} has no backbone to detect with", "Choose another network."
-        )
+        problem = f"{inner.identity['name']} has no backbone that a detector can use"
+        raise ConfigError("evaluate detection", problem, "Choose another network.")
     device = next(backbone.parameters()).device
     with seeded_init(seed):
         body = DetectionBackbone(copy.deepcopy(backbone).cpu().eval().requires_grad_(True), shorter_side)

@@ -130,7 +130,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
     """
     images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(images.name, "its images are not files, so a CSV cannot name them", "Remove --csv.")
+        raise DatasetError(images.name, "its images are not files, so they cannot be listed in a CSV", "Remove --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
     there = set(images.sample_ids)
     missing = [name for name in store.sample_ids if name not in there]
@@ -251,7 +251,7 @@ def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
         held.enter_context(hold_lock(folder))
     except BusyError as error:
         problem = "another `labelkit label --serve` is running on this store"
-        raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
+        raise BusyError(str(folder), problem, "Open its link, or stop that process with Ctrl-C first.") from error
 
 
 def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:

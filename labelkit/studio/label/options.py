@@ -53,7 +53,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     by: str = _LABELS("", "Name of the annotator, stored with the labels.")
     csv: Path | None = _OUTPUT(
         None,
-        "Also write all images, with these labels if they have any, to a CSV that `train --dataset` reads.",
+        "Also write all images, with these labels if they have any, to a CSV that `labelkit train --dataset` can read.",
         makes="csv",
     )
     dataset: str | None = _IMAGES(
@@ -78,8 +78,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas); default: the "
-        "same choice as in `labelkit report`.",
+        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas); default: a "
+        "result that names classes, preferably with confidences, else clusters.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(

@@ -61,9 +61,8 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
-        raise StoreError(
-            str(result.path), "does not record which round its labels come from", "Create it with `labelkit label`."
-        )
+        problem = "does not record which round its labels come from"
+        raise StoreError(str(result.path), problem, "Create the result with `labelkit label`.")
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
 

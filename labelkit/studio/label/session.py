@@ -260,7 +260,7 @@ class Session:
         there = _read_file_version(path) if path.exists() else None
         if there != self._written and there is not None:
             problem = "another program wrote this result while the page was open"
-            raise Mismatch(str(path), problem, "Stop the server, and start it again with another --result.")
+            raise Mismatch(str(path), problem, "Stop the server, then start it again with another --result.")
 
     def _actions(self) -> list[dict[str, Any]]:
         last = len(self.log) - KEPT_BACK
@@ -289,7 +289,7 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
     """
     if not is_session(result):
         problem = "was not made by `labelkit label --serve`"
-        raise StoreError(str(result.path), problem, "Start another --result, and pass this one as --labels.")
+        raise StoreError(str(result.path), problem, "Choose a new name for --result, and pass this result as --labels.")
     arrays, params = result.arrays, dict(result.params)
     try:
         log = [_done(one, store.n) for one in params.pop("actions")]

@@ -90,7 +90,7 @@ def check_set(config: LabelConfig) -> None:
     elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise output_exists(out, replaceable=False, note="A folder is never replaced: it may contain other files.")
     elif not out.absolute().parent.is_dir():
-        raise ConfigError("--out", f"the folder of {out} does not exist", "Create it first.")
+        raise ConfigError("--out", f"the folder of {out} does not exist", "Create the folder first.")
 
 
 def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
@@ -149,7 +149,8 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     """Return COCO JSON in which the label of an image is an annotation with a box around the whole image."""
     if not store.has_images:
-        raise StoreError(str(store.path), "does not record the size of its images", "Embed the images.")
+        problem = "does not record the size of its images"
+        raise StoreError(str(store.path), problem, "Create a store of the images with `labelkit embed`.")
     sizes = np.asarray(store.image_sizes)[found.rows].tolist()
     images = [
         {"id": place + 1, "file_name": name, "width": width, "height": height}

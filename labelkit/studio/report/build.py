@@ -134,7 +134,8 @@ def write_report(config: ReportConfig) -> SimpleResult:
     thumbnails = _thumbnails(config, store, images, pictures, order, len(rendered(nothing)))
     content = rendered(thumbnails)
     if len(content) > config.max_bytes:
-        raise ConfigError("--max-size", f"the page needs {len(content):,} bytes", "Raise --max-size above this size.")
+        problem = f"the page needs {len(content):,} bytes"
+        raise ConfigError("--max-size", problem, f"Set --max-size to at least {len(content) // 1000 + 1}kB.")
     commit_bytes(config.out, content)
     return _summary(config, {**page, "thumbnails": thumbnails}, len(content), time.monotonic() - started)
 
@@ -143,11 +144,9 @@ def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset |
     """Return the images, or ``None`` and the reason; a data set named by the user must be usable."""
     if not store.has_images:
         if config.dataset is not None:
-            raise DatasetError(
-                str(store.path),
-                "was imported without images, so images cannot be compared with it",
-                "Leave out --dataset, or import the embeddings again with --images.",
-            )
+            problem = "was imported without images, so images cannot be compared with it"
+            remedy = "Remove --dataset, or import the embeddings again with --images."
+            raise DatasetError(str(store.path), problem, remedy)
         return None, "the embeddings were imported without images"
     try:
         return open_store_images(store, config.dataset, config.data_root), ""

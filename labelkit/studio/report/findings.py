@@ -193,7 +193,7 @@ def _lines(path: Path, command: str) -> list[Line]:
             reader.fieldnames = [_OLD_COLUMNS.get(column, column) for column in reader.fieldnames or ()]
         missing = [column for column in _COLUMNS[path.name] if column not in (reader.fieldnames or ())]
         if missing:
-            raise DatasetError(str(path), f"line 1: no column {missing[0]!r}", remedy)
+            raise DatasetError(str(path), f"line 1 has no column {missing[0]!r}", remedy)
         return list(reader)
     except csv.Error as error:
         raise DatasetError(str(path), f"line {reader.line_num}: {error}", remedy) from error

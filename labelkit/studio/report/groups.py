@@ -121,7 +121,8 @@ def choose_result(
     if name is not None:
         result = read_result(store, name)
         if _ids(result) is None:
-            raise StoreError(str(result.path), "has no image groups", "Choose a result of `cluster` or `discover`.")
+            problem = "contains no groups of images"
+            raise StoreError(str(result.path), problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")
         return result, "chosen by --result"
     newest = newest_name(list(results), "answer")
     older = [name for name in results if name != newest and re.fullmatch(r"answer(-\d+)?", name)]

@@ -74,5 +74,5 @@ def test_rows_outside_the_split_get_no_cluster(make_store: Any, rng: np.random.G
 def test_an_exact_balance_of_many_rows_is_refused(make_store: Any, rng: np.random.Generator) -> None:
     store = make_store(rng.normal(size=(8001, 2)))
 
-    with pytest.raises(ConfigError, match=r"8001 images, but an exact assignment handles at most 8000"):
+    with pytest.raises(ConfigError, match=r"8001 images, but exact assignment supports at most 8000"):
         run(store, exact_balance=True)

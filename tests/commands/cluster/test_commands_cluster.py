@@ -129,13 +129,13 @@ def test_new_clusters_need_unlabeled_rows_to_start_from(make_store: Any) -> None
     with pytest.raises(ConfigError, match=r"only 1 unlabeled images") as caught:
         cluster_store(SSKMeansConfig(index=store.path, num_clusters=4, overwrite=True))
 
-    assert caught.value.remedy == "Choose at most 3."
+    assert caught.value.remedy == "Choose at most 3 clusters."
 
 
 def test_rows_without_a_direction_are_named_where_direction_counts(make_store: Any) -> None:
     store = make_store([[1, 0], [0, 0], [0, 1]])
 
-    with pytest.raises(StoreError, match=r"1 embeddings are all zero .*0001\.png"):
+    with pytest.raises(StoreError, match=r"1 embeddings are all zeros.*0001\.png"):
         cluster_store(SphericalKMeansConfig(index=store.path, num_clusters=2))
     cluster_store(KMeansConfig(index=store.path, num_clusters=2))
 

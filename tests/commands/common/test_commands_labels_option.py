@@ -93,7 +93,7 @@ def test_shown_labels_are_all_of_the_store_and_those_of_the_file(make_store: Any
 
 
 def test_what_is_no_file_of_labels_says_what_to_give(labelkit: Labelkit, plain: EmbeddingStore, tmp_path: Path) -> None:
-    with pytest.raises(DatasetError, match=r"is not a CSV\. Pass a CSV; write one with"):
+    with pytest.raises(DatasetError, match=r"is not a CSV\. Pass a CSV, for example one written with"):
         used(plain, plain.path)
     assert labelkit("cluster", "k-means", "--index", plain.path, "--num-clusters", "2").code == 0
     with pytest.raises(StoreError, match="not labels"):

@@ -476,7 +476,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
-    assert "has no group for the classes 'fig', 'pear', which got their labels after" in done.err
+    assert "has no group for the classes 'fig', 'pear', which were labeled only after" in done.err
     assert "again with these labels" in done.err
 
 
@@ -569,7 +569,7 @@ def test_store_that_cannot_be_answered_from_says_why(
     ("text", "message"),
     [
         ("path,label\nnone.png,class-0\n", "1 of 1 images are not in"),
-        ("path,label\n0000.png,class-0\n", "training may have used the labels of all these images"),
+        ("path,label\n0000.png,class-0\n", "all labeled images in this file may have been used for training"),
     ],
 )
 def test_given_labels_that_do_not_help_are_refused(build: Build, tmp_path: Path, text: str, message: str) -> None:
@@ -592,7 +592,9 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
     )
     cluster_store(SSKMeansConfig(index=blind.path, num_clusters=CLASSES))
     answer(blind)
-    with pytest.raises(StoreError, match="no predicted image outside the calibration set has a known true class"):
+    with pytest.raises(
+        StoreError, match="apart from the images used for calibration, no predicted image has a known true class"
+    ):
         evaluate_answer(EvaluateAnswerConfig(index=blind.path))
 
 

@@ -185,7 +185,7 @@ def test_as_many_groups_as_labeled_classes_at_least(labelkit: Any, blobs: Embedd
     answer = labelkit("cluster", "ss-kmeans", "--index", blobs.path, "--num-clusters", "2")
 
     assert answer.code == 2
-    assert "--num-clusters: 2 is less than the 3 classes with labels" in answer.err
+    assert "--num-clusters: 2 is less than 3, the number of labeled classes" in answer.err
 
 
 @pytest.mark.parametrize("labeled", [None, [1, 0, 1, 0]])

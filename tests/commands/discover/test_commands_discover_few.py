@@ -308,7 +308,7 @@ def test_one_class_only_is_refused(labelkit: Any, store: EmbeddingStore, tmp_pat
     )
 
     assert answer.code == 3
-    assert f"{file}: all 2 usable labels are of one class, 'class-1'" in answer.err
+    assert f"{file}: all 2 usable labels belong to the same class, 'class-1'" in answer.err
     assert "Label images of at least two classes" in answer.err
 
 
@@ -373,7 +373,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
     answer = labelkit("discover", "snowball", "--index", store.path, "--fuse-with", other.path, "--fusion", "cascade")
 
     assert answer.code == 3
-    assert f"contains different images than {store.path}: 59 images are in both, out of 59 and 60" in answer.err
+    assert f"does not contain the same images as {store.path}: 59 images are in both, out of 59 and 60" in answer.err
     assert f"0059.png only in {store.path}" in answer.err
 
 

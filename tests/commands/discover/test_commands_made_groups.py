@@ -70,8 +70,8 @@ def test_fewer_classes_come_out_if_there_are_no_more_of_the_least_size(families:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"num_classes": 2}, "less than the 3 classes with labels"),
-        ({"num_classes": 200}, "108 groups, not 200"),
+        ({"num_classes": 2}, "less than 3, the number of labeled classes"),
+        ({"num_classes": 200}, "at most 108 groups, not 200"),
     ],
 )
 def test_numbers_that_cannot_be_are_refused(families: EmbeddingStore, options: dict[str, int], problem: str) -> None:

@@ -148,9 +148,9 @@ def test_frames_are_resized_as_published(
     [
         (("segmentation", "--split", "val"), 2, "are used for training"),
         (("segmentation", "--split", "probe"), 3, "no split 'probe'"),
-        (("segmentation", "--image-size", "18"), 2, "not a multiple of the patch size"),
+        (("segmentation", "--image-size", "18"), 2, "must be multiples of the patch size"),
         (("segmentation", "--lr", "0"), 2, "above 0"),
-        (("tracking",), 3, "mark classes, not objects of videos"),
+        (("tracking",), 3, "mark classes, not objects in videos"),
     ],
 )
 def test_what_cannot_be_judged_is_refused(
@@ -167,7 +167,13 @@ def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(folder / "val/masks/1.png")
     words = ("evaluate", "patch-clusters", *PIXELS, "--dataset", folder)
     done = labelkit(*words)
-    assert (done.code, "the image has 16 x 16 pixels, its mask 8 x 8" in " ".join(done.err.split())) == (3, True)
+    assert (done.code, "the image has 16 x 16 pixels, but its mask has 8 x 8" in " ".join(done.err.split())) == (
+        3,
+        True,
+    )
     Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
     done = labelkit(*words)
-    assert (done.code, "value 7 in row 0, column 0 is not a class" in " ".join(done.err.split())) == (3, True)
+    assert (done.code, "value 7 in row 0, column 0 is not the number of a class" in " ".join(done.err.split())) == (
+        3,
+        True,
+    )

@@ -51,7 +51,7 @@ def test_pycocotools_is_asked_for(labelkit: Any, root: Path, monkeypatch: pytest
     monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
     lacking = labelkit("evaluate", "detection", *SMALL, "--data-root", root, "--steps", 1)
     assert lacking.code == 2
-    assert "needs pycocotools. Run `pip install pycocotools`" in lacking.err
+    assert "requires pycocotools. Run `pip install pycocotools`" in lacking.err
 
 
 def test_the_learning_rate_rises_and_drops_as_published() -> None:

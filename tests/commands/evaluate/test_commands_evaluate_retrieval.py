@@ -151,7 +151,7 @@ def test_rows_without_a_label_are_left_out_and_said(labelkit: Any, make_store: A
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"k": (8,)}, "only 7 images are available, not 8"),
+        ({"k": (8,)}, "8 hits were requested, but only 7 images are available"),
         ({"split": ("val",)}, "^--split: .* has no split 'val'"),
         ({"queries": "val", "gallery": "all"}, "^--queries: .* has no split 'val'"),
         ({"queries": "all", "gallery": "val"}, "^--gallery: .* has no split 'val'"),
@@ -166,7 +166,7 @@ def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str,
 def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Path) -> None:
     with pytest.raises(StoreError, match="no image of all has a label"):
         evaluate(make_store(directions([0, 1, 2])).path, k=(1,))
-    with pytest.raises(StoreError, match="no image has another image of its class"):
+    with pytest.raises(StoreError, match="no image has the same class as another image"):
         evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 2]).path, k=(1,))
     with pytest.raises(StoreError, match="1 embeddings are all zero"):
         evaluate(make_store([[1, 0], [0, 0], [0, 1.0]], labels=[0, 0, 1]).path, k=(1,))

@@ -94,7 +94,7 @@ def test_an_image_that_changed_is_refused(own: Path, labelkit: Any, monkeypatch:
     Image.new("RGB", (192, 128), "white").save(own / "images" / "china-1.png")
     answer = labelkit(*words(own, "--overwrite"))
     assert answer.code == 3
-    assert "china-1.png: is no longer the image that was embedded" in answer.err
+    assert "china-1.png: has changed since it was embedded" in answer.err
 
 
 def test_candidates_are_the_nearest_of_the_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

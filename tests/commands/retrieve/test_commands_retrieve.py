@@ -95,7 +95,7 @@ def test_black_pixels_are_near_nothing(tmp_path: Path, pictures: list[Image.Imag
     assert [query["query"] for query in answer["queries"]] == ["0.png", "1.png", "2.png"]
     assert {hit["sample_id"] for query in answer["queries"] for hit in query["hits"]} == {"0.png", "1.png", "2.png"}
     assert "all zero" in answer["skipped"][0]["reason"]
-    with pytest.raises(ConfigError, match="there are only 3 nonzero embeddings, not 4"):
+    with pytest.raises(ConfigError, match="4 hits were requested, but only 3 embeddings are nonzero"):
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "0.png", k=4)
     with pytest.raises(DatasetError, match="all zero"):
         retrieve(tmp_path / "x.h5", tmp_path / "set" / "black.png", k=1)

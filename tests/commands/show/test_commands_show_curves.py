@@ -63,7 +63,7 @@ BAD = {
     "no names": (("--metrics", ""), 2, "--metrics: no metrics were given"),
     "no such run": (("--run", "{tmp}/none"), 3, "{tmp}/none: does not exist"),
     "no run": (("--run", "{tmp}"), 3, "{tmp}: is not a run folder"),
-    "twice": (("--run", "{run},{run}"), 2, "--run: {run} is listed twice"),
+    "twice": (("--run", "{run},{run}"), 2, "--run: these runs are listed more than once: {run}"),
     "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml is a file of a training run"),
 }
 
@@ -91,10 +91,10 @@ def test_bad_input_is_told_and_nothing_is_written(
     ("log", "told"),
     [
         ("", "has no log yet"),
-        ('{"epoch":0,"step":1,"loss":1}\nnot json\n', "metrics.jsonl:2: is not a line that training wrote"),
-        ('{"epoch":0,"loss":1}\n', "metrics.jsonl:1: is not a line that training wrote"),
-        ('{"epoch":0,"step":1,"loss":"low"}\n', "metrics.jsonl:1: is not a line that training wrote"),
-        ("[1]\n", "metrics.jsonl:1: is not a line that training wrote"),
+        ('{"epoch":0,"step":1,"loss":1}\nnot json\n', "metrics.jsonl:2: is not a valid line of a training log"),
+        ('{"epoch":0,"loss":1}\n', "metrics.jsonl:1: is not a valid line of a training log"),
+        ('{"epoch":0,"step":1,"loss":"low"}\n', "metrics.jsonl:1: is not a valid line of a training log"),
+        ("[1]\n", "metrics.jsonl:1: is not a valid line of a training log"),
     ],
 )
 def test_a_log_that_cannot_be_used_is_told(labelkit: Any, run: Path, tmp_path: Path, log: str, told: str) -> None:

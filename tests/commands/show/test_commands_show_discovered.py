@@ -103,7 +103,11 @@ def test_iterations_of_a_training_run_are_rounds(tmp_path: Path) -> None:
     [
         (["--out", "{folder}/s.png", "--index", "{store}", "--classes", "eel"], 2, "no image of 'eel' was discovered"),
         (["--out", "{folder}/s.png", "--index", "{store}", "--result", "other"], 3, "there is no result 'other'"),
-        (["--out", "{folder}/s.png"], 2, "--index: is missing. Pass a store with a result, or a CSV with --table"),
+        (
+            ["--out", "{folder}/s.png"],
+            2,
+            "--index: is missing. Pass a store with a result as --index, or a CSV as --table",
+        ),
         (["--out", "{folder}/s.png", "--table", "{table}"], 2, "--dataset: is missing: without a store"),
         (["--out", "{folder}/s.png", "--table", "{table}", "--index", "{store}"], 3, "1 of 1 images are not in"),
     ],

@@ -210,7 +210,7 @@ def test_old_classes_say_that_folders_are_classes_though_one_has_a_single_image(
 @pytest.mark.parametrize(
     ("options", "where", "problem"),
     [
-        ({"num_old_classes": 9}, "--num-old-classes", "cannot use 9 of 4 classes as old"),
+        ({"num_old_classes": 9}, "--num-old-classes", "cannot use 9 of 4 classes as old classes"),
         ({"old_classes": ("cow",)}, "--old-classes", "no class 'cow' among the 4"),
         ({"old_classes": ("gone.txt",)}, "--old-classes", "gone.txt cannot be read"),
         ({"label_split": "none", "old_classes": ("ant",)}, "--old-classes", "has no effect with --label-split none"),

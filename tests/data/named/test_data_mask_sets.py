@@ -148,14 +148,15 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_mask_of_another_size_names_both_sizes(folder: Path) -> None:
     put(folder / "masks/a.png", mask_png(size=(6, 5)))
-    with pytest.raises(DatasetError, match=r"images/a.jpg: the image has 12 x 10 pixels, its mask 6 x 5"):
+    with pytest.raises(DatasetError, match=r"images/a.jpg: the image has 12 x 10 pixels, but its mask has 6 x 5"):
         read_image_and_mask(load(folder, folder), 0)
 
 
 def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
     put(folder / "masks/a.png", mask_png((0, 1, 2)))
     with pytest.raises(
-        DatasetError, match=r"a.png: value 2 in row 0, column 2 is not a class; known values: 0 to 1, 255"
+        DatasetError,
+        match=r"a.png: value 2 in row 0, column 2 is not the number of a class; known values are 0 to 1, 255",
     ):
         read_image_and_mask(load(folder, folder), 0)
 

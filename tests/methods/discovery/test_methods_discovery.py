@@ -227,7 +227,7 @@ def test_an_open_number_of_classes_must_be_given(make: Make, prepared: PreparedD
 
 @pytest.mark.parametrize("name", BOTH)
 def test_fewer_classes_than_have_labels_are_refused(make: Make, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"--num-classes: 4 is less than the 5 classes"):
+    with pytest.raises(ConfigError, match=r"--num-classes: 4 is less than 5, the number of labeled classes"):
         make(name, num_classes=4)
 
 

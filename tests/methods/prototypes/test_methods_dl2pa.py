@@ -161,13 +161,13 @@ def one_class(path: Path, *names: str) -> Path:
     [
         (("--dataset", "ONE"), 3, "has only one class"),
         (("--embed-dim", "1"), 2, "input should be greater than or equal to 2"),
-        (("--num-classes", "5"), 2, "5 is less than the 10 classes with labels"),
+        (("--num-classes", "5"), 2, "5 is less than 10, the number of labeled classes"),
         (("--label-split", "none"), 3, "no image has a label that training may use"),
         (("--imbalance-factor", "0.001"), 2, "would be left without an image"),
         (("--prototypes", "simplex"), 2, "need 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "reduction sum requires loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
-        (("--batch-size", "4096"), 2, "exceed the 1437 images of an epoch"),
+        (("--batch-size", "4096"), 2, "exceed the 1437 images in an epoch"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(

@@ -101,7 +101,7 @@ def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
     head = setup.method.network.head
     expected = word_prototypes(vectors[list(setup.method.data.class_order)], head.prototypes.shape[1])
     assert torch.equal(head.prototypes, torch.from_numpy(expected))
-    with pytest.raises(ConfigError, match="has vectors of dimension 12, but 13 is needed"):
+    with pytest.raises(ConfigError, match="has vectors of dimension 12, but dimension 13 is needed"):
         make("dl2pa", prototypes="words", class_vectors=path, embed_dim=13).trainer.fit()
     with pytest.raises(ConfigError, match="11 classes are requested, but only 10 have a name"):
         make("dl2pa", prototypes="words", class_vectors=path, num_classes=11).trainer.fit()

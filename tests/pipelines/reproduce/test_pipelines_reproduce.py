@@ -334,7 +334,7 @@ def test_a_row_that_fails_does_not_stop_the_others(
         (["dl2pa-99"], 2, "there is no table 'dl2pa-99'"),
         (["missing.yaml"], 2, "No such file"),
         (["dl2pa-6", "--row", "dl2pa"], 2, "matches 9 rows"),
-        (["dl2pa-6", "--data-root", "nowhere"], 3, "all rows lack data"),
+        (["dl2pa-6", "--data-root", "nowhere"], 3, "data are missing for all rows"),
     ],
 )
 def test_bad_input_is_one_error(

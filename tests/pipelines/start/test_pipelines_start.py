@@ -1110,7 +1110,7 @@ def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["missing"], 3, "no such folder"),
+        (["missing"], 3, "does not exist"),
         (["empty"], 3, "no images"),
         (["single"], 3, "contains only one photo"),
         (["three"], 3, "3 photos are too few to distinguish classes; at least "),
@@ -1119,7 +1119,7 @@ def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None
         (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not in the folder"),
         (["photos", "--out", "photos/inside"], 2, "is inside the photo folder"),
         (["photos", "--out", "known.csv"], 2, "is a file"),
-        (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "fewer than the 3 classes"),
+        (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "less than 3, the number of labeled classes"),
         (["photos", "--labels", "same.csv"], 3, "all 30 photos have the label 'thing'"),
     ],
 )

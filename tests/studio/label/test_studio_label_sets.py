@@ -130,7 +130,7 @@ def test_a_json_file_given_as_a_table_of_labels_is_refused_in_a_few_words(
     export: Any, index: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "set.json").write_text(json.dumps({"images": [f"image {number}" for number in range(1000)]}))
-    with pytest.raises(DatasetError, match="is not JSON with labels of images in a known layout") as caught:
+    with pytest.raises(DatasetError, match="is not JSON with image labels in a known format") as caught:
         label_images(LabelConfig(index=index, from_=tmp_path / "set.json"))
     assert len(str(caught.value)) < 700
 

@@ -288,7 +288,7 @@ def test_a_table_of_another_kind_is_named(labelkit: Any, pixels: Path, tmp_path:
 
     assert labelkit("report", "--index", pixels, "--tables", tmp_path / "none", "--out", tmp_path / "r.html").code == 3
     assert answer.code == 3
-    assert "odd.csv: line 1: no column 'reasons'. Run `labelkit find odd --out " in answer.err
+    assert "odd.csv: line 1 has no column 'reasons'. Run `labelkit find odd --out " in answer.err
     assert not (tmp_path / "report.html").exists()
 
 
@@ -472,7 +472,7 @@ def test_a_store_that_was_imported_without_images_gets_a_page_without_pictures(
     assert "imported without images" in out.read_text()
     answer = labelkit("report", "--index", store, "--out", out, "--dataset", tmp_path, "--overwrite", *PCA)
     assert answer.code == 3
-    assert "Leave out --dataset" in answer.err
+    assert "Remove --dataset" in answer.err
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="needs node")

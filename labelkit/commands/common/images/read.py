@@ -65,11 +65,8 @@ def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Pat
     """
     place = find_image_location(store.content_digest) if dataset is None else (dataset, data_root)
     if place is None:
-        raise DatasetError(
-            str(store.path),
-            "the location of its images is not known on this machine",
-            "Pass --dataset (and --data-root), or set LABELKIT_CACHE as for `labelkit embed`, which recorded it.",
-        )
+        remedy = "Pass --dataset (and --data-root), or set LABELKIT_CACHE to its value in the `labelkit embed` run."
+        raise DatasetError(str(store.path), "the location of its images is not known on this machine", remedy)
     try:
         return load_dataset(place[0], data_root=place[1])
     except LabelkitError as error:
