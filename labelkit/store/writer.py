@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import io
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -145,7 +146,7 @@ class Contents:
             OSError: the disk is full, ...
         """
         align = schema.ALIGNMENT
-        with h5py.File(file, "w", libver=("v108", "v108"), alignment_threshold=align, alignment_interval=align) as hdf5:
+        with _create_hdf5(file, libver=("v108", "v108"), alignment_threshold=align, alignment_interval=align) as hdf5:
             for path in self.groups()[1:]:
                 hdf5.create_group(path, track_order=False)
             for path, data in sorted(self.datasets.items()):
@@ -166,6 +167,59 @@ class Contents:
         buffer = io.BytesIO()
         self.write(buffer)
         return buffer.getvalue()
+
+
+class _FirstError:
+    """File for HDF5 that keeps the first error to itself: HDF5 could not close a file whose last writes fail.
+
+    From then on nothing is written, and HDF5 reads zeros.
+    """
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file: Any = file
+        self.error: OSError | None = None
+
+    def _call(self, name: str, *values: Any, default: int) -> int:
+        if self.error is None:
+            try:
+                return int(getattr(self._file, name)(*values) or 0)
+            except OSError as error:
+                self.error = error
+        return default
+
+    def read(self, size: int) -> bytes:  # h5py asks for it, and calls readinto
+        raise NotImplementedError
+
+    def readinto(self, buffer: Any) -> int:
+        return self._call("readinto", buffer, default=len(buffer))
+
+    def write(self, data: Any) -> int:
+        return self._call("write", data, default=len(data))
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        return self._call("seek", offset, whence, default=offset)
+
+    def tell(self) -> int:
+        return self._call("tell", default=0)
+
+    def truncate(self, size: int) -> int:
+        return self._call("truncate", size, default=size)
+
+    def flush(self) -> None:
+        self._call("flush", default=0)
+
+
+@contextlib.contextmanager
+def _create_hdf5(file: BinaryIO, **options: Any) -> Iterator[h5py.File]:
+    """Context manager that creates an HDF5 file in an empty file, and raises an ``OSError`` of this file at the end."""
+    guarded = _FirstError(file)
+    try:
+        with h5py.File(guarded, "w", **options) as hdf5:
+            yield hdf5
+    except Exception as error:
+        raise guarded.error or error from None
+    if guarded.error is not None:
+        raise guarded.error
 
 
 def strings(values: Iterable[str]) -> Array:
@@ -335,7 +389,7 @@ def _write_virtual(shards: Shards, temporary: Path) -> None:
     """Write the file that presents all shards as one to other programs: NaN replaces rows whose shard is lost."""
 
     def write(file: BinaryIO) -> None:
-        with h5py.File(file, "w", libver=("v110", "v110")) as hdf5:
+        with _create_hdf5(file, libver=("v110", "v110")) as hdf5:
             for name, column in shards.columns.items():
                 create = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
                 create.set_obj_track_times(False)

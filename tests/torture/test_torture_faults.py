@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.errors import CheckpointError
+from labelkit.store import writer
 from labelkit.store.array_files import read_matches
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import open_part
@@ -269,4 +269,4 @@ def test_hdf5_itself_writes_nothing(tmp_path: Path, name: str, monkeypatch: pyte
     # All bytes that the process gave to the system went through our own calls.
     assert written() - before == disk.bytes_written > 0
     assert seen.targets
-    assert all(isinstance(target, io.BytesIO | io.BufferedRandom) for target in seen.targets)
+    assert all(isinstance(target, writer._FirstError) for target in seen.targets)

@@ -73,7 +73,7 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
         (lambda table: table["annotations"].append(3), "annotations.8: Input should be an object"),
         (_change("categories", 1, name="person"), "gives two categories the same name"),
         (_change("categories", 1, name="tandem"), "its categories differ from those of instances_train2017.json"),
-        (_change("images", 0, id=6), "names image 6 twice"),
+        (_change("images", 0, id=6), "lists image 6 twice"),
         (_change("images", 0, height="128"), "images.0.height: Input should be a valid integer"),
         (_change("images", 0, file_name="gone.jpg"), "missing: val2017/gone.jpg"),
         (_change("annotations", 0, image_id=99), "annotation 50 refers to image 99, which is not in the file"),

@@ -299,7 +299,7 @@ def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
     file = released(path, method("dino"), patches=False)
     with pytest.raises(
         ConfigError,
-        match=r"--num-outputs: does not match the last layer of .*, which has shape \[12, 8\], here \[13, 8\]",
+        match=r"--num-outputs: does not match the last layer of .*, which has shape \[12, 8\] instead of \[13, 8\]",
     ):
         method("dino", weights=path, num_outputs=13)
     with pytest.raises(ConfigError, match="--projector-dims"):
@@ -307,7 +307,7 @@ def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"--norm-last-layer.*: the weight vectors .* do not have norm 1"):
         method("dino", weights=path, norm_last_layer=True)
     released(path, method("dino"), patches=False, dino_loss={"center": torch.zeros(1, 5)})
-    with pytest.raises(ConfigError, match=r"the image center of .* has shape \[5\], here \[12\]"):
+    with pytest.raises(ConfigError, match=r"the image center of .* has shape \[5\] instead of \[12\]"):
         method("dino", weights=path)
     broken = {**file["teacher"], "head.last_layer.weight_v": torch.full((12, 8), math.nan)}
     released(path, method("dino"), patches=False, teacher=broken)
