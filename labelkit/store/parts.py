@@ -190,7 +190,7 @@ class RunFolder(ABC, Generic[Held]):
                     raise Mismatch(file.where, "belongs to another plan", RESTORE)
                 return self._read(number, file)
         except StoreError as error:
-            remedy = "Run the same command again; the part will be recreated."
+            remedy = "Run the same command again; missing parts will be recreated."
             raise type(error)(error.where, error.problem, remedy) from error
 
     # ---- publishing

@@ -157,7 +157,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImage
             wanted = torch.from_numpy(_presence(images, batch.rows)).to(images.bank.device)
             loss = presence_loss(head(batch.images), wanted)
             if not torch.isfinite(loss):
-                raise DivergenceError("evaluate presence", f"the loss is not finite in step {step + 1}", "Lower --lr.")
+                raise DivergenceError("evaluate presence", f"the loss is not finite at step {step + 1}", "Lower --lr.")
             optimizer.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(head.layers.parameters(), _MAX_GRAD_NORM)

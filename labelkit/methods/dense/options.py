@@ -175,7 +175,7 @@ class CoTAPConfig(EMATargetConfig):
     image_concentration: float = _TERMS(
         1.0, "Weight of the loss that pulls images toward their neighbors (paper: lambda-bar 2).", ge=0
     )
-    patch_ranking: float = _TERMS(1.0, "Weight of the patch ranking loss (paper: lambda 2).", ge=0)
+    patch_ranking: float = _TERMS(1.0, "Weight of the patch ranking loss (lambda_2 in the paper).", ge=0)
     prototype_entropy: float = _TERMS(1.0, "Weight of the filter's prototype loss (paper: lambda 3).", ge=0)
 
     student_temperature: float = _ASSIGNMENT(0.1, "Softmax temperature of the student (DINO, Leopart).", gt=0)
