@@ -59,7 +59,7 @@ def _embed(folder: Path, *, overwrite: bool = False, shards: int | None = None, 
 
 
 def _parts_and_store_are_whole(folder: Path) -> None:
-    for path in folder.glob("*.run/parts/*.h5"):
+    for path in folder.glob("*.run/parts/[0-9]*.h5"):
         open_part(path).close()
     path = folder / "s.h5"
     if path.exists():
