@@ -1,11 +1,11 @@
 """How large classes without a label must be for the test of `discover categories` to find that there are some.
 
-    python -m benchmarks.missing_classes cifar10=cifar10.h5 groceries=grocery.h5:kinds.csv [--draws 5]
+    python -m benchmarks.missing_classes cifar10=cifar10.h5 groceries=grocery.h5 clothes=clothes.h5 [--draws 5]
 
-Sets are those of ``benchmarks.answer_table``. In each draw, classes are left without a label until these have so many
-images together; of the last one, the rest is left out. Of each other class some images have their label. A line for
-each set, number of labels and size: the mean share of the images that is of classes without a label, in percent, and
-in how many of the draws some were found.
+Sets are those of ``benchmarks.answer_table``; of each, so many images of so many classes are drawn once. In each draw,
+classes are left without a label until these have so many images together; of the last one, the rest is left out. Of
+each other class some images have their label. A line for each set, number of labels and size: the mean share of the
+images that is of classes without a label, in percent, and in how many of the draws some were found.
 """
 
 from __future__ import annotations
@@ -67,10 +67,16 @@ def main() -> None:
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=[3, 8])
     parser.add_argument("--sizes", type=int, nargs="+", default=[10, 20, 40, 80, 160])
     parser.add_argument("--draws", type=int, default=5)
+    parser.add_argument("--photos", type=int, default=700, help="images drawn from a set")
+    parser.add_argument("--num-classes", type=int, default=20, help="classes drawn from a set, at most")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.stdout.write(f"{'set':10s} labels  size  share  found\n")
-    for name, rows, truth in map(read_set, asked.sets):
+    for name, all_rows, all_classes in map(read_set, asked.sets):
+        random = np.random.default_rng(0)
+        kept = random.permutation(np.unique(all_classes))[: asked.num_classes]
+        some = random.permutation(np.flatnonzero(np.isin(all_classes, kept)))[: asked.photos]
+        rows, truth = all_rows[some], all_classes[some]
         for count in asked.labels_per_class:
             for size in asked.sizes:
                 shares, found = [], 0

@@ -284,7 +284,8 @@ def _read_csv_rows(
     rows: list[_CsvRow] = []
     labels: list[str | None] = []
     # columns of 0 and 1, one for each class, and those with a 1 in each row
-    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file}
+    flags = {at for at, name in enumerate(header) if name.removeprefix("is_") in SPLIT_WORDS}
+    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, *flags}
     marked: list[list[int]] = []
     while True:
         try:
@@ -314,15 +315,13 @@ def _read_csv_rows(
     if not rows and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
     told: list[str] = []
-    classes_of = [[names[at] for at in one if at in marks] for one in marked]
-    if len(marks) > 1 and any(classes_of):
+    if len(marks) > 1 and any(marked):
         columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
-        several = [row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1]
-        if several:
-            label_fault = (
-                f"line {several[0]} has more than one 1 in the columns {columns}; one label per image is needed"
-            )
-        else:
+        classes_of = [[names[at] for at in one if at in marks] for one in marked]
+        several = next((row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1), None)
+        if several is not None:
+            label_fault = f"line {several} has more than one 1 in the columns {columns}; one label per image is needed"
+        elif any(classes_of):
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
             told = [f"labels read from the columns of 0 and 1: {columns}"]
     if label_fault and needs_labels:

@@ -161,7 +161,7 @@ class _Side:
     """Original rows and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
 
     def __init__(self, values: ArrayLike | StoredRows, labels: ArrayLike, name: str) -> None:
-        self._use_known_number = values, labels, name
+        self._arguments = values, labels, name
         rows = values.to_array() if isinstance(values, StoredRows) else np.asarray(values)
         what, classes = f"{name}embeddings", as_ids(labels, f"{name}labels")
         if rows.ndim != 2 or len(rows) != len(classes) or rows.shape[1] == 0:
@@ -184,7 +184,7 @@ class _Side:
             self.unit[part] = self.exact(part)
 
     def __reduce__(self) -> tuple[type[_Side], tuple[Any, ...]]:
-        return _Side, self._use_known_number  # another process reads rows of a store itself
+        return _Side, self._arguments  # another process reads rows of a store itself
 
     def exact(self, places: Ints | slice) -> Floats:
         """Return the float64 unit vectors at the given positions, which must be sorted."""

@@ -172,7 +172,7 @@ class Contents:
 class _FirstError:
     """File for HDF5 that keeps the first error to itself: HDF5 could not close a file whose last writes fail.
 
-    From then on nothing is written, and HDF5 reads zeros.
+    From then on nothing is written, and what HDF5 reads means nothing.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -216,8 +216,9 @@ def _create_hdf5(file: BinaryIO, **options: Any) -> Iterator[h5py.File]:
     try:
         with h5py.File(guarded, "w", **options) as hdf5:
             yield hdf5
-    except Exception as error:
-        raise guarded.error or error from None
+    except Exception:
+        if guarded.error is None:
+            raise
     if guarded.error is not None:
         raise guarded.error
 

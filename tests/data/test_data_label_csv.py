@@ -96,6 +96,7 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
             "line 3 has more than one 1 in the columns cat, dog; one label per image",
         ),
         ("path,age,sex\na.png,1,0\nb.png,2,1\n", "no column 'label'"),
+        ("path,is_train,is_test\na.png,1,0\nb.png,0,1\n", "no column 'label'"),
         ("PK\3\4...", "is an Excel file or an archive, not a table"),
         ("<?xml version='1.0'?><a/>", "is an XML file, not a table"),
         ('{"a.png": {"regions": []}}', "is not JSON with image labels in a known format"),
