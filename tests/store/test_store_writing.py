@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +21,6 @@ from labelkit.store import parts as run_folder
 from labelkit.store import schema
 from labelkit.store.embeddings import open_store
 from labelkit.store.plans import EmbeddingPlan, continue_plan
-from labelkit.store.writer import Contents
 from labelkit.store.writing import EmbeddingRun
 from store_samples import DIM, MODEL, SAMPLE_IDS, contents_of, make_plan, make_store, rows_of, write_part
 
@@ -311,38 +307,3 @@ def test_too_little_space_is_found_before_the_work(tmp_path, monkeypatch):
     written = (tmp_path / "s.h5.run" / "parts" / "000000.h5").stat().st_size
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=needed - written))
     assert EmbeddingRun.open(tmp_path / "s.h5", plan).pending_parts() == [1]
-
-
-class _FullDisk(io.BytesIO):
-    """A file whose disk is full from some call on, for a moment only."""
-
-    def __init__(self, calls: int) -> None:
-        super().__init__()
-        self.calls = calls
-
-    def _count(self) -> None:
-        self.calls -= 1
-        if self.calls == 0:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-    def write(self, data: Any) -> int:
-        self._count()
-        return super().write(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        self._count()
-        return super().truncate(size)
-
-
-def test_what_follows_a_full_disk_is_written_in_the_same_process() -> None:
-    sealed = Contents({"rows": np.arange(12.0).reshape(4, 3)}, {"": {"kind": "numbers"}}).sealed()
-    expected, failures = sealed.to_bytes(), 0
-    for calls in range(1, 30):
-        try:
-            with _FullDisk(calls) as file:
-                sealed.write(file)
-        except OSError as error:
-            assert error.errno == errno.ENOSPC
-            failures += 1
-        assert sealed.to_bytes() == expected
-    assert failures > 3

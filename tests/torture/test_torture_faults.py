@@ -11,9 +11,10 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from labelkit.errors import CheckpointError
+from labelkit.errors import CheckpointError, ResourceError
 from labelkit.store import writer
 from labelkit.store.array_files import read_matches
+from labelkit.store.commit import commit_file
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import open_part
 from labelkit.store.patches import open_patches
@@ -237,6 +238,17 @@ def test_committed_parts_are_not_made_again(tmp_path: Path) -> None:
     again = EmbeddingRun.open(tmp_path / "s.h5", PLAN)
     assert again.pending_parts() == [1, 2, 3]
     assert again.warnings == []
+
+
+def test_what_follows_a_full_disk_is_written_in_the_same_process(tmp_path: Path) -> None:
+    sealed = writer.Contents({"rows": np.arange(12.0).reshape(4, 3)}, {"": {"kind": "numbers"}}).sealed()
+
+    def act() -> None:
+        commit_file(tmp_path / "rows.h5", sealed.write)
+
+    ends = [fail(act, at, "ENOSPC") for at in moments_of(act, "ENOSPC")]  # HDF5 must not keep any of them open
+    assert ends.count(ResourceError) > len(ends) // 2
+    assert (tmp_path / "rows.h5").read_bytes() == sealed.to_bytes()
 
 
 @dataclass

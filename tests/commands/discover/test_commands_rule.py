@@ -91,6 +91,17 @@ def test_many_images_are_answered_as_one_by_one(rng: np.random.Generator) -> Non
     np.testing.assert_allclose(together.confidence, alone, rtol=1e-5)
 
 
+def test_the_five_nearest_of_many_stored_rows_are_those_of_all_cosines(rng: np.random.Generator) -> None:
+    stored = rng.normal(size=(1280, 2)).astype(np.float32)  # so many that they are searched group by group
+    shares = rng.dirichlet([1, 1], 1280)
+    rule, images = rule_of(shares.tolist(), 0.5, [0, 0]), rng.normal(size=(9, 2)).astype(np.float32)
+    cosines = (images @ stored.T) / np.outer(np.linalg.norm(images, axis=1), np.linalg.norm(stored, axis=1))
+    for found, row in zip(rule.predict_probabilities(images, stored), cosines, strict=True):
+        near = np.argsort(row)[-5:]
+        weights = row[near].astype(np.float64) ** 3
+        np.testing.assert_allclose(found, 0.25 + 0.5 * weights @ shares[near] / weights.sum(), rtol=1e-5)
+
+
 @pytest.mark.parametrize("positive", [False, True])
 def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positive: bool) -> None:
     ids = np.arange(60) % 3
