@@ -1,15 +1,19 @@
 """Apply a function to items in processes of this machine, or on a Ray cluster; each item ends in a finished file.
 
-The function commits its files whole, and an item whose files are there is not given again. So a process or a node that
-dies costs the items that it had begun: others do them. What is applied does not know where it runs.
+The function commits its files whole, or its arrays are kept here, and an item whose files are there is not given again.
+So a process or a node that dies costs the items that it had begun: others do them, and a command that is repeated does
+the rest. What is applied does not know where it runs.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import io
 import os
 import signal
 import socket
+import time
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -19,13 +23,17 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 from threadpoolctl import threadpool_limits
 
+from labelkit import __version__
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
+from labelkit.cache import cache_folder
 from labelkit.data.end_with_main import end_with_main
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
+from labelkit.store.commit import commit_bytes
 
 Item = TypeVar("Item")
 Part = TypeVar("Part", StoredRows, range)
@@ -35,6 +43,8 @@ Result = TypeVar("Result")
 _BLOCKS_PER_CALL = 32
 #: Times in a row that processes may die without a single item done.
 _MAX_DEATHS = 3
+#: Days that finished parts of a command that was stopped are kept.
+_DAYS_KEPT = 7
 _RETRIES = 5
 _SECONDS_TO_CONNECT = 10
 
@@ -75,6 +85,7 @@ def apply_to_rows(
     name: str,
     *,
     numbers_per_row: int = 0,
+    resumable: bool = False,
 ) -> Iterator[Result]:
     """Apply a function to consecutive parts of the given rows by means of ``apply_to_parts``.
 
@@ -87,14 +98,20 @@ def apply_to_rows(
         config: where to work.
         name: for progress.
         numbers_per_row: of temporary blocks; default: those of the rows.
+        resumable: see ``apply_to_parts``.
     """
     step = _BLOCKS_PER_CALL * rows_per_block(numbers_per_row or rows.shape[1])
     parts = [rows.subset(slice(start, min(start + step, len(rows)))) for start in range(0, max(1, len(rows)), step)]
-    return apply_to_parts(function, parts, config, name)
+    return apply_to_parts(function, parts, config, name, resumable=resumable)
 
 
 def apply_to_parts(
-    function: Callable[[Part], Result], parts: list[Part], config: ProcessesConfig, name: str
+    function: Callable[[Part], Result],
+    parts: list[Part],
+    config: ProcessesConfig,
+    name: str,
+    *,
+    resumable: bool = False,
 ) -> Iterator[Result]:
     """Apply a function to each part, in this process or where the options specify, and yield the results in order.
 
@@ -103,20 +120,70 @@ def apply_to_parts(
         parts: rows, or ranges of them.
         config: where to work.
         name: for progress, which counts rows.
+        resumable: keep the results, arrays or tuples of arrays, in the cache folder until all parts are done, so that a
+            repeated command does not do them again.
     """
     parts, total = list(parts), sum(map(len, parts))
-    found: dict[Part, Result] = {}
-    elsewhere = config.ray_address is not None or min(config.processes, len(parts)) > 1
-    results = ((part, function(part)) for part in tuple(parts))
+    files = _result_files(function, parts) if resumable and len(parts) > 1 else {}
+    found: dict[Part, Result] = {part: result for part, file in files.items() if (result := _read_result(file))}
+    left = [part for part in parts if part not in found]
+    if found:
+        current_progress().message(
+            f"{len(found)} of {len(parts)} parts are taken from an earlier call that was stopped"
+        )
+    elsewhere = config.ray_address is not None or min(config.processes, len(left)) > 1
+    results = ((part, function(part)) for part in left)
     if elsewhere:
         call = partial(_call_with_core_share, function)
-        results = apply(call, tuple(parts), processes=config.processes, ray_address=config.ray_address)  # type: ignore[assignment]
+        results = apply(call, left, processes=config.processes, ray_address=config.ray_address)  # type: ignore[assignment]
     with current_progress().task(name, total=total) as task:
+        task.skip(sum(map(len, found)))
+        while parts and parts[0] in found:
+            yield found.pop(parts.pop(0))
         for part, result in results:
             found[part] = result
+            if part in files and not _write_result(files[part], result):
+                files.clear()
             task.advance(len(part))
             while parts and parts[0] in found:
                 yield found.pop(parts.pop(0))
+    for file in files.values():
+        file.unlink(missing_ok=True)
+
+
+def _result_files(function: Callable[[Part], Result], parts: list[Part]) -> dict[Part, Path]:
+    """Name the file of each part's result by a digest of the call; rows of a store are known by the store's digest."""
+    import joblib
+
+    call, folder = joblib.hash((__version__, function)), cache_folder() / "parts"
+    for file in folder.glob("*.npz"):
+        if time.time() - file.stat().st_mtime > _DAYS_KEPT * 86400:
+            file.unlink(missing_ok=True)
+    return {part: folder / f"{joblib.hash((call, part))}.npz" for part in parts}
+
+
+def _write_result(path: Path, result: Any) -> bool:
+    """Write the result and return whether that was possible."""
+    stream = io.BytesIO()
+    np.savez(stream, *(result if isinstance(result, tuple) else (result,)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        commit_bytes(path, stream.getvalue())
+    except (OSError, ResourceError) as error:
+        problem = f"finished parts cannot be kept in {path.parent} ({error})"
+        current_progress().warning(f"{problem}: if this command is stopped, it starts from the beginning next time")
+        return False
+    return True
+
+
+def _read_result(path: Path) -> Any:
+    """Return the result, or ``None`` if there is none that is whole."""
+    try:
+        with path.open("rb") as file, np.load(file) as arrays:
+            found = tuple(arrays.values())
+    except (OSError, ValueError, zipfile.BadZipFile):
+        return None
+    return found if len(found) > 1 else found[0]
 
 
 def _call_with_core_share(function: Callable[[Item], Result], item: Item) -> Result:

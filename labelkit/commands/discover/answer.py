@@ -183,9 +183,10 @@ def _answer_all(
     source = stored_rows(store, read.rows[others], roots=read.grouping.square_roots, in_blocks=True)
     numbers = store.dim + 8 * len(rule.class_of_group)
     predict = partial(_predict, rule, read.grouping.features, answers.calibration.likeliest, numbers)
-    found = list(apply_to_rows(predict, source, config, "images predicted from the others", numbers_per_row=numbers))
-    parts = [answers.found, *(part for part, _ in found)]
-    expected = [answers.expected, *(chances for _, chances in found)]
+    name = "images predicted from the others"
+    found = list(apply_to_rows(predict, source, config, name, numbers_per_row=numbers, resumable=True))
+    parts = [answers.found, *(Confidences(*columns) for *columns, _ in found)]
+    expected = [answers.expected, *(chances for *_, chances in found)]
     order = np.argsort(np.concatenate([places, others]))
     calibrated = np.concatenate([answers.calibration_rows, np.zeros(len(others), dtype=bool)])
     return replace(
@@ -198,15 +199,15 @@ def _answer_all(
 
 def _predict(
     rule: AnswerRule, stored: NDArray[np.float32], likeliest: Temperatures, numbers_per_row: int, rows: StoredRows
-) -> tuple[Confidences, NDArray[np.float64]]:
-    """Predict rows from others; also return the probability that each prediction is correct, (m,)."""
+) -> tuple[NDArray[Any], ...]:
+    """Predict rows from others: columns of their confidences, and the probability of each to be correct, (m,)."""
     assert rule.temperatures is not None
     parts, expected = [], []
     for block in blocks(len(rows), numbers_per_row):
         shares = rule.predict_probabilities(rows[block], stored)
         parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
         expected.append(confidences(shares, rule.class_of_group, likeliest).confidence)
-    return concatenate(parts), np.concatenate(expected)
+    return (*vars(concatenate(parts)).values(), np.concatenate(expected))
 
 
 def _answer(

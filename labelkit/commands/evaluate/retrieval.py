@@ -102,7 +102,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         num_threads=config.threads or (1 if on_ray else max(1, _num_threads() // config.processes)),
     )
     if on_ray or config.processes > 1:
-        scores = score(spread=partial(apply_to_parts, config=config, name="ranking"))
+        scores = score(spread=partial(apply_to_parts, config=config, name="ranking", resumable=True))
     else:
         with current_progress().task("ranking", total=len(asked.rows)) as task:
             scores = score(on_block=task.advance)

@@ -71,7 +71,7 @@ class PartwiseSearch:
         call = partial(_nearest_of, queries, k, self.metric)
         scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
         start = 0
-        for near, places, count in apply_to_rows(call, self._rows, self._config, "searching"):
+        for near, places, count in apply_to_rows(call, self._rows, self._config, "searching", resumable=True):
             scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
             start += count
             # for equal scores, the smaller row number comes first and is kept

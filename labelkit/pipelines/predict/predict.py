@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule, build_nearest_mean_rule
 from labelkit.algorithms.confidences import Confidences, concatenate
@@ -255,7 +257,8 @@ def _answers(
         row_of = {digests[row].tobytes(): row for row in range(store.n - 1, -1, -1)}
     predict = partial(_predict, rule, store.lazy_embeddings)
     rows = StoredRows(queries.embeddings, in_blocks=True)
-    found = concatenate(list(apply_to_rows(predict, rows, config, "predicting")))
+    parts = apply_to_rows(predict, rows, config, "predicting", resumable=True)
+    found = concatenate([Confidences(*columns) for columns in parts])
     for place, name in enumerate(queries.names):
         digest = b"" if queries.sha256 is None else queries.sha256[place].tobytes()
         row = row_of.get(digest)
@@ -270,9 +273,10 @@ def _answers(
         yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
 
 
-def _predict(rule: AnswerRule, stored: LazyRows, rows: StoredRows) -> Confidences:
-    """Predict rows by a rule and the stored embeddings that it takes shares from."""
-    return concatenate([rule.predict(rows[start : start + _BLOCK], stored) for start in range(0, len(rows), _BLOCK)])
+def _predict(rule: AnswerRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:
+    """Predict rows by a rule and the stored embeddings that it takes shares from; return the columns."""
+    parts = [rule.predict(rows[start : start + _BLOCK], stored) for start in range(0, len(rows), _BLOCK)]
+    return tuple(vars(concatenate(parts)).values())
 
 
 def _number(confidence: float) -> float | None:

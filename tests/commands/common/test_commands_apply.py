@@ -27,6 +27,7 @@ from labelkit.errors import ConfigError, DatasetError, ResourceError
 from labelkit.options.embed import EmbedConfig
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import Task, use_progress
+from numpy.typing import NDArray
 from PIL import Image
 from tests.running import Heard
 
@@ -75,6 +76,57 @@ def test_parts_of_rows_come_in_order(processes: int, monkeypatch: pytest.MonkeyP
 
     assert found == [float(numbers[start : start + 32].sum()) for start in range(0, 100, 32)]
     assert none == [-1.0]
+
+
+def doubled(allowed: Path, rows: StoredRows) -> tuple[NDArray[np.float32], int]:
+    """Double rows; the second part fails unless a file is there, the first if it is."""
+    if allowed.exists() == (rows[:1][0, 0] == 0):
+        raise DatasetError("rows", "must not be read now", "Wait.")
+    return 2 * rows[:], len(rows)
+
+
+def test_a_repeated_command_takes_the_parts_that_were_done(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(apply_module, "rows_per_block", lambda numbers: 1)
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path))
+    numbers = np.arange(80, dtype=np.float32).reshape(40, 2)
+    call, config = partial(doubled, tmp_path / "allowed"), ProcessesConfig()
+
+    def run(values: NDArray[np.float32]) -> list[tuple[NDArray[np.float32], int]]:
+        return list(apply_to_rows(call, StoredRows(values, in_blocks=True), config, "parts", resumable=True))
+
+    with pytest.raises(DatasetError, match="must not be read now"):
+        run(numbers)
+    (kept,) = (tmp_path / "parts").iterdir()
+    (tmp_path / "allowed").touch()
+    changed = numbers.copy()
+    changed[1] += 1
+    with pytest.raises(DatasetError):  # other rows, so that nothing of what is kept fits
+        run(changed)
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DatasetError):
+        run(numbers)
+    kept.write_bytes(whole)
+
+    (first, many), (second, few) = run(numbers)
+
+    np.testing.assert_array_equal(np.concatenate([first, second]), 2 * numbers)
+    assert (many, few) == (32, 8)
+    assert not list((tmp_path / "parts").iterdir())
+
+
+def test_a_cache_that_cannot_be_written_costs_a_warning(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(apply_module, "rows_per_block", lambda numbers: 1)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path / "file"))
+    rows = StoredRows(np.ones((100, 2), dtype=np.float32), in_blocks=True)
+    heard = Heard()
+
+    with use_progress(heard):
+        found = [*apply_to_rows(StoredRows.to_array, rows, ProcessesConfig(), "parts", resumable=True)]
+
+    assert sum(map(len, found)) == 100
+    assert [text for text in heard.warnings if "finished parts cannot be kept" in text] == heard.warnings[:1]
 
 
 def test_processes_begin_without_torch() -> None:
