@@ -8,12 +8,9 @@ the rest. What is applied does not know where it runs.
 from __future__ import annotations
 
 import importlib.util
-import io
 import os
 import signal
 import socket
-import time
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -23,17 +20,14 @@ from multiprocessing.queues import Queue
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 from threadpoolctl import threadpool_limits
 
-from labelkit import __version__
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
-from labelkit.cache import cache_folder
+from labelkit.cache import read_arrays, result_files, write_arrays
 from labelkit.data.end_with_main import end_with_main
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_bytes
 
 Item = TypeVar("Item")
 Part = TypeVar("Part", StoredRows, range)
@@ -43,8 +37,6 @@ Result = TypeVar("Result")
 _BLOCKS_PER_CALL = 32
 #: Times in a row that processes may die without a single item done.
 _MAX_DEATHS = 3
-#: Days that finished parts of a command that was stopped are kept.
-_DAYS_KEPT = 7
 _RETRIES = 5
 _SECONDS_TO_CONNECT = 10
 
@@ -124,8 +116,11 @@ def apply_to_parts(
             repeated command does not do them again.
     """
     parts, total = list(parts), sum(map(len, parts))
-    files = _result_files(function, parts) if resumable and len(parts) > 1 else {}
-    found: dict[Part, Result] = {part: result for part, file in files.items() if (result := _read_result(file))}
+    files: dict[Part, Path] = {}
+    if resumable and len(parts) > 1:
+        files = dict(zip(parts, result_files("parts", function, parts), strict=True))
+    done = {part: read_arrays(file) for part, file in files.items()}
+    found: dict[Part, Any] = {part: got if len(got) > 1 else got[0] for part, got in done.items() if got is not None}
     left = [part for part in parts if part not in found]
     if found:
         current_progress().message(
@@ -142,7 +137,9 @@ def apply_to_parts(
             yield found.pop(parts.pop(0))
         for part, result in results:
             found[part] = result
-            if part in files and not _write_result(files[part], result):
+            if part in files and not write_arrays(files[part], _as_tuple(result)):
+                problem = f"finished parts cannot be kept in {files[part].parent}"
+                current_progress().warning(f"{problem}: if this command is stopped, it starts from the beginning")
                 files.clear()
             task.advance(len(part))
             while parts and parts[0] in found:
@@ -151,39 +148,8 @@ def apply_to_parts(
         file.unlink(missing_ok=True)
 
 
-def _result_files(function: Callable[[Part], Result], parts: list[Part]) -> dict[Part, Path]:
-    """Name the file of each part's result by a digest of the call; rows of a store are known by the store's digest."""
-    import joblib
-
-    call, folder = joblib.hash((__version__, function)), cache_folder() / "parts"
-    for file in folder.glob("*.npz"):
-        if time.time() - file.stat().st_mtime > _DAYS_KEPT * 86400:
-            file.unlink(missing_ok=True)
-    return {part: folder / f"{joblib.hash((call, part))}.npz" for part in parts}
-
-
-def _write_result(path: Path, result: Any) -> bool:
-    """Write the result and return whether that was possible."""
-    stream = io.BytesIO()
-    np.savez(stream, *(result if isinstance(result, tuple) else (result,)))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        commit_bytes(path, stream.getvalue())
-    except (OSError, ResourceError) as error:
-        problem = f"finished parts cannot be kept in {path.parent} ({error})"
-        current_progress().warning(f"{problem}: if this command is stopped, it starts from the beginning next time")
-        return False
-    return True
-
-
-def _read_result(path: Path) -> Any:
-    """Return the result, or ``None`` if there is none that is whole."""
-    try:
-        with path.open("rb") as file, np.load(file) as arrays:
-            found = tuple(arrays.values())
-    except (OSError, ValueError, zipfile.BadZipFile):
-        return None
-    return found if len(found) > 1 else found[0]
+def _as_tuple(result: Any) -> tuple[Any, ...]:
+    return result if isinstance(result, tuple) else (result,)
 
 
 def _call_with_core_share(function: Callable[[Item], Result], item: Item) -> Result:

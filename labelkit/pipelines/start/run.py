@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
 from labelkit.models.weights.published import find_recorded_weights
 from labelkit.options.base import StageConfig, command_words, flag
 from labelkit.options.embed import EmbedConfig
+from labelkit.pipelines.start.background import in_background
 from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
 from labelkit.pipelines.start.given import (
     AWAY,
@@ -64,6 +65,8 @@ REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.cs
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
+#: steps that need the embeddings alone, and the photos from which on they run in a process of their own
+_NEED_NO_LABELS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
 #: photos that came later up to which no time is told: to load the network and time it takes longer than they do
 _FEW_LATER = 100
 #: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
@@ -233,13 +236,19 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.write(name, csv_bytes(("path", "label"), ([path, ""] for path in paths)))
         else:
             tables.remove(name)
-    told = {"embed": _do(record, this, "embed", steps["embed"], tables)}
+    told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}
     _keep_labels_of_unreadable(this, tables, dataset, known)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
     steps = _steps(config, this)
-    told |= {name: _do(record, this, name, step, tables) for name, step in steps.items() if name != "embed"}
+    apart: dict[str, StageConfig] = {}
+    if len(dataset) >= _MIN_FOR_PROCESS:
+        apart = {name: _beside(steps[name]) for name in _NEED_NO_LABELS if not _done(record, this, name, steps[name])}
+    with in_background(_run, apart) as running:
+        told |= {
+            name: _do(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
+        }
     for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
         if undone not in steps:  # of an earlier call; given.csv has the labels in them
             tables.remove(*files)
@@ -599,11 +608,21 @@ def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[
     return record.finished_values(*_key(this, name, config), _inputs(this, name))
 
 
-def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: GeneratedTables) -> dict[str, Any]:
-    """Do a step, unless it is done; return what its command told.
+def _beside(config: StageConfig) -> StageConfig:
+    """Let a step make its table beside the one that is there, which may be changed while the step runs."""
+    out = Path(getattr(config, "out", ""))
+    return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
-    A table is made beside the one that is there, which may be changed while the step runs.
-    """
+
+def _do(
+    record: Record,
+    this: _Round,
+    name: str,
+    config: StageConfig,
+    tables: GeneratedTables,
+    running: Mapping[str, Callable[[], SimpleResult]],
+) -> dict[str, Any]:
+    """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command told."""
     key, command = _key(this, name, config)
     progress = current_progress()
     found = _done(record, this, name, config)
@@ -611,9 +630,9 @@ def _do(record: Record, this: _Round, name: str, config: StageConfig, tables: Ge
         progress.message(f"{name}: already done")
         return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
-    out = Path(getattr(config, "out", ""))
-    made = out.with_name(f".{out.name}") if out.suffix == ".csv" else out
-    result = _run(config if made == out else config.model_copy(update={"out": made}))
+    beside = _beside(config)
+    out, made = (Path(getattr(one, "out", "")) for one in (config, beside))
+    result = running[name]() if name in running else _run(beside)
     values = to_json_types(result.to_json())
     assert isinstance(values, dict)
     if name == _CHECKING:

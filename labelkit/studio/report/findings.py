@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
+from labelkit.cache import remember
 from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import read_table
 from labelkit.errors import DatasetError
@@ -199,6 +200,10 @@ def _lines(path: Path, command: str) -> list[Line]:
         raise DatasetError(str(path), f"line {reader.line_num}: {error}", remedy) from error
 
 
+def _search(rows: NDArray[np.float32], k: int, metric: Metric) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    return knn(rows, rows, k, metric=metric, exclude_self=True)
+
+
 def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Find the nearest neighbors of each image among the other images on a page.
 
@@ -220,7 +225,7 @@ def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArra
     number = min(count, len(usable) - 1)
     if number >= 1:
         rows = images.features[usable]
-        near_scores, near = knn(rows, rows, number, metric=kind, exclude_self=True)
+        near_scores, near = remember(_search, rows, number, kind)
         found[usable[:, None], np.arange(number)] = usable[near]
         scores[usable[:, None], np.arange(number)] = near_scores
     return found, scores

@@ -1,0 +1,79 @@
+"""Run steps of ``start`` in another process: most steps use one core, and some do not need the results of others."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from functools import partial
+from multiprocessing import active_children, get_context
+
+from labelkit.commands.common.results import SimpleResult
+from labelkit.data.end_with_main import end_with_main
+from labelkit.options.base import StageConfig
+from labelkit.progress import Progress, current_progress, use_progress
+
+Run = Callable[[StageConfig], SimpleResult]
+
+
+class _Notes(Progress):
+    """Collects messages and warnings, to be shown later."""
+
+    def __init__(self) -> None:
+        self.texts: list[tuple[str, str]] = []
+
+    def message(self, text: str) -> None:
+        self.texts.append(("message", text))
+
+    def warning(self, text: str) -> None:
+        self.texts.append(("warning", text))
+
+
+@contextmanager
+def in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mapping[str, Callable[[], SimpleResult]]]:
+    """Run steps one after another in another process, which ends with this block.
+
+    Args:
+        run: function of a module that runs the command of a step.
+        steps: options of each step by its name.
+
+    Yields:
+        By the name of each step, a function that waits for its result and shows its messages.
+    """
+    if not steps or (os.cpu_count() or 1) < 2:
+        yield {}
+        return
+    before = set(active_children())
+    pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"), initializer=_begin)
+    try:
+        yield {name: partial(_wait, pool.submit(_run_quietly, run, step), run, step) for name, step in steps.items()}
+    except BaseException:
+        for child in set(active_children()) - before:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    end_with_main("the steps in the background")
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
+
+
+def _run_quietly(run: Run, step: StageConfig) -> tuple[SimpleResult, list[tuple[str, str]]]:
+    notes = _Notes()
+    with use_progress(notes):
+        return run(step), notes.texts
+
+
+def _wait(future: Future[tuple[SimpleResult, list[tuple[str, str]]]], run: Run, step: StageConfig) -> SimpleResult:
+    try:
+        result, texts = future.result()
+    except BrokenProcessPool:  # such as by the system, for its memory
+        return run(step)
+    for kind, text in texts:
+        getattr(current_progress(), kind)(text)
+    return result
