@@ -34,11 +34,7 @@ class NotRegularError(OSError):
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading; unlike a plain ``open``, never wait on a named pipe.
-
-    Raises:
-        OSError: it does not exist, is not a regular file, or the system does not let us read it.
-    """
+    """Open a regular file for reading; ``OSError`` for other files: a plain ``open`` waits for ever on a named pipe."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         mode = os.fstat(descriptor).st_mode
@@ -76,15 +72,7 @@ def missing_store_remedy(path: Path) -> str:
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
-    """Read the content of a regular file, up to a size limit.
-
-    Args:
-        path: path of the file.
-        limit: maximum number of bytes; ``None``: no limit.
-
-    Raises:
-        OSError: it cannot be read, or is larger.
-    """
+    """Read the content of a regular file; ``OSError`` if it has more than ``limit`` bytes."""
     with open_regular(path) as file:
         content = file.read(-1 if limit is None else limit + 1)
     if limit is not None and len(content) > limit:
@@ -114,22 +102,13 @@ def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
 def decode_table(raw: bytes, *, cut: bool = False) -> str:
     """Decode the text of a table: UTF-8, or UTF-16 with a byte order mark, as spreadsheets write it.
 
-    Args:
-        raw: the bytes.
-        cut: whether the bytes are only the beginning of a file, which may end within a character.
-
-    Raises:
-        UnicodeDecodeError: the bytes are neither.
+    With ``cut``, the bytes are only the beginning of a file, which may end within a character.
     """
     return codecs.getincrementaldecoder(table_encoding(raw))().decode(raw, final=not cut)
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:
-    """Return the SHA-256 digest of a regular file as 64 hexadecimal digits.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Return the SHA-256 digest of a regular file as 64 hexadecimal digits."""
     digest = hashlib.sha256()
     with open_regular(path) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -138,11 +117,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON text, accepting only finite numbers and limited nesting.
-
-    Raises:
-        ValueError: it is not JSON, is nested more than 64 levels deep, or has a number that is not finite.
-    """
+    """Parse JSON text; ``ValueError`` for numbers that are not finite, and for more than 64 nested levels."""
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -158,15 +133,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
-    """Parse a JSON object and check its keys.
-
-    Args:
-        text: the JSON text.
-        keys: required keys with the types of their values; ``float`` also takes whole numbers.
-
-    Raises:
-        ValueError: it is not such an object.
-    """
+    """Parse a JSON object and check its keys, see ``check_keys``; ``ValueError`` if it is no such object."""
     value = parse_json(text)
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")
@@ -175,11 +142,7 @@ def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] 
 
 
 def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Check that an object has the required keys with values of the required types; ``float`` also accepts integers.
-
-    Raises:
-        ValueError: one is missing, or of another type.
-    """
+    """Check that an object has the required keys, with values of these types; ``float`` also accepts whole numbers."""
     for key, kind in keys.items():
         kinds = kind if isinstance(kind, tuple) else (kind,)
         kinds += (int,) if float in kinds else ()
@@ -190,12 +153,7 @@ def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, .
 
 
 def read_json(path: str | os.PathLike[str], limit: int = MAX_JSON_BYTES) -> Any:
-    """Read and parse a JSON file of limited size.
-
-    Raises:
-        OSError: it cannot be read, or is too large.
-        ValueError: see ``parse_json``.
-    """
+    """Read and parse a JSON file of limited size; see ``read_bytes`` and ``parse_json`` for errors."""
     return parse_json(read_bytes(path, limit))
 
 
@@ -204,12 +162,7 @@ def read_object(
     keys: Mapping[str, type | tuple[type, ...]] | None = None,
     limit: int = MAX_JSON_BYTES,
 ) -> dict[str, Any]:
-    """Read a JSON object from a file and check its keys; see ``parse_object``.
-
-    Raises:
-        OSError: it cannot be read, or is too large.
-        ValueError: it is not such an object.
-    """
+    """Read a JSON object from a file of limited size and check its keys; see ``parse_object`` for errors."""
     return parse_object(read_bytes(path, limit), keys)
 
 

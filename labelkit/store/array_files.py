@@ -111,17 +111,7 @@ class MatchFile:
 
 
 def write_matches(path: Path, found: MatchFile, *, overwrite: bool = False) -> str:
-    """Write matches to a file atomically and return its content digest.
-
-    Args:
-        path: file to write.
-        found: content to write; its own digest is not read.
-        overwrite: replace other content. The same content written twice is no error.
-
-    Raises:
-        OutputExistsError: the file exists with other content.
-        ResourceError: the disk is full, permission is denied, ...
-    """
+    """Write matches to a file atomically and return its content digest; see ``write_prototypes``."""
     images = _stored(schema.MATCHED_IMAGE_COLUMNS, found)
     datasets = {**_stored(schema.MATCH_COLUMNS, found.matches), **images, "sample_ids": strings(found.sample_ids)}
     contents = Contents.of(schema.FORMAT_MATCHES, datasets, created_by=MADE_BY, recipe=found.recipe)
@@ -174,23 +164,14 @@ class NeighborFile:
 
 
 def write_neighbors(path: Path, found: NeighborFile) -> None:
-    """Write nearest neighbors to a file atomically, replacing an existing file.
-
-    Raises:
-        ResourceError: the disk is full, permission is denied, ...
-    """
+    """Write nearest neighbors to a file atomically, replacing an existing file."""
     datasets = _stored(schema.NEIGHBOR_COLUMNS, found)
     contents = Contents.of(schema.FORMAT_NEIGHBORS, datasets, created_by=MADE_BY, recipe=found.recipe)
     write_once(path, contents, overwrite=True)
 
 
 def read_neighbors(path: Path) -> NeighborFile:
-    """Read a nearest-neighbor file and verify all its digests.
-
-    Raises:
-        StoreError: the file is of another kind, or damaged.
-        ResourceError: the system does not permit reading.
-    """
+    """Read a nearest-neighbor file and verify all its digests."""
     with open_file(path, schema.FORMAT_NEIGHBORS) as file:
         file.check_axes(schema.NEIGHBOR_COLUMNS, required=schema.NEIGHBOR_COLUMNS)
         query, neighbors, scores = (file.read(name) for name in schema.NEIGHBOR_COLUMNS)
@@ -225,18 +206,10 @@ def write_prototypes(
     *,
     overwrite: bool = False,
 ) -> str:
-    """Write prototypes to a file atomically and return its content digest.
+    """Write prototypes (k, d) float32, rows of length 1, to a file atomically and return its content digest.
 
-    Args:
-        path: file to write.
-        prototypes: (k, d) float32, rows of length 1.
-        recipe: how the prototypes were computed; JSON values only.
-        spread: how well they are spread, for readers; JSON values only.
-        overwrite: replace other content. The same content written twice is no error.
-
-    Raises:
-        OutputExistsError: the file exists with other content.
-        ResourceError: the disk is full, permission is denied, ...
+    ``recipe`` says how they were computed, and ``spread`` how well they are spread, for readers; JSON values only.
+    Other content is replaced only with ``overwrite``; the same content written twice is no error.
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
     contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)

@@ -62,11 +62,7 @@ def translate_os_errors(place: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
-    """Sync a folder to make the names in it durable, if the system supports it.
-
-    Raises:
-        ResourceError: the system reports a failure.
-    """
+    """Sync a folder to make the names in it durable, if the system supports it."""
     if os.name == "nt":
         return
     with translate_os_errors(path):
@@ -87,28 +83,16 @@ def temporary_name() -> str:
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of ``data`` to a file descriptor, in several calls if the system does not accept it at once.
-
-    Raises:
-        OSError: the system reports a failure.
-    """
+    """Write all of ``data`` to a file descriptor, in several calls if the system does not accept it at once."""
     view = memoryview(data).cast("B")
     while view:
         view = view[os.write(descriptor, view[:_COPY_BYTES]) :]
 
 
 def install(temporary: Path, path: Path, *, replace: bool) -> None:
-    """Rename a synced temporary file to its final name, and make the name durable.
+    """Rename a complete, synced temporary file to its final name, and make the name durable.
 
-    Args:
-        temporary: the complete file; removed afterwards.
-        path: its final name.
-        replace: whether an existing file may be replaced.
-
-    Raises:
-        FileExistsError: ``path`` exists and ``replace`` is false; nothing was changed.
-        OSError: the system reports a failure.
-        ResourceError: the folder cannot be synced.
+    If ``path`` exists and ``replace`` is false, a ``FileExistsError`` is raised and nothing was changed.
     """
     if replace:
         temporary.replace(path)
@@ -133,19 +117,10 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
 def commit_bytes(
     path: str | os.PathLike[str], data: bytes | bytearray | memoryview | Iterable[bytes], *, replace: bool = True
 ) -> str:
-    """Write bytes to a file atomically and durably.
+    """Write bytes to a file atomically and durably, and return their SHA-256 as 64 hexadecimal digits.
 
-    Args:
-        path: the final name; its folder must exist.
-        data: the content, whole or in pieces.
-        replace: whether an existing file is replaced.
-
-    Returns:
-        The SHA-256 of the content, 64 hexadecimal digits.
-
-    Raises:
-        OutputExistsError: the file exists and ``replace`` is false.
-        ResourceError: the disk is full, the folder is missing, permission is denied, ...; no temporary file remains.
+    The folder must exist. ``data`` is the content, whole or in pieces. If the file exists and ``replace`` is false, an
+    ``OutputExistsError`` is raised; a full disk is a ``ResourceError``. No temporary file remains.
     """
     digest = hashlib.sha256()
 
@@ -165,17 +140,9 @@ def commit_file(
     replace: bool = True,
     temporary: Path | None = None,
 ) -> None:
-    """Write a file atomically and durably, using a function that receives the open file.
+    """Write a file atomically and durably, using a function that receives it open for reading and writing in any order.
 
-    Args:
-        path: the final name; its folder must exist.
-        write: receives the new file, open for reading and writing in any order.
-        replace: whether an existing file is replaced.
-        temporary: new temporary name for the file, on the same file system; ``None``: one next to ``path``.
-
-    Raises:
-        OutputExistsError: the file exists and ``replace`` is false.
-        ResourceError: see ``commit_bytes``.
+    See ``commit_bytes`` for errors. ``temporary`` is a new name on the same file system; ``None``: one in its folder.
     """
     temporary = temporary or Path(path).parent / temporary_name()
     try:
@@ -198,14 +165,7 @@ def commit_file(
 
 
 def commit_json(path: str | os.PathLike[str], obj: object) -> str:
-    """Write an object as canonical JSON atomically, and return the SHA-256 of the file.
-
-    The text ends with a line break.
-
-    Raises:
-        ValueError: a number is not finite.
-        ResourceError: see ``commit_bytes``.
-    """
+    """Write an object as canonical JSON and a line break atomically, and return the SHA-256 of the file."""
     return commit_bytes(path, (canonical_json(obj) + "\n").encode())
 
 
@@ -214,9 +174,6 @@ def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[
 
     Both must be on one file system. ``final_dir`` must not exist or be an empty folder. After a failure,
     ``tmp_dir`` remains for the caller to remove.
-
-    Raises:
-        ResourceError: the disk is full, permission is denied, ``final_dir`` is in use, ...
     """
     source, target = Path(tmp_dir), Path(final_dir)
     with translate_os_errors(target):
@@ -242,21 +199,12 @@ def try_lock(descriptor: int) -> bool:
     """Try to lock an open file for this process, and return whether it succeeded.
 
     Some network file systems have no locks: there, every call succeeds, which is harmless since all write the same.
-
-    Raises:
-        OSError: the system reports a failure.
     """
     return _locked(descriptor, LockFlags.EXCLUSIVE)
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether any process holds the lock on a file.
-
-    Nothing is written; a process that requests the lock at this moment waits.
-
-    Raises:
-        OSError: the file cannot be opened.
-    """
+    """Return whether any process holds the lock on a file; a process that requests it at this moment waits."""
     if not path.is_file():
         return False
     with open_regular(path) as file:

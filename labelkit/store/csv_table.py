@@ -39,11 +39,7 @@ def escape_name(name: str) -> str:
 
 
 def unescape_name(text: str) -> str:
-    r"""Restore a name from the output of ``escape_name``.
-
-    Raises:
-        ValueError: a backslash is not doubled and does not begin ``\r`` or ``\udcXX``.
-    """
+    r"""Restore a name from the output of ``escape_name``; ``ValueError`` if a backslash begins no escape."""
 
     def plain(match: re.Match[str]) -> str:
         doubled, carriage_return, byte = match.groups()

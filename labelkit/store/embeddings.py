@@ -86,10 +86,7 @@ class ModelIdentity:
 def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *others: str) -> str:
     """Encode a set of images as text: sorted keys of 16 hex digits, from the SHA-256 of their names and of their files.
 
-    Args:
-        sample_ids: n names.
-        sha256: (n, 32) digests of the files, zeros = unknown; ``None``: all are unknown.
-        others: encoded sets to add.
+    Files have digests ``sha256`` (n, 32), where zeros or ``None`` are unknown; ``others`` are encoded sets to add.
     """
     keys = np.concatenate([_name_keys(sample_ids), _file_keys(sha256), *map(_keys_of, others)])
     return np.unique(keys[keys != 0]).astype(">u8").tobytes().hex()
@@ -343,11 +340,7 @@ def _packed_results(file: CheckedFile) -> tuple[str, ...]:
 
 
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
-    """Check that all values are -1 or in ``[0, count)``; if ``count`` is ``None``, there is no upper bound.
-
-    Raises:
-        Refused: a value is not; the message names its row.
-    """
+    """Refuse values that are not -1 or in ``[0, count)``, naming the row; ``None`` means no upper bound."""
     bad = values < -1
     if count is not None:
         bad |= values >= count
@@ -358,11 +351,7 @@ def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int
 
 
 def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
-    """Convert flags stored as 0 and 1 to bool; ``None`` is returned unchanged.
-
-    Raises:
-        Refused: a value is neither 0 nor 1.
-    """
+    """Convert flags stored as 0 and 1 to bool, refusing other values; ``None`` is returned unchanged."""
     if values is None:
         return None
     if (values > 1).any():
@@ -385,12 +374,7 @@ def _read_ids(file: CheckedFile) -> list[str]:
 
 
 def read_model(file: CheckedFile) -> ModelIdentity:
-    """Read the model identity from an open file.
-
-    Raises:
-        Refused: a part of it is not a JSON object.
-        Damaged: the stored digest differs from that of the preprocessing.
-    """
+    """Read the model identity from an open file; ``Damaged`` if the stored digest is not that of the preprocessing."""
     model = ModelIdentity(
         **{name: file.read_text("model", name) for name in (*_MODEL_TEXTS, "trained_labels")},
         preprocess=file.read_json("model", "preprocess"),

@@ -83,11 +83,7 @@ def _check_table(array: Any, where: str) -> None:
 def _chosen(
     where: str, names: Sequence[str], shown: str, wanted: Mapping[str, str | None], usual: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """Return the array or column for each role, as named by the user or by its usual name, if it exists.
-
-    Raises:
-        ConfigError: a name passed by the user does not exist.
-    """
+    """Return the array or column for each role, as named by the user or by its usual name, if it exists."""
     by_lower = {name.lower(): name for name in reversed(names)}
     chosen: dict[str, str] = {}
     for role, known in usual.items():
@@ -102,12 +98,7 @@ def _chosen(
 
 
 def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | None], others: Any = ()) -> dict[str, str]:
-    """Return the name of the array for each role, ``embeddings`` first; messages also list the ``others``.
-
-    Raises:
-        ConfigError: a name passed by the user does not exist.
-        Refused: no array can contain the embeddings.
-    """
+    """Return the name of the array for each role, ``embeddings`` first; messages also list the ``others``."""
     shown = list({**found, **dict(others)}.items())[:20]
     names = ", ".join(f"{name} {_shape_text(array.shape)}" for name, array in shown) or "nothing"
     chosen = _chosen(where, list(found), names, wanted, USUAL_NAMES)
@@ -136,27 +127,14 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
 
 
 def read_npy(path: Path) -> ForeignRows:
-    """Read the embeddings of a ``.npy`` file as a memory map.
-
-    Raises:
-        NotAStore: the file does not exist.
-        Refused: it does not contain a table of numbers.
-        Damaged: NumPy cannot read it.
-    """
+    """Read the embeddings of a ``.npy`` file as a memory map."""
     rows = _load(path)
     _check_table(rows, str(path))
     return ForeignRows(rows, {}, lambda row: f"{path} row {row}")
 
 
 def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
-    """Return embeddings and columns from the arrays of a ``.npz`` file, or from arrays that were already loaded.
-
-    Raises:
-        NotAStore: the file does not exist.
-        ConfigError: a named array does not exist.
-        Refused: no array can contain the embeddings.
-        Damaged: NumPy cannot read it.
-    """
+    """Return embeddings and columns from the arrays of a ``.npz`` file, or from arrays that were already loaded."""
     arrays = _load(path) if arrays is None else arrays
     chosen = _choose(str(path), arrays, wanted)
     _check_table(arrays[chosen["embeddings"]], f"{path}:{chosen['embeddings']}")
@@ -200,16 +178,8 @@ def _foreign_rows(
 def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     """Read embeddings and columns from a foreign HDF5 file; contiguous embeddings become a memory map.
 
-    Args:
-        path: the file.
-        wanted: path of the dataset for each role, or ``None`` to search the root group and ``obs``, where AnnData
-            stores names and labels.
-
-    Raises:
-        NotAStore: it is not an HDF5 file.
-        ConfigError: a named dataset does not exist.
-        Refused: no dataset can contain the embeddings, or one has an unsupported type.
-        Damaged: HDF5 cannot read it.
+    ``wanted`` has the path of the dataset for each role, or ``None`` to search the root group and ``obs``, where
+    AnnData stores names and labels.
     """
     where, named = str(path), {role: key and key.strip("/") for role, key in wanted.items()}
     with open_regular(path) as handle:
@@ -278,10 +248,6 @@ def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     """Read names from a text file with one name per line, or from a table with a header as ``read_csv`` does.
 
     If every line ends in a number after the suffix of a file and a blank, the numbers are labels.
-
-    Raises:
-        NotAStore: the file does not exist.
-        Refused: it contains no name.
     """
     with open_regular(path) as file:
         raw = file.read()
@@ -310,11 +276,6 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
             prefix of the names of the embedding's columns, before a number, or all of these names separated by
             commas; by default, the only columns that are numbered from 0 or 1 on.
         with_rows: also read the numbers; otherwise the rows have no values.
-
-    Raises:
-        NotAStore: the file does not exist or is empty.
-        Refused: a line cannot be used; the message names it.
-        ConfigError: a named column does not exist.
     """
     where = str(path)
     with open_regular(path) as raw:

@@ -114,10 +114,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
         """Write one part of the cache, given as one array (m, v, ...) per kind of view.
 
-        Raises:
-            StoreError: a number is not finite in the stored type.
-            ResourceError: the disk is full, ...
-            ValueError: shapes do not match the plan.
+        ``StoreError`` if a number is not finite in the stored type, ``ValueError`` if shapes do not match the plan.
         """
         datasets: dict[str, NDArray[Any]] = {}
         for kind, given in enumerate(values):
@@ -130,12 +127,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         self._commit(number, datasets)
 
     def open_all(self) -> list[tuple[NDArray[Any], ...]]:
-        """Verify each cached part and open it as memory-mapped arrays, one of shape (m, v, ...) per kind of view.
-
-        Raises:
-            StoreError: a part is missing or damaged.
-            ResourceError: a part cannot be read.
-        """
+        """Verify each cached part and open it as memory-mapped arrays, one of shape (m, v, ...) per kind of view."""
         for number in range(self.plan.num_parts):
             if not self.path(number).exists():
                 remedy = "Run the same command again to recreate the part."

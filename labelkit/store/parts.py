@@ -89,14 +89,9 @@ class RunFolder(ABC, Generic[Held]):
     def begin(self, files: Mapping[str, bytes] | None = None) -> None:
         """Begin or continue the run. If the output is already complete, remove what remains of the run.
 
-        Args:
-            files: further files of the run folder, by name, committed before the plan.
-
-        Raises:
-            OutputExistsError: other output exists.
-            Mismatch: an unfinished run has another plan; the message names the keys.
-            ResourceError: permission is denied, not enough free space, ...
-            BusyError: another process is publishing.
+        ``files`` are further files of the run folder, by name, committed before the plan. ``OutputExistsError``: other
+        output exists; ``Mismatch``: an unfinished run has another plan, with these keys; ``BusyError``: another process
+        is publishing.
         """
         while True:
             self.already_done = self._is_finished()
@@ -158,9 +153,6 @@ class RunFolder(ABC, Generic[Held]):
         """Return the parts not yet written, in order.
 
         Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and returned.
-
-        Raises:
-            ResourceError: a part cannot be read or renamed.
         """
         return [] if self.already_done else [number for number in range(len(self._names)) if not self._is_done(number)]
 
@@ -177,12 +169,7 @@ class RunFolder(ABC, Generic[Held]):
         return False
 
     def load(self, number: int) -> Held:
-        """Read and verify a part.
-
-        Raises:
-            StoreError: it is damaged, or belongs to another plan.
-            ResourceError: it cannot be read.
-        """
+        """Read and verify a part; ``StoreError`` if it is damaged, or belongs to another plan."""
         try:
             with translate_os_errors(self.path(number)), self._opened(self.path(number)) as file:
                 root = file.attributes[""]
@@ -197,13 +184,7 @@ class RunFolder(ABC, Generic[Held]):
 
     @contextlib.contextmanager
     def _publishing(self) -> Iterator[bool]:
-        """Hold the lock of the run folder during publishing, and yield whether work remains.
-
-        Raises:
-            StoreError: parts are missing.
-            BusyError: another process is publishing.
-            ResourceError: the lock file cannot be created.
-        """
+        """Hold the lock of the run folder during publishing, and yield whether work remains; all parts must exist."""
         if self.already_done or (not self.folder.exists() and self._published_plan() == self.digest):
             yield False
             return
@@ -231,12 +212,7 @@ def part_names(count: int) -> list[str]:
 
 
 def open_part(path: Path) -> CheckedFile:
-    """Open a part and verify its digest.
-
-    Raises:
-        StoreError: it is damaged.
-        OSError: it cannot be read.
-    """
+    """Open a part and verify its digest."""
     raw = read_bytes(path)
     data, digest = raw[: -schema.PART_DIGEST_BYTES], raw[-schema.PART_DIGEST_BYTES :]
     if hashlib.sha256(data).digest() != digest:
@@ -247,17 +223,10 @@ def open_part(path: Path) -> CheckedFile:
 def cast_finite(
     values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
 ) -> NDArray[Any]:
-    """Convert rows (m, d) to the type in which they are stored, and check that all values are finite.
+    """Convert rows (m, d) to the type of floats in which they are stored, and check that all values are finite.
 
-    Args:
-        values: the rows.
-        kind: a type of floats.
-        place: function from the number of a row to its name in messages.
-        name: name of the numbers in messages.
-        option: option that selects the type.
-
-    Raises:
-        StoreError: a number is not finite or too large for the type.
+    In messages, ``place`` is a function from the number of a row to its name, ``name`` names the numbers, and
+    ``option`` selects the type.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         stored = values.astype(kind)
@@ -275,12 +244,7 @@ LOCK_SECONDS = 2.0
 
 
 def read_plan(folder: Path) -> dict[str, Any] | None:
-    """Read ``plan.json`` of a run folder, or return ``None`` if there is none.
-
-    Raises:
-        Damaged: it is not a plan.
-        ResourceError: it cannot be read.
-    """
+    """Read ``plan.json`` of a run folder, or return ``None`` if there is none."""
     path = folder / "plan.json"
     with translate_os_errors(path):
         try:
@@ -296,17 +260,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
-    """Check that there is enough disk space for the parts and the result, not counting parts that already exist.
-
-    Args:
-        folder: folder of the run.
-        needed: bytes of all parts and of the result.
-        out: path of the result.
-        what: description of the data, for the message.
-
-    Raises:
-        ResourceError: there is not enough free space.
-    """
+    """Check that there is disk space for ``needed`` bytes of parts and result, not counting existing parts."""
     with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
         there = sum(get_file_size(path) for path in (folder / "parts").glob("*.h5"))
@@ -328,11 +282,8 @@ def get_file_size(path: Path) -> int:
 def hold_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a run folder; the system releases it when the process ends, even if it is killed.
 
-    Yields whether the folder still exists: the previous holder of the lock may have removed it.
-
-    Raises:
-        BusyError: a running process holds it for more than a moment.
-        ResourceError: the lock file cannot be created.
+    Yields whether the folder still exists: the previous holder of the lock may have removed it. ``BusyError`` if a
+    running process holds it for more than a moment.
     """
     path, deadline = folder / "lock", time.monotonic() + LOCK_SECONDS
     with translate_os_errors(folder):

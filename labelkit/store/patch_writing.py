@@ -69,19 +69,7 @@ class PatchRun(RunFolder[_WrittenFile]):
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> PatchRun:
-        """Check that the patches can be written before any image is read, then begin or continue the run.
-
-        Args:
-            out: the store, ``NAME.h5``; it need not exist yet.
-            plan: plan of the patches.
-            overwrite: replace a finished set, and discard an unfinished run of another plan.
-
-        Raises:
-            OutputExistsError: a set of another plan exists, or the existing set is damaged.
-            Mismatch: an unfinished run has another plan; the message names the keys.
-            ResourceError: permission is denied, or there is not enough free space.
-            BusyError: another process is publishing the patches.
-        """
+        """Begin or continue the run of a store, which need not exist yet; see ``EmbeddingRun.open``."""
         run = cls(Path(out), plan, overwrite=overwrite)
         run.begin()
         return run
@@ -97,10 +85,7 @@ class PatchRun(RunFolder[_WrittenFile]):
     def write_piece(self, number: int, piece: Piece) -> None:
         """Write one piece as a file of the patch set; it may be written again, and equal values give equal bytes.
 
-        Raises:
-            StoreError: a number is not finite in the stored type; the message names the image.
-            ResourceError: the disk is full, ...
-            ValueError: shapes do not match the plan.
+        ``StoreError`` if a number is not finite in the stored type, ``ValueError`` if shapes do not match the plan.
         """
         plan = self.plan
         rows = np.asarray(piece.rows, dtype="<i8")
@@ -131,19 +116,9 @@ class PatchRun(RunFolder[_WrittenFile]):
         commit_file(self.path(number), contents.sealed().write)
 
     def publish(self, store: EmbeddingStore) -> Path:
-        """Write ``SET.json`` and rename the folder of patch files to its final name.
+        """Write ``SET.json`` and rename the folder of patch files to its final name, which is returned.
 
-        Args:
-            store: the finished store.
-
-        Returns:
-            The folder of the set.
-
-        Raises:
-            Mismatch: the rows of the store differ from those of the files.
-            StoreError: files are missing or damaged.
-            BusyError: another process is publishing the patches.
-            ResourceError: the disk is full, ...
+        ``Mismatch`` if the rows of the finished store differ from those of the files; see ``EmbeddingRun.publish``.
         """
         with self._publishing() as to_do:
             if to_do:

@@ -80,14 +80,7 @@ def patches_folder(store: Path) -> Path:
 
 
 def read_set_json(folder: Path) -> dict[str, Any]:
-    """Read and check ``SET.json``, the index of a patch set.
-
-    Raises:
-        NotAStore: the file does not exist.
-        VersionError: the file was written by a newer labelkit.
-        Damaged: the file was changed or truncated.
-        Refused: the content is not as expected.
-    """
+    """Read and check ``SET.json``, the index of a patch set; ``NotAStore`` if there is none."""
     path = folder / SET_NAME
     if not path.is_file():
         remedy = "Run the command that made the store again, with --dense."
@@ -113,13 +106,7 @@ def read_set_json(folder: Path) -> dict[str, Any]:
 class PatchFile:
     """One file of a patch set, verified except for its features; it holds memory maps but no open file.
 
-    Args:
-        file: the checked file.
-        entry: its entry in ``SET.json``.
-        listed: content of ``SET.json``.
-
-    Raises:
-        StoreError: it is another file, or its shapes differ.
+    ``entry`` is its entry in ``SET.json``, and ``listed`` all of that file.
     """
 
     def __init__(
@@ -249,11 +236,7 @@ class PatchSet:
 
 
 def check_patch_owner(folder: Path, listed: dict[str, Any], store: EmbeddingStore) -> None:
-    """Reject patches that belong to another version of the store; ``listed`` is the content of ``SET.json``.
-
-    Raises:
-        Mismatch: they belong to other content.
-    """
+    """Reject patches that belong to another version of the store; ``listed`` is the content of ``SET.json``."""
     if listed["store_digest"] != store.content_digest or listed["rows"] != store.n:
         raise Mismatch(str(folder), f"the patches belong to a different version of {store.path}", _REMAKE)
 

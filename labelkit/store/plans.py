@@ -228,15 +228,10 @@ class EmbeddingPlan:
 
 
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
-    """Return the plan of an unfinished run if only its listing differs; otherwise, return ``plan`` itself.
+    """Return the plan of an unfinished run of a store if only its listing differs; otherwise, return ``plan`` itself.
 
     Thus files added since the run began are left for the next store, and files that vanished remain in
-    the plan, to be skipped with that reason. In every other case, ``plan`` itself is returned;
-    ``EmbeddingRun.open`` then reports the differences.
-
-    Args:
-        out: the store to be created.
-        plan: plan of the current listing.
+    the plan, to be skipped with that reason. In every other case, ``EmbeddingRun.open`` reports the differences.
     """
     stored = read_stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
@@ -261,11 +256,8 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
 def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
     """Return the numerics settings of an unfinished run or a finished store; empty if neither can be read.
 
-    A repeated command without these settings then continues with them, even if the defaults have changed.
-
-    Args:
-        out: the store to be created.
-        overwrite: whether a finished store will be replaced, so that it is ignored.
+    A repeated command without these settings then continues with them, even if the defaults have changed. A finished
+    store is ignored if it will be overwritten.
     """
     stored = read_stored_plan(embedding_run_folder(Path(out)))
     if stored is not None:

@@ -75,12 +75,7 @@ def _remedy(path: Path) -> str:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; reject others, such as named pipes, instead of blocking on them.
-
-    Raises:
-        NotAStore: the file does not exist, or is not a regular file.
-        ResourceError: the system does not permit reading.
-    """
+    """Open a regular file for reading; ``NotAStore`` for others, such as named pipes, which would block."""
     try:
         return reading.open_regular(path, buffering=0)
     except (reading.NotRegularError, IsADirectoryError) as error:
@@ -92,12 +87,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
-    """Open an untrusted HDF5 file.
-
-    Raises:
-        NotAStore: it is not an HDF5 file.
-        Damaged: HDF5 cannot open it.
-    """
+    """Open an untrusted HDF5 file: ``NotAStore`` if it is none, ``Damaged`` if HDF5 cannot open it."""
     handle.seek(0)
     if handle.read(len(schema.SIGNATURE)) != schema.SIGNATURE:
         raise NotAStore(where, "not an HDF5 file", "Pass a file written by labelkit.")
@@ -219,11 +209,7 @@ class CheckedFile:
         self._handle.close()
 
     def inside(self, group: str, file_format: str) -> CheckedFile:
-        """Open a group of this file as if it were a file of its own; it can be used while this file is open.
-
-        Raises:
-            StoreError: the group has another format, or its content digest differs.
-        """
+        """Open a group of this file as if it were a file of its own; it can be used while this file is open."""
         return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
     def place(self, path: str) -> str:
@@ -372,19 +358,10 @@ class CheckedFile:
     def check_axes(
         self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, *, required: Iterable[str] = ()
     ) -> dict[str, int]:
-        """Check the types and shapes of the known datasets, and that they agree with each other.
+        """Check the types and shapes of the known datasets and that they agree, and return the lengths of the axes.
 
-        Args:
-            columns: known datasets, as in ``labelkit.store.schema``.
-            lengths: known lengths, by letter.
-            required: datasets that must exist.
-
-        Returns:
-            The length of each letter.
-
-        Raises:
-            Refused: a dataset is missing, or has another type or number of axes.
-            Mismatch: two datasets differ in the length of a shared axis.
+        ``columns`` are known datasets, as in ``labelkit.store.schema``; those in ``required`` must exist. ``lengths``
+        are known lengths by letter. ``Refused``: one is missing or has another type; ``Mismatch``: two lengths differ.
         """
         for name in required:
             if name not in self.datasets:
@@ -420,8 +397,7 @@ class CheckedFile:
     def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
         """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is yielded in one piece.
 
-        Raises:
-            Damaged: a digest differs; the message names the rows, or the shard that contains them.
+        ``Damaged`` if a digest differs; the message names the rows, or the shard that contains them.
         """
         digests, info = self.digests(path), self.datasets[path]
         with self._translated(path):
@@ -438,11 +414,7 @@ class CheckedFile:
                 yield block[max(0, start - first) : stop - first]
 
     def read(self, path: str) -> Array:
-        """Read a dataset into a new array.
-
-        Raises:
-            Damaged: its digests differ, or HDF5 cannot read it.
-        """
+        """Read a dataset into a new array; ``Damaged`` if its digests differ, or HDF5 cannot read it."""
         with self._translated(path):
             value = self._rows(path)
         digests = self.digests(path)
@@ -464,16 +436,7 @@ class CheckedFile:
         return value if isinstance(value, str) else ""
 
     def read_json(self, group: str, name: str, default: str = "") -> dict[str, Any]:
-        """Read a JSON object that is stored as text.
-
-        Args:
-            group: path of the group.
-            name: name of the text.
-            default: text to use if it is missing.
-
-        Raises:
-            Refused: the text is not a JSON object.
-        """
+        """Read a JSON object that is stored as text ``name`` of a group, or ``default`` if there is none."""
         place = self.place(f"{group}@{name}")
         try:
             found = reading.parse_json(self.read_text(group, name) or default)
@@ -553,12 +516,7 @@ class LazyRows:
 
     @cached_property
     def rows(self) -> Array:
-        """All rows, as a read-only array.
-
-        Raises:
-            Damaged: a block has changed since it was written.
-            Refused: it contains a number that is not finite.
-        """
+        """All rows, as a read-only array; ``Damaged`` if a block has changed, ``Refused`` if a number is not finite."""
         rows = self._read()
         for first in range(0, len(rows), self._step):
             block = rows[first : first + self._step]
@@ -571,11 +529,7 @@ class LazyRows:
 
 @lru_cache(maxsize=2)
 def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
-    """Reopen a column of a store that another process has already checked.
-
-    Raises:
-        StoreError: the store was replaced, or cannot be read.
-    """
+    """Reopen a column of a store that another process has already checked; ``Mismatch`` if the store was replaced."""
     with open_file(Path(store), schema.FORMAT_STORE) as file:
         if file.content_digest != content_digest:
             raise Mismatch(store, "has been replaced by another store", "Run the command again.")
@@ -583,15 +537,9 @@ def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
 
 
 def check_finite(place: str, rows: Array, first: int = 0) -> None:
-    """Reject rows (m, ...) that contain a number that is not finite.
+    """Refuse rows (m, ...) that contain a number that is not finite.
 
-    Args:
-        place: name of the dataset in messages.
-        rows: successive rows.
-        first: number of the first row.
-
-    Raises:
-        Refused: a number is not finite; the message names its row.
+    The message names the row; ``place`` names the dataset, and ``first`` is the number of the first row.
     """
     finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
     if not finite.all():
@@ -600,17 +548,9 @@ def check_finite(place: str, rows: Array, first: int = 0) -> None:
 
 
 def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int = 0) -> None:
-    """Verify rows against the digests of their blocks.
+    """Verify rows (m, ...) of whole blocks against the digests (b, 32) of all blocks, which have ``step`` rows each.
 
-    Args:
-        place: name of the dataset in messages.
-        rows: (m, ...) rows of whole blocks.
-        digests: (b, 32) uint8, of all blocks.
-        step: rows per block.
-        first: number of the first row.
-
-    Raises:
-        Damaged: a digest differs; the message names the rows.
+    ``first`` is the number of the first row. ``Damaged`` if a digest differs; the message names the rows.
     """
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
@@ -686,11 +626,7 @@ class Shards:
 
     @classmethod
     def parse(cls, index: Path, text: str) -> Shards:
-        """Parse the text written by ``to_text``.
-
-        Raises:
-            ValueError: the text is not such a table.
-        """
+        """Parse the text written by ``to_text``; ``ValueError`` if it is not such a table."""
         values = reading.parse_json(text)
         try:
             digest = values.pop("sha256")
@@ -709,20 +645,12 @@ class Shards:
         return cls(index, columns, tuple(files))
 
     def check(self) -> None:
-        """Check that every shard exists and has the right size, without reading it.
-
-        Raises:
-            StoreError: a shard is missing, or has another size.
-        """
+        """Check that every shard exists and has the right size, without reading it."""
         for shard in self.files:
             self._path(shard)
 
     def faults(self) -> Iterator[StoreError]:
-        """Read all shards, and yield an error for each one that is missing or damaged.
-
-        Raises:
-            ResourceError: the system does not permit reading one.
-        """
+        """Read all shards, and yield an error for each one that is missing or damaged."""
         for shard in self.files:
             try:
                 self._columns_of(shard)
@@ -730,12 +658,7 @@ class Shards:
                 yield error
 
     def read(self, column: str, where: slice | NDArray[np.int64]) -> Array:
-        """Read consecutive rows of a column, or rows at indices of shape (...,), into a new array (..., width).
-
-        Raises:
-            StoreError: a shard is missing, damaged, or belongs to another store.
-            ResourceError: the system does not permit reading one.
-        """
+        """Read consecutive rows of a column, or rows at indices of shape (...,), into a new array (..., width)."""
         found, rows = self.columns[column], range(self.rows)[where] if isinstance(where, slice) else where
         values = np.empty((*np.shape(rows), found.width), found.dtype)
         for shard in self.files:

@@ -168,17 +168,9 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
 
 
 def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, stale: bool) -> Result:
-    """Read a result from an open, checked file and verify all its digests.
+    """Read a result from an open, checked file, or from the group of a packed store, and verify all its digests.
 
-    Args:
-        file: the file, or the group of a packed store.
-        path: the file.
-        name: name of the result.
-        rows: number of rows of the store it belongs to; ``None``: the number that it states.
-        stale: whether it belongs to other content than the store now has.
-
-    Raises:
-        StoreError: it is damaged, or contains something that a result cannot contain.
+    ``rows`` is the number of rows of its store; ``None``: the number that it states.
     """
     root = file.attributes[""]
     where = file.place("")
@@ -251,20 +243,10 @@ def check_new_result(
     stage: str = "",
     params: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check, before the work begins, that a result can be written under a name.
+    """Check, before the work begins, that a result can be written under a name; ``OutputExistsError`` if not.
 
-    Args:
-        store: the store.
-        name: name of the result to be written.
-        overwrite: whether a result of this name is to be replaced.
-        kind: kind of the result.
-        stage: the command that creates it.
-        params: its parameters that are known before the work. A result of this name that the same command created with
-            these parameters is accepted, since the same work leads to the same result, which is not an error.
-
-    Raises:
-        StoreError: the name cannot be used for a result.
-        OutputExistsError: a result of this name is not to be replaced, or is of another kind.
+    A result of this name that the same command ``stage`` created with the same ``params``, those known before the work,
+    is accepted, since the same work leads to the same result. With ``overwrite``, one of the same kind is accepted.
     """
     path = _result_path(store, name)
     if name not in list_results(store):
@@ -289,9 +271,7 @@ def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[s
 def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     """Open the file of a result, or its group in a packed store.
 
-    Raises:
-        NotAStore: the result does not exist.
-        StoreError: it cannot be used; or it is packed into the store, and a different one of its name is next to it.
+    A result that is packed into the store, and a different one of its name next to it, are an error.
     """
     path = _result_path(store, name)
     if name not in store.packed_results:
@@ -329,11 +309,7 @@ def _result_path(store: EmbeddingStore, name: str) -> Path:
 
 
 def _refuse_other_kind(path: Path, kind: str) -> None:
-    """Prevent a result from being replaced by one of another kind, such as groups by the scores of groups.
-
-    Raises:
-        OutputExistsError: the kinds differ. A damaged result may be replaced.
-    """
+    """Prevent a result from being replaced by one of another kind; a damaged one may be replaced."""
     if not path.exists():
         return
     try:

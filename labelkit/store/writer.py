@@ -109,11 +109,7 @@ class Contents:
     def sealed(self, block_bytes: int | None = None) -> Contents:
         """Return a copy of these contents with all digests added, as stored in a file.
 
-        Args:
-            block_bytes: datasets larger than this have a digest per block of about this size; ``None``: 4 MiB.
-
-        Raises:
-            TypeError: values have a type that a file cannot contain.
+        Datasets larger than ``block_bytes`` (by default 4 MiB) have a digest per block of about this size.
         """
         block_bytes = block_bytes or schema.BLOCK_BYTES
         sealed = Contents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
@@ -140,11 +136,7 @@ class Contents:
         return sealed
 
     def write(self, file: BinaryIO) -> None:
-        """Write the sealed contents to a new, empty file that is open for reading and writing.
-
-        Raises:
-            OSError: the disk is full, ...
-        """
+        """Write the sealed contents to a new, empty file that is open for reading and writing."""
         align = schema.ALIGNMENT
         with _create_hdf5(file, libver=("v108", "v108"), alignment_threshold=align, alignment_interval=align) as hdf5:
             for path in self.groups()[1:]:
@@ -224,11 +216,7 @@ def _create_hdf5(file: BinaryIO, **options: Any) -> Iterator[h5py.File]:
 
 
 def strings(values: Iterable[str]) -> Array:
-    """Encode strings as a fixed-length UTF-8 array (n,); surrogate escapes become the bytes they stand for.
-
-    Raises:
-        ValueError: a string contains a NUL byte, which a fixed-length string cannot contain.
-    """
+    """Encode strings without NUL as a fixed-length UTF-8 array (n,); surrogate escapes become the bytes behind them."""
     raw = [name_bytes(value) for value in values]
     for value in raw:
         if b"\0" in value:
@@ -239,15 +227,7 @@ def strings(values: Iterable[str]) -> Array:
 def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
     """Write a small file atomically and return its content digest; other content is replaced only with ``overwrite``.
 
-    Args:
-        path: file to write.
-        contents: its contents; writing the same content twice is not an error.
-        options: options that choose another name, for messages; default: ``--out``.
-        overwrite: replace other content.
-
-    Raises:
-        OutputExistsError: the file exists with other content, or is damaged.
-        ResourceError: the disk is full, permission is denied, ...
+    Writing the same content twice is not an error. ``options`` choose another name, for messages; default: ``--out``.
     """
     sealed = contents.sealed()
     try:
@@ -327,11 +307,7 @@ def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int
         out: its name.
         temporary: new temporary name for incomplete files, on the same file system.
         shards: number of files for its rows; ``None``: one file.
-        replace: whether a store of this name may be replaced.
-
-    Raises:
-        OutputExistsError: ``out`` exists and ``replace`` is false.
-        ResourceError: the disk is full, ...
+        replace: whether a store of this name may be replaced; if not, an existing one is an ``OutputExistsError``.
     """
     names: list[str] = []
     try:

@@ -291,12 +291,9 @@ class EmbeddingRun(RunFolder[_Part]):
 
 
 def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
-    """Build the store contents that are known before any embedding is computed.
+    """Build the store contents that are known before any embedding is computed; ``digest`` becomes ``plan_digest``.
 
-    Args:
-        plan: plan of the store.
-        digest: digest to record as ``plan_digest``.
-        skipped: reason for each row of the plan that is left out.
+    ``skipped`` has the reason for each row of the plan that is left out.
     """
     contents = Contents.of(
         schema.FORMAT_STORE,
@@ -336,16 +333,10 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
-    """Check that all embeddings, given in the order of their file, can be stored.
+    """Check that all embeddings (n, d), given in the order of their file, can be stored as ``dtype``.
 
-    Args:
-        embeddings: (n, d) numbers.
-        dtype: ``float32`` or ``float16``, type of the stored rows.
-        normalized: whether all rows must have length 1.
-        where: function from the number of a row to its name in messages.
-
-    Raises:
-        Refused: a number is not finite or too large for the type; a row becomes zero in it, or is not of length 1.
+    Refused are numbers that are not finite or too large for the type, rows that become zero in it and, if
+    ``normalized``, rows whose length is not 1. ``where`` returns the name of a row in messages.
     """
     step = _rows_at_a_time(embeddings)
     for start in range(0, len(embeddings), step):
@@ -397,10 +388,6 @@ def write_imported(
         extras: further outputs of the model by name, (n, w), in the order of the store.
         shards: number of files for the rows; ``None``: one file.
         overwrite: replace a file of this name.
-
-    Raises:
-        OutputExistsError: the file exists and is not to be replaced.
-        ResourceError: the disk is full, ...
     """
     contents = build_planned_contents(plan, plan_digest(recipe), {})
     contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
