@@ -38,16 +38,10 @@ class FrozenPart:
 
     @torch.no_grad()
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
-        """Compute the tokens or pooled features to cache for images.
+        """Compute the tokens or pooled features to cache for normalized images (b, c, h, w).
 
-        Args:
-            net: the network.
-            images: ``(b, c, h, w)`` float, normalized.
-            view: 0 or 1; ``None``: for use outside training, where no key moves.
-
-        Returns:
-            ``(b, k, t, f)`` tokens that enter the k blocks, ``(b, t, f)`` without a view, or ``(b, f)`` features if
-            ``pooled``.
+        ``view`` is 0 or 1, or ``None`` for use outside training, where no key moves. Returned are tokens (b, k, t, f)
+        that enter the k blocks, (b, t, f) without a view, or features (b, f) if ``pooled``.
         """
         vit: Any = net
         if self.pooled:
@@ -73,17 +67,11 @@ class FrozenPart:
 def find_frozen_part(
     vit: nn.Module, grad_from_block: int, moved_blocks: Collection[int] = (), train_stem: bool = False
 ) -> FrozenPart:
-    """Return which blocks of a ViT stay frozen in paired training and which tokens can be cached.
+    """Return which blocks of a timm ViT stay frozen in paired training and which tokens can be cached.
 
-    Args:
-        vit: a timm ``VisionTransformer``.
-        grad_from_block: first trained block; the depth of the network: none.
-        moved_blocks: blocks in which the first view's keys follow the second view's queries.
-        train_stem: whether the layers before the blocks are trained.
-
-    Raises:
-        ConfigError: nothing is frozen, or the frozen part differs in each pass (dropout, batch statistics).
-        UnsupportedBackboneError: the network is not a supported ViT.
+    In ``moved_blocks``, the first view's keys follow the second view's queries. ``grad_from_block`` is the first
+    trained block, the depth of the network if there is none. ``ConfigError``: nothing is frozen, or the frozen part
+    differs in each pass (dropout, batch statistics).
     """
     check_vision_transformer(vit)
     net: Any = vit

@@ -200,11 +200,7 @@ class PixelNetwork(InferenceNetwork):
 
 
 def per_channel(name: str, values: tuple[float, ...] | None, default: tuple[float, ...]) -> tuple[float, ...]:
-    """Return one value per channel, given a single value, values per channel, or ``None`` for the default.
-
-    Raises:
-        ValueError: the number of values is neither 1 nor the number of channels.
-    """
+    """Return one value per channel, given a single value, values per channel, or ``None`` for the default."""
     if values is None:
         return default
     if len(values) not in (1, len(default)):

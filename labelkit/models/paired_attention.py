@@ -236,16 +236,7 @@ def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[i
 
 
 def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks") -> tuple[int, ...]:
-    """Check that block indices exist and return them sorted, without duplicates.
-
-    Args:
-        blocks: 0-based indices.
-        depth: number of blocks of the network.
-        name: the option that contains the indices, for the message.
-
-    Raises:
-        ConfigError: an index is outside ``[0, depth)``.
-    """
+    """Return block indices sorted, without duplicates; ``ConfigError`` for option ``name`` if one does not exist."""
     outside = [index for index in blocks if not 0 <= index < depth]
     if outside:
         problem = f"there is no block {', '.join(map(str, outside))} in a backbone of {depth} blocks"
@@ -264,20 +255,11 @@ def paired_block(
     pair: list[Tensor] | None = None,
     others: Tensor | None = None,
 ) -> Tensor:
-    """Run a timm ``Block`` with the keys of the first half (teacher) moved toward the second half's queries.
+    """Run a timm ``Block`` on tokens (2b, t, f), the keys of whose first half (teacher) follow the student's queries.
 
-    Args:
-        vit: a network that `check_vision_transformer` has accepted for this block.
-        index: index of the block.
-        tokens: ``(2b, t, f)``, teacher rows first.
-        update: parameters of the key update.
-        move: whether keys move; otherwise the block is only recorded.
-        log: filled with the energies as in ``record`` of `paired_forward`.
-        pair: filled with the teacher's keys before the move and the student's queries.
-        others: ``(b, t, f)``, the student's tokens; ``tokens`` and the result are then the teacher's, ``(b, t, f)``.
-
-    Returns:
-        Output tokens of the block, ``(2b, t, f)``.
+    If ``move`` is false, the block is only recorded. ``log`` is filled with energies, as in ``record`` of
+    `paired_forward`, and ``pair`` with the teacher's keys before the move and the student's queries. With ``others``,
+    the student's tokens (b, t, f), ``tokens`` and the result are the teacher's, (b, t, f).
     """
     net: Any = vit
     block: Any = net.blocks[index]

@@ -17,17 +17,10 @@ _TOO_SMALL = ("output size is too small", "greater than actual input size")
 
 
 def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
-    """Return the last feature map (b, rows, cols, f) that a network computes for images.
+    """Return the last feature map (b, rows, cols, f) that a network with timm's ``forward_features`` computes.
 
-    Args:
-        net: a network with timm's ``forward_features``.
-        images: ``(b, c, h, w)`` float. A plain ViT accepts other sizes than its own, in whole patches; its position
-            embeddings are resampled, as with timm's ``dynamic_img_size``.
-        name: name of the network, for messages.
-
-    Returns:
-        ``(b, rows, cols, f)`` in the dtype of the forward pass; cell (i, j) is at row i from the top, column j from
-        the left.
+    A plain ViT accepts other sizes than its own, in whole patches; its position embeddings are resampled, as with
+    timm's ``dynamic_img_size``. Cell (i, j) is at row i from the top, column j from the left.
 
     Raises:
         UnsupportedBackboneError: its features have no rows and columns.
@@ -49,20 +42,9 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
 
 
 def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) -> Tensor:
-    """Reshape the output of ``forward_features`` to a feature map (b, rows, cols, f).
+    """Reshape the output of ``forward_features`` for images (b, c, h, w) to a feature map (b, rows, cols, f).
 
-    Args:
-        net: the network.
-        features: its output.
-        images: its input, ``(b, c, h, w)``.
-        name: name of the network, for messages.
-
-    Returns:
-        ``(b, rows, cols, f)``.
-
-    Raises:
-        UnsupportedBackboneError: the features have no rows and columns.
-        ConfigError: the network does not accept images of this size.
+    See `feature_map` for errors, whose messages name the network.
     """
     grid = _checked_grid(net, images, name)
     if isinstance(features, Tensor) and features.ndim == 4:

@@ -72,16 +72,9 @@ def stage_names(net: nn.Module) -> list[str]:
 
 
 def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[int]) -> FrozenStages:
-    """Freeze the first stages of a network and all modules before them, but no later ones.
+    """Freeze the first ``count`` stages of a convolutional network and all modules before them, but no later ones.
 
-    Args:
-        net: a convolutional network with ``forward_features``.
-        name: the user's name for it.
-        count: number of stages, at least 1.
-        image_shape: (c, h, w) of its images.
-
-    Raises:
-        ConfigError: it has fewer stages, or cannot be cut after the last one.
+    ``image_shape`` is (c, h, w). ``ConfigError``: there are fewer stages, or the network cannot be cut after the last.
     """
     stages = stage_names(net)
     if count > len(stages):

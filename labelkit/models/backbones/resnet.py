@@ -127,14 +127,10 @@ def build_stages(
     counts: Sequence[int],
     expansion: int = 1,
 ) -> list[list[nn.Module]]:
-    """Build the residual blocks of each stage; every stage but the first begins with a stride of 2.
+    """Build the blocks of each stage, the first with stride 1, the others with stride 2 in their first block.
 
-    Args:
-        block: function from input channels, width and stride to a block.
-        channels: channels before the first block.
-        widths: width of the blocks of each stage.
-        counts: number of blocks of each stage.
-        expansion: output channels of a block, in units of its width.
+    ``block`` maps channels, width and stride to a block whose output has ``expansion`` times its width.
+    ``channels`` are those before the first block; ``widths`` and ``counts`` are those of the blocks of each stage.
     """
     stages: list[list[nn.Module]] = []
     for number, (width, count) in enumerate(zip(widths, counts, strict=True)):

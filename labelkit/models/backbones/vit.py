@@ -29,17 +29,7 @@ SMALL_VITS: dict[str, dict[str, int]] = {
 
 
 def build_small_vit(name: str, *, image_size: int | None = None, in_channels: int = 3, **options: Any) -> nn.Module:
-    """Build a small ViT by name as a timm ``VisionTransformer`` without a classifier.
-
-    Args:
-        name: a key of `SMALL_VITS`.
-        image_size: height and width in pixels, a multiple of the patch size; default: that of `SMALL_VITS`.
-        in_channels: 1 or 3.
-        options: further options of timm's ``VisionTransformer``.
-
-    Raises:
-        KeyError: there is no such name.
-    """
+    """Build one of `SMALL_VITS`, by default of the size stated there, as a timm network without a classifier."""
     from timm.models import VisionTransformer
 
     shape: dict[str, Any] = SMALL_VITS[name] | ({} if image_size is None else {"img_size": image_size})
@@ -48,15 +38,7 @@ def build_small_vit(name: str, *, image_size: int | None = None, in_channels: in
 
 
 def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> None:
-    """Check that a network is a plain timm ViT and that the listed blocks use timm's plain attention.
-
-    Args:
-        vit: the network.
-        blocks: 0-based indices of the blocks that need timm's fused-qkv ``Attention``.
-
-    Raises:
-        UnsupportedBackboneError: another type was found, which the message names.
-    """
+    """Refuse a network that is not a plain timm ViT, or whose listed blocks do not use timm's fused-qkv attention."""
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block, VisionTransformer
 
@@ -76,11 +58,8 @@ def embed_tokens(
 ) -> Tensor:
     """Return the input tokens (b, t, f) of the first block, by timm's private helper, which is used only here.
 
-    Args:
-        vit: the network.
-        images: (b, c, h, w).
-        hidden: (b, rows, columns) bool, patches to replace by the mask token before positions are added.
-        mask_token: (f,), the token that replaces hidden patches.
+    ``hidden`` (b, rows, columns) are patches of the images (b, c, h, w) to replace by ``mask_token`` (f,) before
+    positions are added.
     """
     net: Any = vit
     patches = net.patch_embed(images)
@@ -93,12 +72,7 @@ def embed_tokens(
 
 
 def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the queries, keys and values of timm's ``Attention`` after its norms, each of shape (b, h, t, d).
-
-    Args:
-        attention: timm ``Attention``.
-        tokens: ``(b, t, f)`` float, after the block's first norm.
-    """
+    """Return queries, keys and values (b, h, t, d) of timm's ``Attention`` after its norms for tokens (b, t, f)."""
     attn: Any = attention
     b, t, _ = tokens.shape
     qkv = attn.qkv(tokens).reshape(b, t, 3, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
@@ -138,17 +112,9 @@ def has_key_norm(attention: nn.Module) -> bool:
 
 
 def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """Compute the output of timm's ``Attention``, with norm, gate and dropout, from its queries, keys and values.
+    """Compute the output (b, t, f) of timm's ``Attention``, with norm, gate and dropout.
 
-    Args:
-        attention: timm ``Attention``.
-        tokens: ``(b, t, f)``, the input of `split_qkv`, which a gate uses.
-        queries: ``(b, h, t, d)``.
-        keys: ``(b, h, s, d)``.
-        values: ``(b, h, s, d)``.
-
-    Returns:
-        ``(b, t, f)``.
+    Queries are (b, h, t, d), keys and values (b, h, s, d). A gate uses ``tokens`` (b, t, f), the input of `split_qkv`.
     """
     attn: Any = attention
     dropout = attn.attn_drop.p if attn.training else 0.0
@@ -174,16 +140,10 @@ def pools_class_token(vit: nn.Module) -> bool:
 
 
 def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
-    """Run the last block of a ViT for the class token alone, with all tokens as keys and values.
+    """Run the last block of a ViT for the class token alone, with all tokens (b, t, f) as keys and values: (b, 1, f).
 
-    The other tokens would be dropped afterwards, which would waste five sixths of the block's work.
-
-    Args:
-        vit: a network for which `pools_class_token` is true.
-        tokens: ``(b, t, f)``.
-
-    Returns:
-        ``(b, 1, f)``, equal to the first output token of the block up to rounding.
+    The network is one for which `pools_class_token` is true. The other tokens would be dropped afterwards, which would
+    waste five sixths of the block's work. The result equals that of the whole block up to rounding.
     """
     net: Any = vit
     block: Any = net.blocks[-1]
@@ -207,13 +167,9 @@ def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
 def token_maps(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the class tokens (b, f) and patch maps (b, h, w, f) after the last norm of a ViT.
+    """Return the class tokens (b, f) and patch maps (b, h, w, f) after the last norm of a ViT for images (b, c, h, w).
 
-    Args:
-        vit: the network.
-        images: (b, c, h, w).
-        hidden: see `embed_tokens`; only for a network that `check_vision_transformer` accepts.
-        mask_token: likewise.
+    See `embed_tokens` for ``hidden`` and ``mask_token``, which need a network that `check_vision_transformer` accepts.
     """
     net: Any = vit
     tokens: Tensor

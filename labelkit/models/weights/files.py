@@ -288,18 +288,10 @@ def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tupl
     """Return the weights of the three-layer projection head that is stored with a self-supervised network.
 
     DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. If there are an averaged and
-    a plain copy, the averaged one is used.
-
-    Args:
-        state: tensors by name.
-        where: name of the file, for messages.
+    a plain copy, the averaged one is used; of several averages, none (``CheckpointMismatch``).
 
     Returns:
         Tensors by (index of the layer, ``weight`` or ``bias``); ``None`` without a projection head.
-
-    Raises:
-        CheckpointMismatch: there are several copies, and not exactly one of them is an average.
-        CheckpointDamaged: a tensor has values that are not finite.
     """
     wanted = [(place, kind) for place in range(3) for kind in ("weight", "bias")]
     prefixes = []

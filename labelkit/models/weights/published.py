@@ -78,11 +78,7 @@ class WeightsPackage:
         return None
 
     def check(self, path: Path) -> None:
-        """Check that a file has the expected digest.
-
-        Raises:
-            CheckpointRefused: its digest is different.
-        """
+        """Refuse a file whose digest is not the expected one."""
         found = sha256_file(path)
         if found != self.sha256:
             problem = f"is not the file in {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
@@ -139,11 +135,7 @@ def get_center_crop_fraction(name: str) -> float | None:
 
 
 def find_recorded_weights(source: str) -> Path | None:
-    """Return the local path of the weights that a store records, or ``None``; nothing is downloaded.
-
-    Raises:
-        CheckpointRefused: the file of a package is not the published one.
-    """
+    """Return the local path of the weights that a store records, or ``None``; nothing is downloaded."""
     package = next((package for package in PACKAGES if package.source == source), None)
     if package is not None:
         path = package.find()
@@ -158,12 +150,9 @@ def find_recorded_weights(source: str) -> Path | None:
 
 
 def recorded_name(name: str, sha256: str, source: str) -> str:
-    """Return the network name that a store records, marked if its weights are not the published ones.
+    """Return the network name that a store records, marked if the weights with this digest are not the published ones.
 
-    Args:
-        name: name of the network, with or without the tag of the weights whose preprocessing is used.
-        sha256: digest of the weights file; empty if there is none.
-        source: origin of the weights: the address of published weights, or the name of a file.
+    ``name`` may have the tag of the weights whose preprocessing is used; ``source`` is their address or file.
     """
     network, _, tag = name.partition(".")
     if not tag or not sha256 or source.startswith((HUB_SCHEME, PACKAGE_SCHEME)) or is_published(name, sha256):
@@ -187,11 +176,7 @@ def is_published(name: str, sha256: str) -> bool:
 
 
 def describe_published(name: str) -> tuple[str, str]:
-    """Return where a network's published weights are on this machine ("" if absent), and their license.
-
-    Args:
-        name: name of a timm network, with or without the tag of its weights.
-    """
+    """Return where the published weights of a timm network are on this machine ("" if absent), and their license."""
     cfg, package = timm_config(name), find_weights_package(name)
     place = ""
     if _cached(cfg) is not None:
@@ -204,11 +189,7 @@ def describe_published(name: str) -> tuple[str, str]:
 def find_best_available_backbone(*, several: bool = False) -> str | None:
     """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 
-    Args:
-        several: whether to consider also pairs of networks with concatenated embeddings.
-
-    Raises:
-        CheckpointRefused: the file of a package is not the published one.
+    With ``several``, this may also be a pair of networks with concatenated embeddings.
     """
 
     def is_here(name: str) -> bool:
@@ -221,14 +202,8 @@ def find_best_available_backbone(*, several: bool = False) -> str | None:
 def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
     """Return the file with published weights and its address, downloading the file if necessary.
 
-    Args:
-        name: name of the network, with or without the tag of its weights.
-        cfg: timm's config of the weights; only ``url`` for a network of ours.
-
-    Raises:
-        ConfigError: there are no published weights.
-        CheckpointError: they cannot be fetched.
-        CheckpointRefused: the file of a package is not the published one.
+    ``cfg`` is timm's config of the weights, or only ``url`` for a network of ours. ``ConfigError``: there are no
+    published weights; ``CheckpointError``: they cannot be fetched.
     """
     at_hand = find_local_weights(name, cfg)
     if at_hand is not None:
@@ -246,11 +221,7 @@ def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, st
 
 
 def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
-    """Return a local file with published weights and its address, or ``None``; nothing is downloaded.
-
-    Raises:
-        CheckpointRefused: the file of a package is not the published one.
-    """
+    """Return a local file with published weights and its address, or ``None``; nothing is downloaded."""
     cached = _cached(cfg)
     if cached is not None:
         return cached
