@@ -126,16 +126,12 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
 # ---- .npy and .npz
 
 
-def read_npy(path: Path) -> ForeignRows:
-    """Read the embeddings of a ``.npy`` file as a memory map."""
-    rows = _load(path)
-    _check_table(rows, str(path))
-    return ForeignRows(rows, {}, lambda row: f"{path} row {row}")
-
-
 def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
-    """Return embeddings and columns from the arrays of a ``.npz`` file, or from arrays that were already loaded."""
+    """Return embeddings and columns from a ``.npy`` or ``.npz`` file, or from arrays that were already loaded."""
     arrays = _load(path) if arrays is None else arrays
+    if isinstance(arrays, np.ndarray):
+        _check_table(arrays, str(path))
+        return ForeignRows(arrays, {}, lambda row: f"{path} row {row}")
     chosen = _choose(str(path), arrays, wanted)
     _check_table(arrays[chosen["embeddings"]], f"{path}:{chosen['embeddings']}")
     found = {role: arrays[name] for role, name in chosen.items()}
@@ -143,17 +139,13 @@ def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None
 
 
 def _load(path: Path) -> Any:
-    """Return the array of a ``.npy`` file as a memory map, or the arrays of a ``.npz`` file by name."""
+    """Return the array of ``numpy.save`` as a memory map, or the arrays of ``numpy.savez`` by name."""
     open_regular(path).close()
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(loaded, np.ndarray):
-            if path.suffix.lower() == ".npy":
-                return loaded
-            raise ValueError("it is one array, of numpy.save")
+            return loaded
         with loaded:
-            if path.suffix.lower() == ".npy":
-                raise ValueError("it is an archive, of numpy.savez")
             return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, RuntimeError, SyntaxError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         remedy = "Write arrays of numbers and texts, not of Python objects, with numpy.save (.npy) or savez (.npz)."

@@ -25,7 +25,7 @@ from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.commit import translate_os_errors
 from labelkit.store.embeddings import ModelIdentity, open_store
-from labelkit.store.foreign import Column, ForeignRows, read_arrays, read_csv, read_hdf5, read_names, read_npy
+from labelkit.store.foreign import Column, ForeignRows, read_arrays, read_csv, read_hdf5, read_names
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import name_bytes, name_fault
 from labelkit.store.writing import check_rows, write_imported
@@ -97,10 +97,8 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     # splits and what training may use are looked for by their usual names alone
     wanted = {role: getattr(config, f"{role}_key") for role in ("embeddings", "ids", "labels")}
     kind = config.source.suffix.lower()
-    if kind == ".npy":
-        rows = read_npy(config.source)
-    elif kind in (".npz", *TORCH_SUFFIXES):
-        rows = read_arrays(config.source, wanted, None if kind == ".npz" else _read_tensors(config.source))
+    if kind in (".npy", ".npz", *TORCH_SUFFIXES):
+        rows = read_arrays(config.source, wanted, _read_tensors(config.source) if kind in TORCH_SUFFIXES else None)
     elif kind in (".csv", ".tsv"):
         rows = read_csv(config.source, wanted)
     else:
