@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Refused
 from labelkit.store import schema
-from labelkit.store.digests import RESTORE
-from labelkit.store.reader import open_file
+from labelkit.store.reader import RESTORE, open_file
 from labelkit.store.writer import MADE_BY, Contents, strings, write_once
 
 MAX_KEYPOINTS = 50

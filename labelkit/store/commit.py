@@ -46,6 +46,11 @@ def canonical_json(obj: object) -> str:
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
+def json_digest(obj: object) -> str:
+    """Return the SHA-256 of an object's canonical JSON as 64 hexadecimal digits."""
+    return hashlib.sha256(canonical_json(obj).encode()).hexdigest()
+
+
 def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
     """Convert an object to plain JSON values by serializing and parsing it; for example, tuples become lists."""
     loaded: dict[str, Any] = json.loads(canonical_json(dict(obj)))

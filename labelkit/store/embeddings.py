@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE
-from labelkit.store.reader import CheckedFile, LazyRows, open_file
+from labelkit.store.commit import canonical_json, json_digest
+from labelkit.store.reader import RESTORE, CheckedFile, LazyRows, open_file
 from labelkit.store.schema import VIEWS, name_bytes, name_fault, name_text
 from labelkit.store.writer import Contents
 
@@ -56,7 +55,7 @@ class ModelIdentity:
     @property
     def preprocess_digest(self) -> str:
         """SHA-256 of the canonical JSON of ``preprocess``, as 64 hexadecimal digits."""
-        return hashlib.sha256(canonical_json(self.preprocess).encode()).hexdigest()
+        return json_digest(self.preprocess)
 
     def differences(self, other: ModelIdentity) -> list[str]:
         """Return the keys that make the embeddings of two models incomparable; empty if they are comparable.

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store import schema
-from labelkit.store.commit import plain_json
-from labelkit.store.digests import RESTORE
+from labelkit.store.commit import json_digest, plain_json
 from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
-from labelkit.store.plans import plan_digest
-from labelkit.store.reader import CheckedFile
+from labelkit.store.reader import RESTORE, CheckedFile
 
 KIND: Final = "kept-views"
 _DIGITS: Final = 12
@@ -109,7 +107,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
     def __init__(self, beside: Path, plan: CachedViewPlan) -> None:
         self.plan = plan
         loaded = plan.to_json()
-        super().__init__(beside / f"kept-{plan_digest(loaded)[:_DIGITS]}", loaded, part_names(plan.num_parts))
+        super().__init__(beside / f"kept-{json_digest(loaded)[:_DIGITS]}", loaded, part_names(plan.num_parts))
 
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
         """Write one part of the cache, given as one array (m, v, ...) per kind of view.

@@ -27,11 +27,9 @@ from numpy.typing import NDArray
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError
 from labelkit.files import NotRegularError, read_bytes, read_json
 from labelkit.store import schema
-from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, translate_os_errors, try_lock
-from labelkit.store.digests import RESTORE
+from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, json_digest, translate_os_errors, try_lock
 from labelkit.store.embeddings import differing_keys
-from labelkit.store.plans import plan_digest
-from labelkit.store.reader import CheckedFile
+from labelkit.store.reader import RESTORE, CheckedFile
 from labelkit.store.writer import Contents
 
 Held = TypeVar("Held")
@@ -56,7 +54,7 @@ class RunFolder(ABC, Generic[Held]):
 
     def __init__(self, folder: Path, plan: Mapping[str, Any], names: Sequence[str], *, overwrite: bool = False) -> None:
         self.folder = folder
-        self.digest = plan_digest(plan)
+        self.digest = json_digest(plan)
         self.already_done = False
         self.warnings: list[str] = []
         self._stored_plan = dict(plan)

@@ -7,7 +7,6 @@ renames the folder to its final name. The formats are described in ``docs/inside
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from dataclasses import dataclass, replace
@@ -19,13 +18,12 @@ from numpy.typing import NDArray
 
 from labelkit.errors import Mismatch, StoreError, output_exists
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, commit_file, commit_folder, commit_json, translate_os_errors
-from labelkit.store.digests import RESTORE
+from labelkit.store.commit import commit_file, commit_folder, commit_json, json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.parts import RunFolder, cast_finite, check_space
 from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
-from labelkit.store.reader import CheckedFile, open_file
+from labelkit.store.reader import RESTORE, CheckedFile, open_file
 from labelkit.store.writer import Contents, strings
 
 
@@ -194,4 +192,4 @@ class PatchRun(RunFolder[_WrittenFile]):
             "patches": sum(entry["patches"] for entry in entries),
             "files": entries,
         }
-        return {**listed, "sha256": hashlib.sha256(canonical_json(listed).encode()).hexdigest()}
+        return {**listed, "sha256": json_digest(listed)}

@@ -5,7 +5,6 @@ The format is described in ``docs/inside/file_format.txt``; ``labelkit.store.pat
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from labelkit.errors import Damaged, Mismatch, NotAStore, VersionError
 from labelkit.files import parse_json
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
+from labelkit.store.commit import json_digest
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.reader import CheckedFile, LazyRows, open_file, open_regular
 
@@ -98,7 +97,7 @@ def read_set_json(folder: Path) -> dict[str, Any]:
         problem = f"was written in format {loaded.get('format_version')!r}, not {schema.FORMAT_VERSION}"
         raise VersionError(str(path), problem, "Upgrade labelkit.")
     digest = loaded.pop("sha256", None)
-    if digest != hashlib.sha256(canonical_json(loaded).encode()).hexdigest():
+    if digest != json_digest(loaded):
         raise Damaged(str(path), "digest differs: the file was changed, or the disk is failing", _REMAKE)
     return {**loaded, "sha256": digest}
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from labelkit.errors import DatasetError, ResourceError, StoreError
 from labelkit.files import read_bytes, read_object
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, plain_json
+from labelkit.store.commit import canonical_json, json_digest, plain_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
 from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
@@ -34,11 +34,6 @@ def embedding_run_folder(out: Path) -> Path:
 def patches_run_folder(out: Path) -> Path:
     """Return the run folder in which the patches of a store are created."""
     return out.with_name(out.name + ".patches.run")
-
-
-def plan_digest(plan: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a plan's canonical JSON as 64 hexadecimal digits."""
-    return hashlib.sha256(canonical_json(plan).encode()).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,10 +182,7 @@ class EmbeddingPlan:
             "format": schema.FORMAT_PLAN,
             "format_version": schema.FORMAT_VERSION,
             "files": {"count": len(self.sample_ids), "sha256": hashlib.sha256(self._names).hexdigest()},
-            "columns": {
-                name: hashlib.sha256(canonical_json(column).encode()).hexdigest()
-                for name, column in self._columns.items()
-            },
+            "columns": {name: json_digest(column) for name, column in self._columns.items()},
             "model": self.model.to_json(),
             "dim": self.dim,
             "dtype": self.dtype,
@@ -210,7 +202,7 @@ class EmbeddingPlan:
 
     def digest(self) -> str:
         """Return the SHA-256 of the plan's canonical JSON as 64 hexadecimal digits."""
-        return plan_digest(self._json)
+        return json_digest(self._json)
 
     def files(self) -> dict[str, bytes]:
         """Return the names and contents of the files whose digests the plan records."""

@@ -24,12 +24,13 @@ from numpy.typing import NDArray
 from labelkit import files as reading
 from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError, VersionError, resource_error
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json
-from labelkit.store.digests import RESTORE, content_digest, hash_arrays
+from labelkit.store.commit import canonical_json, json_digest
 from labelkit.store.schema import name_bytes, name_text
 
 Array = NDArray[Any]
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
+RESTORE = "Restore the file from a copy or make it again with --overwrite"
+"""Advice for a file whose content has changed since it was written."""
 _CHANGED = "differs: the file was changed, or the disk is failing"
 
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
@@ -559,6 +560,44 @@ def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int =
             raise Damaged(where, f"digest {_CHANGED}", RESTORE)
 
 
+# ---- digests
+
+
+def hash_arrays(blocks: Iterable[Array]) -> Any:
+    """Return a SHA-256 object that has hashed the concatenated bytes of several arrays."""
+    digest = hashlib.sha256()
+    for block in blocks:
+        digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
+    return digest
+
+
+def content_digest(
+    groups: Iterable[str],
+    attributes: Mapping[str, Mapping[str, Array]],
+    datasets: Mapping[str, tuple[np.dtype[Any], tuple[int, ...], str]],
+) -> str:
+    """Compute the content digest of a file as 64 hexadecimal digits.
+
+    Args:
+        groups: paths of all groups without a leading slash; the root is the empty path.
+        attributes: by path of their object, then by name; the content digest itself is ignored.
+        datasets: by path: type, shape and SHA-256 (hex) of the bytes, or of the block digests.
+    """
+    lines = [b"G /" + name_bytes(path) for path in groups]
+    for path, values in attributes.items():
+        for name, value in values.items():
+            if (path, name) != ("", "content_digest"):
+                place = b"A /" + name_bytes(path) + b"@" + name_bytes(name)
+                lines.append(place + _values_text(value.dtype, value.shape, hash_arrays([value]).hexdigest()))
+    for path, about in datasets.items():
+        lines.append(b"D /" + name_bytes(path) + _values_text(*about))
+    return hashlib.sha256(b"".join(line + b"\n" for line in sorted(lines))).hexdigest()
+
+
+def _values_text(dtype: np.dtype[Any], shape: tuple[int, ...], digest: str) -> bytes:
+    return f" {dtype.str} {'x'.join(map(str, shape)) or 'scalar'} {digest}".encode()
+
+
 # ---- shards
 
 
@@ -622,7 +661,7 @@ class Shards:
         """Convert to the canonical JSON that is stored in the index."""
         files = [{"rows": one.stop - one.start, "bytes": one.size, "frame": one.frame} for one in self.files]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
-        return canonical_json({**values, "sha256": hashlib.sha256(canonical_json(values).encode()).hexdigest()})
+        return canonical_json({**values, "sha256": json_digest(values)})
 
     @classmethod
     def parse(cls, index: Path, text: str) -> Shards:
@@ -638,7 +677,7 @@ class Shards:
             ]
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"{error} is missing, or of another kind") from error
-        if digest != hashlib.sha256(canonical_json(values).encode()).hexdigest():
+        if digest != json_digest(values):
             raise ValueError("its digest differs")
         if not files or not all(SHARD_NAME.fullmatch(one.name) for one in files):
             raise ValueError("it names no shards")

@@ -23,9 +23,8 @@ from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exi
 from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, fsync_folder, plain_json, translate_os_errors
-from labelkit.store.digests import RESTORE
 from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
-from labelkit.store.reader import CheckedFile, open_file
+from labelkit.store.reader import RESTORE, CheckedFile, open_file
 from labelkit.store.schema import name_text
 from labelkit.store.writer import MADE_BY, Contents, strings, write_once
 

@@ -26,8 +26,17 @@ from labelkit import __version__
 from labelkit.errors import OutputExistsError, StoreError, output_exists
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, commit_bytes, commit_file, fsync_folder, translate_os_errors
-from labelkit.store.digests import content_digest, hash_arrays
-from labelkit.store.reader import SHARD_NAME, VIRTUAL_NAME, Shard, ShardColumn, Shards, open_file, shards_folder
+from labelkit.store.reader import (
+    SHARD_NAME,
+    VIRTUAL_NAME,
+    Shard,
+    ShardColumn,
+    Shards,
+    content_digest,
+    hash_arrays,
+    open_file,
+    shards_folder,
+)
 from labelkit.store.schema import name_bytes, name_text
 
 MADE_BY = f"labelkit {__version__}"

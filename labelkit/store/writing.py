@@ -11,7 +11,6 @@ import os
 import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -30,10 +29,10 @@ from labelkit.errors import (
 )
 from labelkit.formatting import percent
 from labelkit.store import schema
-from labelkit.store.commit import canonical_json, temporary_name, translate_os_errors
+from labelkit.store.commit import canonical_json, json_digest, temporary_name, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
 from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
-from labelkit.store.plans import EmbeddingPlan, embedding_run_folder, plan_digest
+from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import VIEWS
 from labelkit.store.writer import Contents, Stream, install_store, strings
@@ -44,16 +43,7 @@ _SHOWN_FAULTS = 5
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
 
 
-@dataclass(frozen=True)
-class _Part:
-    """The rows of one part; arrays have one row per sample that was not skipped."""
-
-    arrays: dict[str, NDArray[Any]]
-    skipped_rows: NDArray[np.int64]
-    reasons: list[str]
-
-
-class EmbeddingRun(RunFolder[_Part]):
+class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
     """Resumable run that writes an embedding store in parts; created by ``EmbeddingRun.open``.
 
     Attributes:
@@ -227,9 +217,8 @@ class EmbeddingRun(RunFolder[_Part]):
             **({VIEWS: (floats, (rows, self.plan.num_views * self.plan.dim))} if self.plan.num_views else {}),
         }
 
-    def _read(self, part: int, file: CheckedFile) -> _Part:
-        arrays = {name: file.read(name) for name in self._part_shapes(0)}
-        return _Part(arrays, file.read("skipped/rows"), file.read_strings("skipped/reasons"))
+    def _read(self, part: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
+        return {name: file.read(name) for name in (*self._part_shapes(0), "skipped/rows", "skipped/reasons")}
 
     # ---- publishing
 
@@ -242,17 +231,18 @@ class EmbeddingRun(RunFolder[_Part]):
         ends = [0]
         for part in range(plan.num_parts):
             loaded = load(part)
-            ends.append(ends[-1] + len(loaded.arrays["embeddings"]))
-            skipped.update(zip(loaded.skipped_rows.tolist(), loaded.reasons, strict=True))
+            ends.append(ends[-1] + len(loaded["embeddings"]))
+            reasons = map(schema.name_text, loaded["skipped/reasons"].tolist())
+            skipped.update(zip(loaded["skipped/rows"].tolist(), reasons, strict=True))
             for name, pieces in small.items():
-                pieces.append(loaded.arrays[name])
+                pieces.append(loaded[name])
         total = len(plan.sample_ids)
         if len(skipped) > max_bad * total or len(skipped) == total:
             raise self._too_many(skipped, max_bad)
 
         def rows(name: str, start: int, stop: int) -> NDArray[Any]:
             parts = range(bisect_right(ends, start) - 1, bisect_left(ends, stop))
-            pieces = [load(k).arrays[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
+            pieces = [load(k)[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
         contents = build_planned_contents(plan, self.digest, skipped)
@@ -389,7 +379,7 @@ def write_imported(
         shards: number of files for the rows; ``None``: one file.
         overwrite: replace a file of this name.
     """
-    contents = build_planned_contents(plan, plan_digest(recipe), {})
+    contents = build_planned_contents(plan, json_digest(recipe), {})
     contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
     kind = np.dtype(plan.dtype).newbyteorder("<")
     contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))

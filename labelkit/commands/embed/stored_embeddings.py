@@ -27,8 +27,9 @@ from labelkit.models.headed import headed_identity
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
+from labelkit.store.commit import json_digest
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
-from labelkit.store.plans import EmbeddingPlan, plan_digest
+from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import IMAGE_COLUMNS
 from labelkit.store.writing import write_imported
 from labelkit.training.checkpoint import MODEL
@@ -64,7 +65,7 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     recipe: dict[str, Any] = {
         "rows_of": data.store.content_digest, "model": model.to_json(), "dtype": config.dtype, "logits": config.logits,
     }  # fmt: skip
-    done = _is_done(config, plan_digest(recipe))
+    done = _is_done(config, json_digest(recipe))
     if not done:
         _write(config, run, data, model, runtime, recipe)
     store = open_store(config.out)

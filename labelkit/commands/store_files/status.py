@@ -16,6 +16,7 @@ from labelkit.store.parts import read_plan
 from labelkit.store.patches import PatchSet, open_patches, patches_folder
 from labelkit.store.plans import embedding_run_folder, patches_run_folder, read_stored_plan
 from labelkit.store.results import list_results
+from labelkit.store.schema import name_text
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.run_status import CheckpointStatus, TrainingStatus, training_status
 
@@ -164,10 +165,10 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
             status.damaged.append((path.name, error))
             continue
         status.done_parts += 1
-        status.num_images += len(part.arrays["embeddings"])
+        status.num_images += len(part["embeddings"])
         status.num_bytes += path.stat().st_size
-        names = (plan.sample_ids[row] for row in part.skipped_rows.tolist())
-        status.skipped += zip(names, part.reasons, strict=True)
+        names = (plan.sample_ids[row] for row in part["skipped/rows"].tolist())
+        status.skipped += zip(names, map(name_text, part["skipped/reasons"].tolist()), strict=True)
         report(1)
     return status
 
