@@ -109,13 +109,10 @@ def paired_forward(
         ``(2b, f)`` features, teacher rows first.
 
     Raises:
-        ValueError: the views have different shapes.
         ConfigError: a block index is outside the network.
         UnsupportedBackboneError: unsupported network or attention, or an update in token space
             in a block that normalizes its keys.
     """
-    if kept is None and weak.shape != strong.shape:
-        raise ValueError(f"views must have one shape, got {tuple(weak.shape)} and {tuple(strong.shape)}")
     if kept is not None and kept.pooled:
         return torch.cat([weak, strong]).float()
     net: Any = vit

@@ -160,9 +160,6 @@ class EmbeddingStore:
         self.has_images = schema.FEATURE_IMAGELESS not in file.features
         required = (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ()))
         lengths = file.check_axes(schema.STORE_COLUMNS, required=required)
-        for name in () if self.has_images else schema.IMAGE_COLUMNS:
-            if name in file.datasets:
-                raise Refused(file.place(name), "exists, but the file states that images are unknown", RESTORE)
         self.n, self.dim = lengths["n"], lengths["d"]
         self.normalized = bool(root["normalized"])
         self.metric = str(root["metric"])

@@ -16,11 +16,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, StoreError
+from labelkit.errors import StoreError
 from labelkit.store import schema
 from labelkit.store.commit import json_digest, plain_json
 from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
-from labelkit.store.reader import RESTORE, CheckedFile
+from labelkit.store.reader import CheckedFile
 
 KIND: Final = "kept-views"
 _DIGITS: Final = 12
@@ -140,13 +140,11 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         return (len(self.plan.part(number)), self.plan.counts[kind], *self.plan.shapes[kind])
 
     def _read(self, number: int, file: CheckedFile) -> tuple[NDArray[Any], ...]:
-        maps: list[NDArray[Any]] = []
-        for kind, dtype in enumerate(self.plan.dtypes):
-            info, shape = file.datasets.get(_name(kind)), self._shape(number, kind)
-            if info is None or info.shape != shape or info.offset is None:
-                raise Mismatch(file.where, "contains values that differ from those in its plan", RESTORE)
-            maps.append(np.memmap(self.path(number), dtype, "r", info.offset, shape))
-        return tuple(maps)
+        # the digests of the part and of its plan agree, so it has these datasets with these shapes
+        return tuple(
+            np.memmap(self.path(number), dtype, "r", file.datasets[_name(kind)].offset or 0, self._shape(number, kind))
+            for kind, dtype in enumerate(self.plan.dtypes)
+        )
 
 
 def _name(kind: int) -> str:

@@ -167,19 +167,15 @@ class PatchRun(RunFolder[_WrittenFile]):
     def _listed(self, store: EmbeddingStore) -> dict[str, Any]:
         """Return the content of ``SET.json``, after verifying each file."""
         entries: list[dict[str, Any]] = []
-        row = 0
+        ids: list[str] = []
         for number, name in enumerate(self._names):
             sample_ids, patches, digest = self.load(number)
-            stop = row + len(sample_ids)
-            if sample_ids != list(store.sample_ids[row:stop]):
-                problem = "the set of readable images has changed since the patches were made"
-                raise Mismatch(str(store.path), problem, "Recreate the store and its patches with --overwrite.")
-            entry = {"name": name, "row_start": row, "row_stop": stop}
+            entry = {"name": name, "row_start": len(ids), "row_stop": len(ids) + len(sample_ids)}
             entries.append({**entry, "patches": patches, "content_digest": digest})
-            row = stop
-        if row != store.n:
-            remedy = "Recreate the store and its patches with --overwrite."
-            raise Mismatch(str(store.path), f"has {store.n} embeddings, but its patches belong to {row} images", remedy)
+            ids += sample_ids
+        if ids != list(store.sample_ids):
+            problem = f"its {store.n} images differ from the {len(ids)} readable ones that the patches were made of"
+            raise Mismatch(str(store.path), problem, "Recreate the store and its patches with --overwrite.")
         listed: dict[str, Any] = {
             "format": schema.FORMAT_PATCHES,
             "format_version": schema.FORMAT_VERSION,

@@ -232,11 +232,6 @@ def build_backbone(
             there are no published weights, or both ``pretrained`` and ``weights`` are set.
         CheckpointError: the weights cannot be fetched, read or fitted; nothing hangs offline.
     """
-    if in_channels not in (1, 3):
-        problem = f"must be 1 or 3, not {in_channels}"
-        raise ConfigError("in_channels", problem, "Convert the images to grayscale or RGB.")
-    if image_size is not None and image_size < 1:
-        raise ConfigError("image_size", f"must be positive, not {image_size}", "Pass the size in pixels.")
     if pretrained and weights is not None:
         problem = "both a weights file and published weights were requested"
         raise ConfigError("weights", problem, "Pass either weights or pretrained.")
