@@ -21,7 +21,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Pairing, ViewSpec
-from labelkit.models.backbones.frozen_stages import ReusablePart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.training import RunConfig
 from labelkit.training.inputs import MonitorInputs, RunInputs

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.frozen_stages import stage_names
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.batch_norm import batch_statistics
+from labelkit.models.frozen_part import stage_names
 from torch import Tensor
 
 NETWORKS = {

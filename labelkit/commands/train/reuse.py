@@ -24,7 +24,7 @@ from labelkit.data.loaders import iterate_planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
 from labelkit.errors import ConfigError
-from labelkit.models.backbones.frozen_stages import ReusablePart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.options.backbone import ReuseOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress

@@ -18,7 +18,7 @@ from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
-from labelkit.models.backbones.frozen_stages import ReusablePart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, TrainState
 from labelkit.training.monitors.retrieval import RetrievalMonitor

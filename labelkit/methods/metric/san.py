@@ -50,8 +50,8 @@ from labelkit.methods.metric.recipe import (
     train_view,
     update_pseudo_labels,
 )
-from labelkit.models.backbones.frozen_stages import ReusablePart
 from labelkit.models.ema import EMATeacher
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState

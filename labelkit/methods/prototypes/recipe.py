@@ -19,7 +19,7 @@ from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options, row_views
 from labelkit.methods.prototypes.losses import balancing_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
-from labelkit.models.backbones.frozen_stages import ReusablePart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase

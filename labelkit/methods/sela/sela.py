@@ -40,7 +40,7 @@ from labelkit.methods.sela.self_labels import (
     copy_pseudo_labels,
     solve_warnings,
 )
-from labelkit.models.backbones.frozen_stages import ReusablePart
+from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.headed import MultiHeadNetwork, rotations
 from labelkit.training.inputs import MonitorInputs, RunInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState

@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from labelkit.errors import ConfigError
 from labelkit.files import sha256_file
 from labelkit.models.backbones.convnets import CONVNETS
-from labelkit.models.backbones.frozen_stages import FrozenStages, bypass_modules, freeze_stages
 from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
+from labelkit.models.frozen_part import FrozenStages, bypass_modules, freeze_stages
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
 from labelkit.models.weights.files import ORDERED_LAYOUTS, LoadReport, load_weights_file, map_weights, rename_in_order
@@ -92,7 +92,7 @@ class Backbone(nn.Module):
         """Freeze the first stages of the network and keep their normalization in evaluation mode.
 
         Args:
-            count: number of stages; see `labelkit.models.backbones.frozen_stages.freeze_stages`.
+            count: number of stages; see `labelkit.models.frozen_part.freeze_stages`.
 
         Raises:
             ConfigError: there are fewer stages, or the network cannot be cut there.
