@@ -36,7 +36,8 @@ def remember(function: Callable[..., Arrays], rows: NDArray[Any], *arguments: ob
     """Return ``function(rows, *arguments)``, from the cache folder if an earlier call had equal arguments.
 
     Args:
-        function: of a module; returns a tuple of arrays that depend on nothing but the arguments.
+        function: of a module; returns a tuple of arrays that depend on nothing but the arguments. Results of another
+            version of labelkit are not taken: while you change a function, empty the folder.
         rows: (n, d); with fewer than a million numbers, nothing is kept.
         arguments: numbers and texts.
     """
