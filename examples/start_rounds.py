@@ -104,10 +104,12 @@ def peer(store: Path, truth: dict[str, str], given: dict[str, str]) -> dict[str,
     """Score logistic regression on the same features and labels."""
     with labelkit.open_store(store) as opened:
         ids, rows = list(opened.ids), np.asarray(opened.embeddings, dtype=np.float32)
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
     known = np.array([name in given for name in ids])
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The number of unique classes")
-        fitted = LogisticRegression(max_iter=2000).fit(rows[known], [given[name] for name in np.array(ids)[known]])
+        names = [given[name] for name in np.array(ids)[known]]
+        fitted = LogisticRegression(C=30, max_iter=2000).fit(rows[known], names)
     chances: NDArray[np.float64] = fitted.predict_proba(rows[~known])
     true = np.array([truth[name] for name, is_known in zip(ids, known, strict=True) if not is_known])
     right = fitted.classes_[chances.argmax(1)] == true
