@@ -43,7 +43,7 @@ def remember(function: Callable[..., Arrays], rows: NDArray[Any], *arguments: ob
     """
     if rows.size < _MIN_NUMBERS:
         return function(rows, *arguments)
-    path = result_files("computed", function, [(rows, *arguments)])[0]
+    (path,) = result_files("computed", function, (rows, *arguments))
     kept = read_arrays(path)
     if kept is not None:
         return cast(Arrays, kept)
@@ -52,24 +52,26 @@ def remember(function: Callable[..., Arrays], rows: NDArray[Any], *arguments: ob
     return found
 
 
-def result_files(kind: str, function: Callable[..., object], calls: Sequence[object]) -> list[Path]:
-    """Name the files of the results of some calls, by a digest of what they get; remove those not used for a week.
+def result_files(kind: str, function: Callable[..., object], arguments: object, count: int = 1) -> list[Path]:
+    """Name the files of the results of a call, by a digest of what it gets; remove those not used for a week.
 
     Args:
         kind: name of their folder.
         function: of a module, or a ``partial`` of one.
-        calls: arguments of each call.
+        arguments: read once, however many files there are.
+        count: of results.
     """
     import joblib
 
     from labelkit import __version__
 
-    folder, shared = cache_folder() / kind, joblib.hash((__version__, function))
-    for file in folder.glob("*.npz"):
+    folder = cache_folder() / kind
+    for file in folder.glob("*"):  # also the temporary ones of processes that were killed
         with contextlib.suppress(OSError):
             if time.time() - file.stat().st_mtime > _DAYS_KEPT * 86400:
                 file.unlink()
-    return [folder / f"{joblib.hash((shared, call))}.npz" for call in calls]
+    digest = joblib.hash((__version__, function, arguments))
+    return [folder / f"{digest}-{part}.npz" for part in range(count)]
 
 
 def read_arrays(path: Path) -> tuple[NDArray[Any], ...] | None:

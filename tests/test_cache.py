@@ -71,11 +71,36 @@ def test_what_was_not_used_for_a_week_goes(folder: Path) -> None:
     for file in (old, used):
         os.utime(file, (before, before))
 
+    killed = folder / "killed.1.tmp"
+    killed.touch()
+    os.utime(killed, (before, before))
+
     cache.read_arrays(used)
     cache.remember(split, rows, 0)
 
     assert used.exists()
     assert not old.exists()
+    assert not killed.exists()
+
+
+def test_results_of_another_version_are_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = np.arange(6.0).reshape(3, 2)
+    cache.remember(split, rows, 1)
+    monkeypatch.setattr("labelkit.__version__", "0.0.1")
+
+    cache.remember(split, rows, 1)
+
+    assert calls == [1, 1]
+
+
+def test_many_files_of_one_call_have_names_of_their_own() -> None:
+    rows = np.arange(6.0).reshape(3, 2)
+
+    files = cache.result_files("parts", split, (rows, 1), 3)
+
+    assert len(set(files)) == 3
+    assert files == cache.result_files("parts", split, (rows.copy(), 1), 3)
+    assert not set(files) & set(cache.result_files("parts", split, (rows, 2), 3))
 
 
 def test_a_folder_that_cannot_be_written_is_in_nobodys_way(folder: Path) -> None:

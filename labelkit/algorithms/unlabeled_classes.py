@@ -16,11 +16,10 @@ additional hidden label, in all other groups, accounts for what few labels canno
 some G_k is ahead of G_0; then the k with the largest G_k is chosen. Its lead, in standard errors, determines the
 weight of groups relative to labeled classes in predictions: about half without a lead, one if it is four ahead.
 
-Such a lead was found in 9 % of the draws of `docs/results/answers.md` in which all classes had two to ten labels, and
-in 62 % of those in which half of the classes had some. Inventing classes costs 10 points there, missing them costs
-20, but the former happens to everyone who labels all classes. Further evidence (the distance of hidden labels to
-class means, the sizes of branches without a label among draws of labels by chance, the number of labels) moved both
-shares together on 550 other draws, and is not used.
+Such a lead was found in 9 % of the draws of the first table of `docs/results/answers.md` in which all classes had two
+to ten labels, and in 74 % of those in which half of the classes had some. Further evidence (the distance of hidden
+labels to class means, the sizes of branches without a label among draws of labels by chance, the number of labels)
+raises both shares or neither, and is not used.
 
 Labels that were chosen, not drawn (hard images, say), are missed more often than other rows, and images around them are
 put in other groups: corrections of wrong predictions must be left out.
@@ -46,7 +45,8 @@ _FOLDS: Final = 5
 _REPEATS: Final = 2
 #: Share of its rows that a group gets right for new classes; .5 to .7 chose nearly the same numbers.
 _PURITY: Final = 0.6
-#: Standard errors by which the usual lead is negative if every class has labels.
+#: Standard errors by which the usual lead is negative if every class has labels: such classes were then found in about 5 %
+#: of the draws on which it was chosen.
 _USUAL_LEAD: Final = 1.6
 #: Leads in standard errors with the smallest and the full weight of groups, and the smallest weight.
 _LEADS: Final = (0.0, 4.0)

@@ -16,6 +16,7 @@ import pytest
 from labelkit.commands.common import apply
 from labelkit.commands.discover import grouping
 from labelkit.commands.store_files.packing import pack_store
+from labelkit.errors import DatasetError
 from labelkit.metrics import retrieval
 from labelkit.store.embeddings import open_store
 from tests.running import Labelkit, flip_bit
@@ -134,6 +135,42 @@ def test_parts_say_the_same_in_processes_of_which_two_are_killed(
         found.append((plain(answer.json), made.read_bytes() if made.exists() else b""))
     assert found[0] == found[1]
     assert kind == "stand-in" or not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["retrieve", "answer", "retrieval", "predict"])
+def test_a_command_that_was_stopped_continues(
+    labelkit: Labelkit, pair: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    given: list[list[Any]] = []
+
+    def stop_after_two(function: Any, items: Any, **where: Any) -> Iterator[tuple[Any, Any]]:
+        given.append(list(items))
+        for number, item in enumerate(items):
+            if number == 2 and len(given) == 1:
+                raise DatasetError("the command", "was stopped", "Repeat it.")
+            yield item, function(item)
+
+    monkeypatch.setattr(apply, "apply", stop_after_two)
+    monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
+    monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
+    for constant in ("_PRODUCT_PAIRS", "_MIN_ROWS", "_PART_QUERIES"):
+        monkeypatch.setattr(retrieval, constant, 7)
+    monkeypatch.setenv("LABELKIT_CACHE", str(tmp_path))
+    monkeypatch.chdir(pair["many"].parent)
+    assert labelkit(*SPLIT["ss-kmeans"], "--overwrite").code == 0
+    given.clear()
+    words = (*SPLIT[name], "--processes", "2", "--overwrite", "--json")
+
+    assert labelkit(*words).code == 3
+    again = labelkit(*words)
+    anew = labelkit(*words)
+
+    assert "2 of" in again.err
+    assert "are taken from an earlier call" in again.err
+    assert "are taken from an earlier call" not in anew.err
+    begun, rest, all_parts = map(len, given)
+    assert begun == all_parts == rest + 2
+    assert plain(again.json) == plain(anew.json)
 
 
 @pytest.mark.parametrize("kind", ["csv", "npz", "npy"])

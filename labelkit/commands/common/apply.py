@@ -94,7 +94,7 @@ def apply_to_rows(
     """
     step = _BLOCKS_PER_CALL * rows_per_block(numbers_per_row or rows.shape[1])
     parts = [rows.subset(slice(start, min(start + step, len(rows)))) for start in range(0, max(1, len(rows)), step)]
-    return apply_to_parts(function, parts, config, name, resumable=resumable)
+    return apply_to_parts(function, parts, config, name, resumable=resumable, whole=rows)
 
 
 def apply_to_parts(
@@ -104,6 +104,7 @@ def apply_to_parts(
     name: str,
     *,
     resumable: bool = False,
+    whole: object = None,
 ) -> Iterator[Result]:
     """Apply a function to each part, in this process or where the options specify, and yield the results in order.
 
@@ -114,11 +115,13 @@ def apply_to_parts(
         name: for progress, which counts rows.
         resumable: keep the results, arrays or tuples of arrays, in the cache folder until all parts are done, so that a
             repeated command does not do them again.
+        whole: what the parts are of, by which results are recognized; default: ``parts``.
     """
     parts, total = list(parts), sum(map(len, parts))
     files: dict[Part, Path] = {}
     if resumable and len(parts) > 1:
-        files = dict(zip(parts, result_files("parts", function, parts), strict=True))
+        all_arguments = ([len(part) for part in parts], parts if whole is None else whole)
+        files = dict(zip(parts, result_files("parts", function, all_arguments, len(parts)), strict=True))
     done = {part: read_arrays(file) for part, file in files.items()}
     found: dict[Part, Any] = {part: got if len(got) > 1 else got[0] for part, got in done.items() if got is not None}
     left = [part for part in parts if part not in found]

@@ -244,7 +244,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     steps = _steps(config, this)
     apart: dict[str, StageConfig] = {}
     if len(dataset) >= _MIN_FOR_PROCESS:
-        apart = {name: _beside(steps[name]) for name in _NEED_NO_LABELS if not _done(record, this, name, steps[name])}
+        waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
+        apart = {name: _beside(steps[name]) for name in waiting}
     with in_background(_run, apart) as running:
         told |= {
             name: _do(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
@@ -643,7 +644,8 @@ def _do(
         if not tables.replace(out, made):
             return values
     record.note(key, command, _inputs(this, name), files, values)
-    progress.message(f"{name}: {time.monotonic() - started:.0f} s")
+    took = "done beside the other steps" if name in running else f"{time.monotonic() - started:.0f} s"
+    progress.message(f"{name}: {took}")
     return values
 
 

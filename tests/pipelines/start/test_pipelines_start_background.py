@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+from multiprocessing import active_children
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,17 @@ def test_steps_run_in_another_process_and_say_the_same(tmp_path: Path) -> None:
     assert heard.warnings == ["warning", "warning"]
 
 
+def test_an_error_ends_the_other_process(tmp_path: Path) -> None:
+    steps = {"fine": FindOddConfig(index=tmp_path, out=tmp_path / "fine.csv")}
+    before = set(active_children())
+
+    with pytest.raises(KeyboardInterrupt), background.in_background(step, steps) as running:
+        running["fine"]()
+        raise KeyboardInterrupt
+
+    assert set(active_children()) <= before
+
+
 def test_without_steps_or_cores_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "ProcessPoolExecutor", None)
     with background.in_background(step, {}) as running:
@@ -64,8 +76,11 @@ def test_start_writes_the_same_tables(photos: Path, tmp_path: Path, monkeypatch:
     run(photos, num_classes=3, labels=labels, out=tmp_path / "here")
     monkeypatch.setattr(run_module, "_MIN_FOR_PROCESS", 1)
 
-    run(photos, num_classes=3, labels=labels, out=tmp_path / "apart")
+    heard = Heard()
+    with use_progress(heard):
+        run(photos, num_classes=3, labels=labels, out=tmp_path / "apart")
 
+    assert {f"{name}: done beside the other steps" for name in ("duplicates", "odd")} <= set(heard.messages)
     for name in ("labels.csv", "duplicates.csv", "odd.csv", "next.csv", "check.csv"):
         assert (tmp_path / "apart" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     assert "copy.png" in (tmp_path / "apart" / "duplicates.csv").read_text()

@@ -88,7 +88,9 @@ function markSize() {
 // The pixels of a mark: their places, and how much of them it covers. Copying these for each image takes a tenth of the
 // time of tracing it.
 function stamp(color, shape, r, alpha) {
-  const side = Math.ceil(2 * (1.3 * r + 1) * map.ratio), pen = new OffscreenCanvas(side, side).getContext('2d');
+  const side = Math.ceil(2 * (1.3 * r + 1) * map.ratio), canvas = document.createElement('canvas');
+  canvas.width = canvas.height = side;
+  const pen = canvas.getContext('2d');
   pen.scale(map.ratio, map.ratio);
   pen.fillStyle = color;
   trace(pen, shape, side / map.ratio / 2, side / map.ratio / 2, r);
