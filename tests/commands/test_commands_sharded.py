@@ -148,9 +148,10 @@ def test_a_command_that_was_stopped_continues(
         for number, item in enumerate(items):
             if number == 2 and len(given) == 1:
                 raise DatasetError("the command", "was stopped", "Repeat it.")
-            yield item, function(item)
+            yield item, function.args[0](item)
 
     monkeypatch.setattr(apply, "apply", stop_after_two)
+    monkeypatch.setattr(grouping, "MAX_TOGETHER", 20)
     monkeypatch.setattr(apply, "_BLOCKS_PER_CALL", 1)
     monkeypatch.setattr(apply, "rows_per_block", lambda numbers: 7)
     for constant in ("_PRODUCT_PAIRS", "_MIN_ROWS", "_PART_QUERIES"):
