@@ -45,8 +45,8 @@ _FOLDS: Final = 5
 _REPEATS: Final = 2
 #: Share of its rows that a group gets right for new classes; .5 to .7 chose nearly the same numbers.
 _PURITY: Final = 0.6
-#: Standard errors by which the usual lead is negative if every class has labels: such classes were then found in about 5 %
-#: of the draws on which it was chosen.
+#: Standard errors by which the usual lead is negative if every class has labels: it was then positive in about 5 % of
+#: the draws on which this number was chosen.
 _USUAL_LEAD: Final = 1.6
 #: Leads in standard errors with the smallest and the full weight of groups, and the smallest weight.
 _LEADS: Final = (0.0, 4.0)

@@ -53,9 +53,13 @@ def test_an_error_ends_the_other_process(tmp_path: Path) -> None:
     steps = {"fine": FindOddConfig(index=tmp_path, out=tmp_path / "fine.csv")}
     before = set(active_children())
 
-    with pytest.raises(KeyboardInterrupt), background.in_background(step, steps) as running:
-        running["fine"]()
-        raise KeyboardInterrupt
+    def interrupted() -> None:
+        with background.in_background(step, steps) as running:
+            running["fine"]()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
 
     assert set(active_children()) <= before
 

@@ -90,7 +90,7 @@ function markSize() {
 function stamp(color, shape, r, alpha) {
   const side = Math.ceil(2 * (1.3 * r + 1) * map.ratio), canvas = document.createElement('canvas');
   canvas.width = canvas.height = side;
-  const pen = canvas.getContext('2d');
+  const pen = canvas.getContext('2d', { willReadFrequently: true });
   pen.scale(map.ratio, map.ratio);
   pen.fillStyle = color;
   trace(pen, shape, side / map.ratio / 2, side / map.ratio / 2, r);
@@ -113,7 +113,7 @@ function drawMap() {
   const { width, height } = map.canvas, r = markSize(), stamps = new Map();
   map.marks.width = width;
   map.marks.height = height;
-  const pen = map.marks.getContext('2d');
+  const pen = map.marks.getContext('2d', { willReadFrequently: true });
   pen.fillStyle = cssColor('--surface');
   pen.fillRect(0, 0, width, height);
   const picture = pen.getImageData(0, 0, width, height), pixels = picture.data;
