@@ -7,7 +7,7 @@ options, presets and files.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -27,7 +27,9 @@ from labelkit.options.base import (
     choices,
     field_extra,
     flag,
+    list_kind,
     metavar,
+    split_list,
     value_text,
 )
 from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, available_presets, collect
@@ -73,9 +75,12 @@ def config_command(config_class: type[C], run: Callable[[MergedConfig[C]], None]
         raise ValueError(f"{config_class.__name__} has fields named like common options: {sorted(taken)}")
     presets = available_presets(config_class)
     lists = [name for name, field in config_class.model_fields.items() if _is_list(field)]
+    kinds = {name: list_kind(field.annotation) for name, field in config_class.model_fields.items()}
+    repeatable = {name: kind for name, kind in kinds.items() if kind is not None and name not in lists}
 
     def command(**given: Any) -> None:
         given |= {name: tuple(given[name] or ()) or None for name in lists}
+        given |= {name: _join_repeated(given.get(name) or (), kind) for name, kind in repeatable.items()}
         with output_context(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
@@ -90,8 +95,8 @@ def config_command(config_class: type[C], run: Callable[[MergedConfig[C]], None]
             run(collected)
 
     is_train = config_class.command[:1] == ("train",)
-    shown = [item for item in config_class.model_fields.items() if not field_extra(item[1], "hidden")]
-    parameters = [_parameter(name, field) for name, field in sorted(shown, key=lambda item: _place(item[1]))]
+    shown = sorted(config_class.model_fields.items(), key=lambda item: _place(item[1]))
+    parameters = [_parameter(name, field) for name, field in shown]
     if presets or is_train:
         chosen = "; default: the one named like the data set, if any" if is_train else ""
         says = f"Preset by name or YAML file, or none ({', '.join(presets) or 'no names yet'}{chosen})."
@@ -102,6 +107,13 @@ def config_command(config_class: type[C], run: Callable[[MergedConfig[C]], None]
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return command
+
+
+def _join_repeated(texts: Sequence[str], kind: object) -> str | list[str] | None:
+    """Join the values of an option that may be repeated."""
+    if len(texts) < 2:
+        return texts[0] if texts else None
+    return [part for text in texts for part in split_list(text.strip(), kind)]
 
 
 def escape_markup(text: str) -> str:
@@ -186,6 +198,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         rich_help_panel=str(panel) if panel else None,
         autocompletion=_completion(choices(field.annotation)),
     )
+    if list_kind(field.annotation) is not None:
+        return _keyword(name, list[str] | None, option)
     return _keyword(name, bool | None if switch else str | None, option)
 
 

@@ -68,10 +68,10 @@ def print_result(result: SimpleResult) -> None:
     if output.json:
         # One key for all commands; the result may list the same paths under other keys as well.
         write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
-    elif output.quiet:
-        write("".join(f"{path}\n" for path in made))
     elif text := getattr(result, "text", ""):
         write(text)
+    elif output.quiet:
+        write("".join(f"{path}\n" for path in made))
     else:
         for number, table in enumerate(result.shown):
             write("\n" if number else "")

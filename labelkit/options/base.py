@@ -248,8 +248,10 @@ def command_words(config: StageConfig) -> list[str]:
         if isinstance(value, bool):
             words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
             continue
-        words += [] if field_extra(field, "positional") else [flag(name)]
-        words.append(value_text(value, longest=None))
+        place = [] if field_extra(field, "positional") else [flag(name)]
+        each = value if isinstance(value, tuple) and list_kind(field.annotation) is Path else [value]
+        for one in each:
+            words += [*place, str(one) if isinstance(one, str | Path) else value_text(one, longest=None)]
     return words
 
 
@@ -289,7 +291,7 @@ def parse_text(annotation: object, value: object) -> object:
         if not text and is_number:
             raise ValueError("is empty")
         if kinds:
-            value = [part.strip() for part in text.split(",")] if text else []
+            value = split_list(text, kinds[0])
     elif isinstance(value, bool) and bool not in members and is_number:
         raise ValueError("not a number")  # True is 1 in Python, but not in a config
     elif isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
@@ -304,6 +306,21 @@ def parse_text(annotation: object, value: object) -> object:
     # Choices that are numbers, Literal[1, 2], arrive as text.
     literals = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
     return next((choice for choice in literals if isinstance(value, str) and str(choice) == value), value)
+
+
+def list_kind(annotation: object) -> object | None:
+    """Return the type of the entries of a list of any length, such as ``Path``; ``None`` for another type."""
+    found = (get_args(member) for member in _members(annotation) if get_origin(member) is tuple)
+    return next((kinds[0] for kinds in found if kinds[-1] is Ellipsis), None)
+
+
+def split_list(text: str, kind: object) -> list[str]:
+    """Split text at commas, unless it is the path of an existing file or folder."""
+    if not text:
+        return []
+    if kind is Path and os.path.exists(text):  # noqa: PTH110  # Path.exists raises for a long text
+        return [text]
+    return [part.strip() for part in text.split(",")]
 
 
 def _parse_path(text: str) -> Path:

@@ -15,9 +15,12 @@ _ESCAPE = re.compile(r"\\(?:(\\)|(r)|u(dc[89a-f][0-9a-f]))?")
 def csv_text(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> str:
     """Format a table with a header as CSV text, with line feeds and minimal quoting."""
     buffer = io.StringIO(newline="")
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    minimal = csv.writer(buffer, lineterminator="\n")
+    # the csv module does not quote a lone carriage return
+    quoted = csv.writer(buffer, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    for row in (columns, *rows):
+        cells = list(row)
+        (quoted if any("\r" in str(cell) for cell in cells) else minimal).writerow(cells)
     return buffer.getvalue()
 
 

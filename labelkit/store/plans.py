@@ -234,7 +234,8 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
         stored._columns[name] == plan._columns[name] for name in ("class_names", "old_classes", "split_names")
     )
     # The copied rows follow from the listing, but the stores they come from must be the same.
-    if keys - {"files", "columns", "reuse.rows"} or not same_names:
+    # A newer version continues: what it embeds depends on the model, which is compared.
+    if keys - {"files", "columns", "reuse.rows", "created_by"} or not same_names:
         return plan
     rows = {name: row for row, name in enumerate(plan.sample_ids)}
     pairs = [(old, rows[name]) for old, name in enumerate(stored.sample_ids) if name in rows]

@@ -143,6 +143,11 @@ def test_options_become_the_config(run: Run, seen: list[SieveConfig]) -> None:
     ]
 
 
+def test_a_list_may_be_repeated(run: Run, seen: list[SieveConfig]) -> None:
+    assert run("sieve", "--index", "a.h5", "--blocks", "1,2", "--blocks", "3") == 0
+    assert seen[0].blocks == (1, 2, 3)
+
+
 def test_people_see_tables_and_progress_goes_to_stderr(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
     assert run("sieve", "--index", "a.h5") == 0
     captured = capsys.readouterr()

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, metavar, panel, value_text
+from labelkit.options.base import StageConfig, bounds, choices, command_words, metavar, panel, value_text
 from labelkit.options.yaml_file import read_yaml
 from pydantic import Field, ValidationError
 
@@ -24,6 +24,7 @@ class Pond(StageConfig):
     blocks: tuple[int, ...] = (8, 9)
     corners: tuple[float, float] = (0.0, 1.0)
     names: tuple[str, ...] = ()
+    maps: tuple[Path, ...] = ()
     limit: float | None = None
     beta: float | Literal["auto"] = 1.0
     mode: Literal["none", "all"] | None = None
@@ -49,6 +50,20 @@ def test_one_number_is_a_list_of_one(given_value: object, blocks: tuple[int, ...
 def test_what_is_no_whole_number_is_no_list_of_whole_numbers(given_value: object) -> None:
     with pytest.raises(ValidationError):
         Pond.model_validate({"blocks": given_value})
+
+
+def test_a_path_with_a_comma_is_one_path_if_it_is_there(tmp_path: Path) -> None:
+    there, absent = tmp_path / "Maps, 2024.csv", tmp_path / "a, b.csv"
+    there.touch()
+    assert Pond.model_validate({"maps": str(there)}).maps == (there,)
+    assert Pond.model_validate({"maps": str(absent)}).maps == (tmp_path / "a", Path("b.csv"))
+
+
+def test_words_of_a_config_are_what_a_shell_would_pass() -> None:
+    pond = Pond(maps=(Path("a, b.csv"), Path("c ")), names=("x", "y"), title=" a\tb")
+    assert command_words(pond)[len(Pond.command) :] == [
+        *("--names", "x,y", "--maps", "a, b.csv", "--maps", "c ", "--title", " a\tb")
+    ]
 
 
 def test_one_number_is_no_pair() -> None:

@@ -44,7 +44,7 @@ _SAID = {
     "export": "an export",
 }
 OUTPUT_KINDS = frozenset({*_SAID, "folder"})
-"""Values of ``makes`` for a field that names an output; see ``labelkit.options.base.option``."""
+"""Values of ``makes`` for a field that names an output; see ``labelkit.options.base.panel``."""
 
 
 _TOLD_BY_THE_STAGE = ("datasets", "status")

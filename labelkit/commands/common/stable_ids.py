@@ -101,7 +101,8 @@ class StableIds:
         """Return a name for each id: its class, its earlier name, or an unused ``new-N``."""
         before = [] if self.earlier is None or self.earlier.names is None else self.earlier.names
         names = [*before, *[""] * (self.num_ids - len(before))]
-        numbers = [int(found.group(1)) for name in before if (found := _NUMBERED.fullmatch(name))]
+        taken = [*before, *class_names]
+        numbers = [int(found.group(1)) for name in taken if (found := _NUMBERED.fullmatch(name))]
         fresh = max(numbers, default=0)
         for group, label in sorted(zip(self.ids.tolist(), class_of_group.tolist(), strict=True)):
             if label >= 0:

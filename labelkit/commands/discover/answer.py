@@ -104,11 +104,12 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
     weights = None
     if config.previous is not None:
         weights = compute_label_weights(store, rows, given, config.previous, config.previous_result or "answer")
-    answers = _answer_all(config, store, read, weights)
+    answers, copies = _label_copies(store, read, _answer_all(config, store, read, weights))
     found = answers.found
     has_evidence = answers.calibration.evidence.num_labels > 0
     sure = has_evidence & (found.confidence >= config.min_confidence)
     decisions = np.where(sure, np.where(grouping.class_of_group[found.named] < 0, NEW, KNOWN), UNSURE)
+    decisions[copies] = KNOWN
     decisions[~unlabeled] = GIVEN
     # labels given for calibration exclude those that the network was trained with
     saw = "no" if config.calibration_labels is not None else network_saw_labels(store, rows, given.labels)
@@ -195,6 +196,29 @@ def _answer_all(
         expected=np.concatenate(expected)[order],
         calibration_rows=calibrated[order],
     )
+
+
+def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -> tuple[_Answers, NDArray[np.bool_]]:
+    """Give images that are the same file as one with a label this label; return the answers, and which images, (n,)."""
+    labels, copies = read.given.labels, np.zeros(len(read.rows), dtype=bool)
+    if not store.has_images:
+        return answers, copies
+    digests = np.ascontiguousarray(store.sha256[read.rows])
+    starts = digests[:, :8].copy().view(np.uint64).ravel()
+    labels_of: dict[bytes, set[int]] = {}
+    for place in np.flatnonzero(labels >= 0):
+        labels_of.setdefault(digests[place].tobytes(), set()).add(int(labels[place]))
+    group = np.full(len(labels), -1)
+    for place in np.flatnonzero((labels < 0) & np.isin(starts, starts[labels >= 0])):
+        given = labels_of.get(digests[place].tobytes(), set())
+        if len(given) == 1:  # two labels for one file say nothing
+            group[place] = np.flatnonzero(read.grouping.class_of_group == min(given))[0]
+    copies = group >= 0
+    found = answers.found
+    values: dict[str, Any] = {"named": group, "best_class": group, "runner_up": -1, "new_chance": 0.0}
+    values |= dict.fromkeys(("confidence", "margin", "best_confidence", "uncalibrated"), 1.0)
+    found = replace(found, **{name: np.where(copies, value, getattr(found, name)) for name, value in values.items()})
+    return replace(answers, found=found, expected=np.where(copies, 1.0, answers.expected)), copies
 
 
 def _predict(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -336,10 +336,11 @@ class GeneratedTables:
     Args:
         folder: of ``start``.
         written: SHA-256 of each table as it was written, by its name; kept up to date.
+        save: saves ``written``; called after each change of a table.
     """
 
-    def __init__(self, folder: Path, written: dict[str, str]) -> None:
-        self.folder, self._written = folder, written
+    def __init__(self, folder: Path, written: dict[str, str], save: Callable[[], None]) -> None:
+        self.folder, self._written, self._save = folder, written, save
         self._read: dict[Path, str] = {}
 
     def read(self, path: Path) -> list[TableLabel]:
@@ -380,6 +381,7 @@ class GeneratedTables:
             return False
         install(made, path, replace=True)
         self._written[path.name] = sha256_file(path)
+        self._save()
         return True
 
     def write(self, name: str, data: bytes) -> None:
@@ -393,6 +395,7 @@ class GeneratedTables:
             problem = "was changed during this run"
             raise DatasetError(str(path), problem, "Run the command again to read the new version.")
         self._read[path] = self._written[name] = commit_bytes(path, data)
+        self._save()
 
     def remove(self, *names: str) -> None:
         """Remove tables that ``start`` wrote, except those that have changed since they were read."""

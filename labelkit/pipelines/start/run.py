@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -167,7 +168,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
     record = Record.read(folder)
-    tables = GeneratedTables(folder, record.tables)
+    tables = GeneratedTables(folder, record.tables, record.write)
     stores = [open_store(folder / name) for name in _stores(record, folder)]
     alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
     listing = _listing(dataset)
@@ -213,7 +214,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     progress = current_progress()
     _report_photos(config, dataset, labels)
     if not config.dry_run:
-        _report_steps(steps, is_first=not last)
+        waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
+        _report_steps(steps, None if not last else waiting)
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None and minutes >= 0.05:  # less is 0.0
         progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
@@ -289,11 +291,12 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(note)
 
 
-def _report_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
-    """Show the commands, the first time."""
+def _report_steps(steps: Mapping[str, StageConfig], waiting: Sequence[str] | None) -> None:
+    """Show the commands of all steps the first time (``None``), later the names of those that wait."""
     progress = current_progress()
-    if not is_first:
-        progress.message(f"steps to run again: {', '.join(steps)} (--dry-run shows their commands)")
+    if waiting is not None:
+        if waiting:
+            progress.message(f"steps to run again: {', '.join(waiting)} (--dry-run shows their commands)")
         return
     for number, (name, step) in enumerate(steps.items(), 1):
         progress.message(f"{number}. {name}: {command_line(step)}")
@@ -587,7 +590,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
 
 def command_line(config: StageConfig) -> str:
     """Return the shell command that runs a step of ``start``, with only the options that differ from their defaults."""
-    return " ".join(f"'{word}'" if " " in word else word for word in ("labelkit", *command_words(config)))
+    return shlex.join(("labelkit", *command_words(config)))
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:

@@ -120,7 +120,8 @@ def corrected_labels(
         DatasetError: the table cannot be read.
     """
     path = tables.folder / LABELS
-    if written is None or not path.is_file() or sha256_file(path) == written:
+    now = sha256_file(path) if path.is_file() else None
+    if written is None or now in (None, written):
         return []
     for entry in reversed(rounds):
         try:
@@ -129,7 +130,11 @@ def corrected_labels(
         except StoreError:  # a call that did not come so far, or an old store that was removed
             continue
         rows = _rows(store, found)
-        if hashlib.sha256(csv_bytes(COLUMNS, rows)).hexdigest() != written:
+        made = hashlib.sha256(csv_bytes(COLUMNS, rows)).hexdigest()
+        if made == now:  # a call that was stopped wrote it, and could not record it
+            tables.read(path)
+            return []
+        if made != written:
             continue
         before = {escape_path(row[0]): class_name(row[1]) or "" for row in rows}
         changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
@@ -142,27 +147,13 @@ def corrected_labels(
 
 
 def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ...]]:
-    """Values of ``COLUMNS`` of each photo, in the order of the store.
-
-    A photo that is the same file as one with a label has that label, whatever the answer was.
-    """
+    """Values of ``COLUMNS`` of each photo, in the order of the store."""
     confidences, best, new = (
         ["" if np.isnan(value) else f"{value:.4f}" for value in values]
         for values in (found.confidence, found.best_confidence, found.new_chance)
     )
-    digests = [digest.tobytes() for digest in store.sha256]
-    given: dict[bytes, set[str]] = {}
-    for digest, label, kind in zip(digests, found.labels, found.kinds, strict=True):
-        if kind == "given":
-            given.setdefault(digest, set()).add(label)
-    same = {digest: label for digest, (label, *others) in given.items() if not others}
     answers = zip(found.labels, found.kinds, confidences, found.best_classes, best, found.groups, new, strict=True)
-    rows = []
-    for digest, name, answer in zip(digests, store.sample_ids, answers, strict=True):
-        if digest in same and answer[1] != "given":
-            answer = (same[digest], "known", "1.0000", same[digest], "1.0000", answer[5], "0.0000")
-        rows.append((name, *answer))
-    return rows
+    return [(name, *answer) for name, answer in zip(store.sample_ids, answers, strict=True)]
 
 
 def _compare_with_earlier_result(

@@ -16,21 +16,27 @@ import numpy as np
 import pytest
 from labelkit.cli.main import main
 from labelkit.commands.common.results import SimpleResult
+from labelkit.commands.common.stored_predictions import read_stored_predictions
+from labelkit.commands.embed import embed
 from labelkit.errors import ConfigError, DatasetError, ResourceError, StoreError
 from labelkit.files import sha256_file
 from labelkit.options.base import StageConfig
 from labelkit.pipelines.start import given as given_module
 from labelkit.pipelines.start import record as records
 from labelkit.pipelines.start import run as run_module
+from labelkit.pipelines.start import summary
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import SilentProgress, use_progress
+from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import list_results, read_result
+from labelkit.store.writing import EmbeddingRun
 from labelkit.studio.label.actions import Step
 from PIL import Image
 from tests.pipelines.squares import add_photos, color, labels_in, rows, run, table, write_labels
 from tests.pipelines.start.conftest import Begin
+from tests.running import Heard
 from tests.tiers import quick_every
 
 
@@ -1039,10 +1045,11 @@ def test_a_copy_of_a_labeled_photo_has_its_label(photos: Path, tmp_path: Path) -
         shutil.copy(photos / "003.png", photos / copy)
     known.write_text(known.read_text() + "032.png,blue\n")
 
-    run(photos, labels=known, num_classes=3, min_confidence=1.0)
+    shutil.copy(photos / "000.png", photos / "034.png")
+    told = run(photos, labels=known, num_classes=3, min_confidence=1.0)
 
     rows = table(tmp_path / "photos-labeled")
-    told = {
+    expected = {
         "path": "031.png",
         "label": "red",
         "kind": "known",
@@ -1050,9 +1057,99 @@ def test_a_copy_of_a_labeled_photo_has_its_label(photos: Path, tmp_path: Path) -
         "best_class": "red",
         "group": "red",
     }
-    assert told.items() <= rows["031.png"].items()
+    assert expected.items() <= rows["031.png"].items()
+    assert rows["034.png"]["kind"] == "known"  # the second copy of one file
     assert rows["032.png"]["kind"] == rows["003.png"]["kind"] == "given"
     assert float(rows["033.png"]["confidence"]) < 1  # two labels for one file say nothing
+    store = open_store(Path(str(told["store"])))
+    found, place = read_stored_predictions(read_result(store, "answer")), list(store.sample_ids).index("031.png")
+    assert (found.labels[place], found.kinds[place], found.confidence[place]) == ("red", "known", 1)
+    assert found.expected is not None
+    assert found.expected[place] == 1
+
+
+def stop(*given: object) -> None:
+    """Stand in for a function during which the process is killed."""
+    raise KeyboardInterrupt
+
+
+def test_a_newer_version_continues_and_names_only_the_steps_that_are_left(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+        patch.setattr(EmbeddingRun, "publish", stop)
+        run(photos, labels=known, num_classes=3)
+    monkeypatch.setattr(embed, "__version__", "9.9")
+
+    run(photos, labels=known, num_classes=3)
+    heard = Heard()
+    with use_progress(heard):
+        run(photos, labels=known, num_classes=3)
+    assert not [text for text in heard.messages if "steps to run again" in text]
+    (tmp_path / "photos-labeled" / "odd.csv").unlink()
+    with use_progress(heard):
+        run(photos, labels=known, num_classes=3)
+    assert "steps to run again: odd (--dry-run shows their commands)" in heard.messages
+
+
+@pytest.mark.parametrize("name", ["x\r3.png", "Photos, 2024/a.png"])
+def test_names_with_odd_characters_come_back(photos: Path, tmp_path: Path, name: str) -> None:
+    (photos / name).parent.mkdir(exist_ok=True)
+    (photos / "003.png").rename(photos / name)
+    known = write_labels(tmp_path / "known, and seen.csv", [0, 1, 4, 6, 7])
+    with known.open("a", newline="") as lines:
+        csv.writer(lines, quoting=csv.QUOTE_ALL).writerow([name, "red"])
+    words = ["start", str(photos), "--backbone", "pixels", "--num-classes", "3", "--out", str(tmp_path / "out")]
+
+    assert main([*words, "--labels", str(known)]) == 0
+    assert main(words) == 0
+
+    assert labels_in(tmp_path / "out" / "given.csv")[name] == "red"
+
+
+def test_a_class_that_is_called_like_a_group_is_no_group(photos: Path, tmp_path: Path) -> None:
+    known = tmp_path / "known.csv"
+    names = {"red": "new-1", "green": "green"}
+    known.write_text(
+        "path,label\n" + "".join(f"{i:03d}.png,{names[color(f'{i:03d}.png')]}\n" for i in (0, 1, 3, 4, 6, 7))
+    )
+
+    run(photos, labels=known, num_classes=3)
+
+    rows = table(tmp_path / "photos-labeled")
+    assert {color(path) for path, row in rows.items() if row["label"] == "new-1"} == {"red"}
+    assert {row["label"] for path, row in rows.items() if color(path) == "blue"} == {"new-2"}
+
+
+def test_predictions_of_a_call_that_was_stopped_are_no_labels(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known, more = (
+        write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7]),
+        write_labels(tmp_path / "more.csv", [2, 5, 8]),
+    )
+    run(photos, labels=known, num_classes=3)
+
+    def stop_after_labels(path: Path, data: bytes) -> str:
+        written = commit_bytes(path, data)
+        if path.name == "labels.csv":
+            raise KeyboardInterrupt
+        return written
+
+    for module, name, stopping in (
+        (given_module, "commit_bytes", stop_after_labels),
+        (summary, "_compare_with_earlier_result", stop),
+    ):
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
+            patch.setattr(module, name, stopping)
+            run(photos, labels=(known, more), num_classes=3)
+
+    run(photos, labels=(known, more), num_classes=3)
+
+    folder = tmp_path / "photos-labeled"
+    assert len(labels_in(folder / "given.csv")) == 9
+    assert not list(folder.glob("*-edited-*"))
 
 
 @pytest.mark.slow
