@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+from labelkit.training.distributed import gather_batch
 
 
 class DiscoveryLoss(nn.Module):
@@ -102,6 +103,9 @@ class DiscoveryLoss(nn.Module):
             raise ValueError(
                 f"need two rows per image: {b} labels, {len(projections)} projections, {len(logits)} logits"
             )
+        views = ([gather_batch(view) for view in both.split(b)] for both in (projections, logits))
+        (projections, logits), labels = map(torch.cat, views), gather_batch(labels)
+        b = len(labels)
         rep_u = self.contrast(projections)
         rep_s = self.label_contrast(projections, labels)
         if consistency is not None:

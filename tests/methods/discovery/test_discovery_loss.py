@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -98,3 +101,38 @@ def test_batch_without_labels_has_supervised_parts_of_exactly_zero() -> None:
     assert (parts["rep_s"].item(), parts["cons_s"].item(), parts["n_labeled"].item()) == (0.0, 0.0, 0)
     assert torch.isfinite(projections.grad).all()
     assert torch.isfinite(logits.grad).all()
+
+
+TWO_PROCESSES = """
+import sys, torch
+from labelkit.methods.discovery.losses import DiscoveryLoss
+from labelkit.training.devices import Runtime
+
+runtime = Runtime(device="cpu", threads=1)
+torch.manual_seed(0)
+images, labels = torch.randn(2, 8, 5), torch.tensor([0, 1, -1, -1, 0, 1, -1, 2])
+weight = torch.randn(5, 4, requires_grad=True)
+own = slice(runtime.rank, None, runtime.world_size)
+outputs = images[:, own].flatten(0, 1) @ weight
+projections = torch.nn.functional.normalize(outputs, dim=1)
+loss, parts = DiscoveryLoss()(projections, outputs, labels[own], teacher_temperature=0.07)
+loss.backward()
+gradient = runtime.combine(weight.grad, "sum") / runtime.world_size
+if runtime.is_main:
+    torch.save({"loss": loss.detach(), "gradient": gradient, **parts}, sys.argv[1])
+runtime.close()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_have_the_loss_and_gradient_of_the_whole_batch(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(TWO_PROCESSES)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = []
+    for name, command in (("one", [sys.executable]), ("two", launcher)):
+        words = [*command, str(tmp_path / "script.py"), str(tmp_path / name)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        found.append(torch.load(tmp_path / name))
+    for key, value in found[0].items():
+        torch.testing.assert_close(value, found[1][key], rtol=0, atol=1e-5)
