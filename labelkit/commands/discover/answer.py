@@ -288,13 +288,13 @@ def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], unla
     """Estimate the share of the unlabeled rows that are of new classes.
 
     It is the share of rows predicted as a new group, or, if larger, the share that the new groups would have if all
-    groups were equally large: which images are mistaken for known classes is unknown, but the number of groups shows
-    that there are some. If new classes were searched for, some may have gone unnoticed.
+    groups were equally large and as many as is plausible: which images are mistaken for known classes is unknown, but
+    the number of groups shows that there are some. If new classes were searched for, some may have gone unnoticed.
     """
     is_new = grouping.class_of_group < 0
     in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
-    share = float(is_new[in_use].mean())
+    share = 1 - float((~is_new[in_use]).sum()) / max(int(in_use.sum()), grouping.max_groups)
     least = min(_UNNOTICED, _UNNOTICED_LABELS / max(1, int((~unlabeled).sum()))) if grouping.looked_for_new else 0.0
     return max(least, named, min(_MAX_NEW, share * len(unlabeled) / int(unlabeled.sum())))
 

@@ -43,6 +43,7 @@ class Grouping:
         square_roots: whether features are the square roots of embeddings.
         looked_for_new: whether the existence of unlabeled classes was estimated rather than specified.
         group_weight: weight of new groups relative to labeled classes, in (0, 1], by the evidence for new classes.
+        max_groups: largest plausible number of groups; 0 if their number was not estimated.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Grouping:
     square_roots: bool = False
     looked_for_new: bool = False
     group_weight: float = 1.0
+    max_groups: int = 0
 
 
 @dataclass(frozen=True)
@@ -139,6 +141,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         square_roots=roots,
         looked_for_new=params.get("chance_all_classes_labeled") is not None,
         group_weight=weight if isinstance(weight, float) and 0 < weight <= 1 else 1.0,
+        max_groups=int(params.get("interval", [0, 0])[1]),
     )
     return GroupedRows(grouping, places, rows, group_ids, given)
 
