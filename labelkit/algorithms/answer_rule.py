@@ -3,7 +3,7 @@
     1. start from the classifier and from the distance of the image to the mean of each group; both are a softmax of a
        linear function of the features
     2. take the part alpha of the shares from the nearest stored rows, weighted like the edges of their graph
-    3. compute a confidence from the shares with the temperatures of the stored answers
+    3. compute a confidence from the shares at the temperature of the stored answers
 Stored rows do not change. scikit-learn and torch are not needed.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.calibration import group_means, softmax
-from labelkit.algorithms.confidences import Confidences, Temperatures, confidences
+from labelkit.algorithms.confidences import Confidences, confidences
 from labelkit.algorithms.row_blocks import StoredRows, blocks, rows_per_block, square_roots
 
 Doubles = NDArray[np.float64]
@@ -63,7 +63,7 @@ class AnswerRule:
         classifier_share: part that the classifier distributes among the known groups; 1 except in old rules.
         alpha: part of the probabilities that comes from stored rows, in [0, 1).
         shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
-        temperatures: for computing confidences; ``None`` if the confidence is unknown.
+        temperature: for computing confidences; ``None`` if the confidence is unknown.
         rows: (n,) int64, which rows of the store these are; ``None``: all of them.
         square_roots: whether the square roots of embeddings are used.
         group_weight: weight of new groups, in (0, 1]; the classifier distributes what they lose.
@@ -78,7 +78,7 @@ class AnswerRule:
     classifier_share: float
     alpha: float
     shares: NDArray[np.float32]
-    temperatures: Temperatures | None
+    temperature: float | None
     rows: NDArray[np.int64] | None = None
     square_roots: bool = False
     group_weight: float = 1.0
@@ -115,7 +115,6 @@ class AnswerRule:
             return LinearSoftmaxClassifier(own[f"{name}_weights"], own[f"{name}_biases"]) if there else None
 
         settings = dict(zip(_SETTINGS, own["settings"].tolist(), strict=False))
-        temperatures = Temperatures(float(params["temperature"]), float(params["temperature_new"]))
         return cls(
             class_of_group=np.where(np.asarray(arrays["new_classes"], dtype=bool), -1, 0),
             unit_rows=bool(settings["unit_rows"]),
@@ -125,7 +124,7 @@ class AnswerRule:
             classifier_share=settings["classifier_share"],
             alpha=settings["alpha"],
             shares=own["shares"],
-            temperatures=temperatures,
+            temperature=float(params["temperature"]),
             rows=own.get("rows"),
             square_roots=bool(settings.get("square_roots", False)),
             group_weight=settings.get("group_weight", 1.0),
@@ -185,13 +184,13 @@ class AnswerRule:
             stored: (n, d) embeddings of the rows that have shares, or of the whole store if ``rows`` selects the rows.
 
         Returns:
-            Names and confidences; confidences are NaN without temperatures.
+            Names and confidences; confidences are NaN without a temperature.
         """
         shares = self.predict_probabilities(embeddings, stored)
-        if self.temperatures is not None:
-            return confidences(shares, self.class_of_group, self.temperatures)
+        if self.temperature is not None:
+            return confidences(shares, self.class_of_group, self.temperature)
         unknown = np.full(len(shares), np.nan)
-        found = confidences(shares, self.class_of_group, Temperatures(1.0, 1.0))
+        found = confidences(shares, self.class_of_group, 1.0)
         return replace(found, confidence=unknown, margin=unknown)
 
     def predict_probabilities(self, embeddings: NDArray[np.float32], stored: Any) -> Doubles:
@@ -295,7 +294,7 @@ def build_nearest_mean_rule(
         classifier_share=0.0,
         alpha=0.0,
         shares=np.zeros((0, len(is_new)), dtype=np.float32),
-        temperatures=None,
+        temperature=None,
         square_roots=roots,
     )
 

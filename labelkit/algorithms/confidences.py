@@ -1,7 +1,4 @@
-"""Convert shares to confidences: the softmax of their logarithms, with separate temperatures for known and new answers.
-
-``calibrate`` fits the temperatures.
-"""
+"""Convert shares to confidences: the softmax of their logarithms, at a temperature that ``calibrate`` fits."""
 
 from __future__ import annotations
 
@@ -19,14 +16,6 @@ Ints = NDArray[np.int64]
 
 _BLOCK_ROWS: Final = 1 << 15
 _EPSILON: Final = 1e-12
-
-
-@dataclass(frozen=True)
-class Temperatures:
-    """Softmax temperatures for predictions of known classes and of new groups."""
-
-    known: float
-    new: float
 
 
 @dataclass(frozen=True)
@@ -59,26 +48,13 @@ def compute_log_probabilities(shares: Doubles) -> Doubles:
     return np.log(np.maximum(shares, _EPSILON))
 
 
-def calibrated_confidences(
-    scores: Doubles, named: Ints, is_new: NDArray[np.bool_], temperatures: Temperatures
-) -> tuple[Doubles, Doubles, Ints]:
-    """Compute each prediction's confidence, margin and runner-up at the temperature for known or new groups."""
-    confidence, margin = np.empty(len(named)), np.empty(len(named))
-    runner_up = np.empty(len(named), dtype=np.int64)
-    for kind, temperature in ((~is_new, temperatures.known), (is_new, temperatures.new)):
-        if kind.any():
-            found = named_probability(scores[kind], named[kind], temperature)
-            confidence[kind], margin[kind], runner_up[kind] = found.confidence, found.margin, found.runner_up
-    return confidence, margin, runner_up
-
-
-def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperatures) -> Confidences:
+def confidences(shares: Doubles, class_of_group: Ints, temperature: float) -> Confidences:
     """Convert group probabilities into predictions with calibrated confidences.
 
     Args:
         shares: (n, k), rows sum to 1.
         class_of_group: (k,), -1 = new.
-        temperatures: for converting shares to confidences.
+        temperature: > 0.
     """
     new, known = class_of_group < 0, np.flatnonzero(class_of_group >= 0)
     parts: list[tuple[NDArray[np.generic], ...]] = []
@@ -86,14 +62,14 @@ def confidences(shares: Doubles, class_of_group: Ints, temperatures: Temperature
         block = shares[start : start + _BLOCK_ROWS]
         every = np.arange(len(block))
         scores, named = compute_log_probabilities(block), block.argmax(axis=1).astype(np.int64)
-        confidence, margin, runner_up = calibrated_confidences(scores, named, new[named], temperatures)
-        chances = np.where(new[named][:, None], softmax(scores, temperatures.new), softmax(scores, temperatures.known))
+        found, chances = named_probability(scores, named, temperature), softmax(scores, temperature)
         best, best_confidence = np.full(len(block), -1, dtype=np.int64), np.zeros(len(block))
         if len(known):
             best = known[block[:, known].argmax(axis=1)]
             best_confidence = chances[every, best]
         new_chance = chances[:, new].sum(axis=1)
-        parts.append((named, confidence, margin, runner_up, block[every, named], best, best_confidence, new_chance))
+        columns = (named, found.confidence, found.margin, found.runner_up, block[every, named])
+        parts.append((*columns, best, best_confidence, new_chance))
     return Confidences(*(np.concatenate(column) for column in zip(*parts, strict=True)))
 
 

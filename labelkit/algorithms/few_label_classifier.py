@@ -140,7 +140,7 @@ class RefittableClassifier:
             own_group=OWN_GROUP,
             alpha=ALPHA,
             shares=shares.astype(np.float32),
-            temperatures=None,
+            temperature=None,
             group_weight=group_weight,
         )
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.answer_rule import AnswerRule
-from labelkit.algorithms.confidences import Confidences, Temperatures, concatenate, confidences, reorder
+from labelkit.algorithms.confidences import Confidences, concatenate, confidences, reorder
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.apply import apply_to_rows, check_cluster
@@ -136,8 +136,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
             **{key: value for key, value in options if key not in _NO_PARAMETERS},
             **({"labels": given.source} if given.source else {}),
             "grouping": grouping.name,
-            "temperature": answers.calibration.cautious.known,
-            "temperature_new": answers.calibration.cautious.new,
+            "temperature": answers.calibration.cautious,
         },
         stage="discover answer",
         overwrite=config.overwrite,
@@ -222,14 +221,14 @@ def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -
 
 
 def _predict(
-    rule: AnswerRule, stored: NDArray[np.float32], likeliest: Temperatures, numbers_per_row: int, rows: StoredRows
+    rule: AnswerRule, stored: NDArray[np.float32], likeliest: float, numbers_per_row: int, rows: StoredRows
 ) -> tuple[NDArray[Any], ...]:
     """Predict rows from others: columns of their confidences, and the probability of each to be correct, (m,)."""
-    assert rule.temperatures is not None
+    assert rule.temperature is not None
     parts, expected = [], []
     for block in blocks(len(rows), numbers_per_row):
         shares = rule.predict_probabilities(rows[block], stored)
-        parts.append(confidences(shares, rule.class_of_group, rule.temperatures))
+        parts.append(confidences(shares, rule.class_of_group, rule.temperature))
         expected.append(confidences(shares, rule.class_of_group, likeliest).confidence)
     return (*vars(concatenate(parts)).values(), np.concatenate(expected))
 
@@ -279,7 +278,7 @@ def _answer(
     expected = confidences(shares, class_of_group, calibration.likeliest).confidence
     rule = judge.rule(labels, grouping.group_ids, class_of_group, shares, group_weight=weight)
     rule = replace(
-        rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperatures=calibration.cautious
+        rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
     )
     return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
 
@@ -365,8 +364,7 @@ def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[
         "new_share": answers.new_share,
         "accuracy_known": evidence.accuracy(new=False),
         "accuracy_new": evidence.accuracy(new=True),
-        "temperature": calibration.cautious.known,
-        "temperature_new": calibration.cautious.new,
+        "temperature": calibration.cautious,
         "classifier": CLASSIFIER,
         "flow": answers.rule.alpha,
         "before": None if calibration.before is None else calibration.before.to_dict(),
@@ -460,7 +458,7 @@ def _tables(
         evidence.num_labels,
         percent(evidence.accuracy(new=False)),
         percent(evidence.accuracy(new=True)),
-        calibration.cautious.known,
+        calibration.cautious,
         *("-" if found is None else found.ece for found in (calibration.before, calibration.after)),
     ]
     return (

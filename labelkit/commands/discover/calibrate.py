@@ -1,7 +1,8 @@
-"""Calibration of answers: two temperatures, fitted to labels that the answers did not use.
+"""Calibration of answers: a temperature, fitted to labels that the answers did not use.
 
-The confidence of an answer is the softmax of the logarithms of its shares, at one temperature for known classes and one
-for new groups: about twenty labels support no more. They are fitted to rows whose answer is known:
+The confidence of an answer is the softmax of the logarithms of its shares, at one temperature: about twenty labels
+support no more. A second one for new groups made confidences worse on six sets (`benchmarks/answer_parts.py`). It is
+fitted to rows whose answer is known:
     - labels hidden: answers are made again, five times, without a third of the labels of each class and, where
       there may be new classes, without a fifth of the classes. A row of a hidden class is correct if the other rows
       agree that its new group is that of its class; without new groups, it never is.
@@ -18,7 +19,7 @@ not from the number of groups.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,7 +33,7 @@ from labelkit.algorithms.calibration import (
     reliability,
     risk_coverage,
 )
-from labelkit.algorithms.confidences import Temperatures, calibrated_confidences, compute_log_probabilities
+from labelkit.algorithms.confidences import compute_log_probabilities
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
 from labelkit.algorithms.hierarchy import build_hierarchy
 from labelkit.algorithms.one_thread import one_blas_thread
@@ -49,12 +50,8 @@ _HIDDEN_LABELS: Final = 0.3
 _HIDDEN_CLASSES: Final = 0.2
 #: Number of principal directions that rounds use for their groups; this takes a tenth of the time of 1,280 dimensions.
 _DIRECTIONS: Final = 128
-#: Minimum number of answers of a kind for it to have its own temperature.
-_MIN_ROWS: Final = 10
-#: Number of standard errors by which temperatures are raised for caution. With new groups, where less is known, this
-#: is the upper limit in nine of ten cases.
+#: Number of standard errors by which the temperature is raised for caution.
 _CAUTION: Final = 0.5
-_CAUTION_WITH_NEW: Final = 1.28
 #: Temperature with one label in each class, chosen cautiously above the mean: on six sets with 4 to 81 classes and 600
 #: to 3,000 images, the best temperatures were 0.4 to 2.8, with a mean of 1.1.
 _USUAL: Final = 1.5
@@ -66,16 +63,14 @@ class Evidence:
 
     Attributes:
         scores: (m, k) float64, logarithms of the shares.
-        named_new: (m,) whether the largest score is that of a new group.
         correct: (m,) float64 in [0, 1], 1 = correct, 0 = wrong; between: the other rows leave it undecided.
         of_new: (m,) whether no group has the class of the row.
         weights: (m,) float64, sum to ``num_labels``, or to less where some labels count less.
         num_labels: distinct labels behind the rows.
-        more_labels: factor of the temperature of known classes when no label is hidden, in (0, 1].
+        more_labels: factor of the temperature when no label is hidden, in (0, 1].
     """
 
     scores: Doubles
-    named_new: NDArray[np.bool_]
     correct: Doubles
     of_new: NDArray[np.bool_]
     weights: Doubles
@@ -95,18 +90,18 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Calibration:
-    """Fitted confidence temperatures, with the evidence that they were fitted on.
+    """Fitted temperature, with the evidence that it was fitted on.
 
     Attributes:
-        cautious: temperatures for the confidence of a single answer.
-        likeliest: temperatures with which the confidences sum to the expected number of correct answers.
+        cautious: temperature for the confidence of a single answer.
+        likeliest: temperature with which the confidences sum to the expected number of correct answers.
         evidence: answers that are known to be correct or wrong.
         before, after: reliability of shares and of confidences, on the evidence; ``None`` without evidence.
         aurc: area under the risk-coverage curve of the confidences on the evidence.
     """
 
-    cautious: Temperatures
-    likeliest: Temperatures
+    cautious: float
+    likeliest: float
     evidence: Evidence
     before: Reliability | None
     after: Reliability | None
@@ -142,7 +137,7 @@ def collect_hidden_label_evidence(
     classes, counts = np.unique(labels[labels >= 0], return_counts=True)
     if not (counts > 1).any():
         none = np.zeros(0)
-        return Evidence(np.zeros((0, len(class_of_group))), none > 0, none, none > 0, none, 0)
+        return Evidence(np.zeros((0, len(class_of_group))), none, none > 0, none, 0)
     in_use = np.bincount(group_ids, minlength=len(class_of_group)) > 0
     has_new = bool((class_of_group[in_use] < 0).any())
     # hiding the only class gives no evidence; one of two classes can only be found again among new groups
@@ -151,7 +146,7 @@ def collect_hidden_label_evidence(
     num_groups = int(in_use.sum()) - (0 if has_new else num_whole)
     turn = keyed_generator(seed, "calibration-classes").permutation(classes)
     features = _on_main_directions(judge.features)
-    looks: list[tuple[Doubles, NDArray[np.bool_], Doubles, NDArray[np.bool_], Ints]] = []
+    looks: list[tuple[Doubles, Doubles, NDArray[np.bool_], Ints]] = []
     own = np.ones(len(labels)) if judge.label_weights is None else judge.label_weights
     factors = []
     with current_progress().task("rounds with hidden labels", total=_ROUNDS) as task:
@@ -171,13 +166,13 @@ def collect_hidden_label_evidence(
             shares = judge.shares(kept, ids, of_group, group_weight=group_weight)[:, : int(in_use.sum())]
             looks.append((*_look(shares, tested, of_group, labels[tested]), tested))
             task.advance(1)
-    scores, named_new, correct, of_new, rows = (np.concatenate(part) for part in zip(*looks, strict=True))
+    scores, correct, of_new, rows = (np.concatenate(part) for part in zip(*looks, strict=True))
     weights, num_labels = own[rows], len(np.unique(rows))
     total = float(own[np.unique(rows)].sum())
     share = new_share if of_new.any() and not of_new.all() else float(of_new.all())
     for kind, amount in ((of_new, share), (~of_new, 1 - share)):
         weights[kind] *= amount * total / max(float(weights[kind].sum()), 1e-12)
-    return Evidence(scores, named_new, correct, of_new, weights, num_labels, float(np.mean(factors)))
+    return Evidence(scores, correct, of_new, weights, num_labels, float(np.mean(factors)))
 
 
 def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints) -> Evidence:
@@ -195,15 +190,15 @@ def collect_labeled_evidence(shares: Doubles, class_of_group: Ints, labels: Ints
 
 def _look(
     shares: Doubles, rows: Ints, class_of_group: Ints, classes: Ints
-) -> tuple[Doubles, NDArray[np.bool_], Doubles, NDArray[np.bool_]]:
-    """Return scores, whether a new group is predicted, correctness, and whether the class is new, for some rows."""
+) -> tuple[Doubles, Doubles, NDArray[np.bool_]]:
+    """Return scores, correctness, and whether the class is new, for some rows."""
     named = shares[rows].argmax(axis=1)
     named_new, of_new = class_of_group[named] < 0, ~np.isin(classes, class_of_group)
     correct = (class_of_group[named] == classes).astype(np.float64)
     if of_new.any():
         groups = np.where(named_new[of_new], named[of_new], -1)
         correct[of_new] = np.nan_to_num(leave_one_out_agreement(groups, classes[of_new]), nan=0.5)
-    return compute_log_probabilities(shares[rows]), named_new, correct, of_new
+    return compute_log_probabilities(shares[rows]), correct, of_new
 
 
 def _hide_labels(labels: Ints, weights: Doubles, whole: Ints, generator: np.random.Generator) -> tuple[Ints, Ints]:
@@ -231,21 +226,17 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def calibrate(evidence: Evidence) -> Calibration:
-    """Fit confidence temperatures for known and new groups; if one kind has few predictions, use those of both."""
+    """Fit the temperature of confidences."""
     if not evidence.num_labels:
-        return Calibration(Temperatures(_USUAL, _USUAL), Temperatures(_USUAL, _USUAL), evidence, None, None, None)
+        return Calibration(_USUAL, _USUAL, evidence, None, None, None)
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights
-    caution = _CAUTION_WITH_NEW if evidence.named_new.any() else _CAUTION
-    kinds = []
-    for kind in (~evidence.named_new, evidence.named_new):
-        if kind.sum() < _MIN_ROWS or not weights[kind].any():
-            kind = np.ones(len(named), dtype=np.bool_)
-        kinds.append(
-            fit_temperatures(scores[kind], named[kind], correct[kind], weights=weights[kind], cautions=(caution, 0.0))
-        )
-    fitted = [Temperatures(*pair) for pair in zip(*kinds, strict=True)]
-    cautious, likeliest = (replace(found, known=found.known * evidence.more_labels) for found in fitted)
-    before = reliability(named_probability(scores, named, 1.0).confidence, correct, weights=weights)
-    confident = calibrated_confidences(scores, named, evidence.named_new, fitted[0])[0]
-    after = reliability(confident, correct, weights=weights)
-    return Calibration(cautious, likeliest, evidence, before, after, risk_coverage(confident, correct).aurc)
+    cautious, likeliest = fit_temperatures(scores, named, correct, weights=weights, cautions=(_CAUTION, 0.0))
+    before, after = (named_probability(scores, named, value).confidence for value in (1.0, cautious))
+    return Calibration(
+        cautious * evidence.more_labels,
+        likeliest * evidence.more_labels,
+        evidence,
+        reliability(before, correct, weights=weights),
+        reliability(after, correct, weights=weights),
+        risk_coverage(after, correct).aurc,
+    )

@@ -103,7 +103,7 @@ class DiscoveryLoss(nn.Module):
             raise ValueError(
                 f"need two rows per image: {b} labels, {len(projections)} projections, {len(logits)} logits"
             )
-        views = ([gather_batch(view) for view in both.split(b)] for both in (projections, logits))
+        views = ([gather_batch(view) for view in both.chunk(2)] for both in (projections, logits))
         (projections, logits), labels = map(torch.cat, views), gather_batch(labels)
         b = len(labels)
         rep_u = self.contrast(projections)

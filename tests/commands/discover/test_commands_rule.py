@@ -14,7 +14,6 @@ from labelkit.algorithms.answer_rule import (
     build_nearest_mean_classifier,
     build_nearest_mean_rule,
 )
-from labelkit.algorithms.confidences import Temperatures
 from labelkit.algorithms.few_label_classifier import RefittableClassifier
 
 NO_CLASS = np.zeros(0, dtype=np.int64)
@@ -53,7 +52,7 @@ def rule_of(shares: list[list[float]], alpha: float, biases: list[float]) -> Ans
         classifier_share=0.5,
         alpha=alpha,
         shares=np.array(shares, dtype=np.float32),
-        temperatures=Temperatures(1.0, 1.0),
+        temperature=1.0,
     )
 
 
@@ -113,17 +112,17 @@ def test_a_rule_is_read_back_as_it_was_kept(rng: np.random.Generator, *, positiv
     rule = replace(judge.rule(labels, ids, class_of_group, shares, group_weight=0.7), square_roots=positive)
     kept = {**rule.arrays(), "new_classes": np.array([0, 0, 1])}
 
-    found = AnswerRule.from_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
+    found = AnswerRule.from_arrays(kept, {"temperature": 0.6})
 
     assert found is not None
-    assert found.temperatures == Temperatures(0.6, 1.3)
+    assert found.temperature == 0.6
     np.testing.assert_array_equal(
         found.predict_probabilities(features, features), rule.predict_probabilities(features, features)
     )
     assert (found.alpha, found.unit_rows, found.square_roots) == (classify.ALPHA, False, positive)
     assert (found.group_weight, found.own_group) == (0.7, classify.OWN_GROUP)
     kept["rule_settings"] = kept["rule_settings"][:3]
-    first = AnswerRule.from_arrays(kept, {"temperature": 0.6, "temperature_new": 1.3})
+    first = AnswerRule.from_arrays(kept, {"temperature": 0.6})
     assert first is not None
     assert (first.square_roots, first.group_weight, first.own_group) == (False, 1.0, 1.0)
 
