@@ -11,10 +11,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +27,7 @@ from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
-from labelkit.data.datasets import FileSource, ImageDataset, sort_by_bytes
+from labelkit.data.datasets import FileSource, listing, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -44,14 +43,7 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 
 
 def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
-    """Open the store and the result from which labels for new photos are predicted.
-
-    Args:
-        place: folder of ``start``, or a store.
-        result: name of answers or groups; ``None``: the newest.
-
-    Returns:
-        The store, its answers or groups, and the rule for other images.
+    """Open the store, the answers or groups in it (default: the newest), and their rule for new photos.
 
     Raises:
         ConfigError: ``place`` is neither.
@@ -69,11 +61,7 @@ def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingSt
 
 
 def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
-    """Return the store and the result of the last finished round of a folder of ``start``.
-
-    Raises:
-        ConfigError: it is not such a folder, or has no finished round.
-    """
+    """Return the store and the result of the last finished round of a folder of ``start``."""
     remedy = "Pass a folder that `labelkit start` made, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
@@ -84,11 +72,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
 
 
 def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
-    """Return the rule of answers, or a rule made from groups.
-
-    Raises:
-        StoreError: the result contains neither, or its rule cannot be used.
-    """
+    """Return the rule of answers, or a rule made from groups."""
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
@@ -115,35 +99,22 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
 """Columns of the table. kind: given (the user's label), known (a labeled class), new (a group without a name), unsure
-(the label is a guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown."""
+(the label is the best guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown. note:
+further information; may be empty."""
 
 _STANDARD_INPUT = Path("-")
 _BLOCK = 256
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Predicted label of one photo.
-
-    Attributes:
-        path: path as given.
-        label: name of a class or group; for an unsure photo, the best guess.
-        kind: see ``COLUMNS``.
-        confidence: in [0, 1]; ``None``: unknown.
-        note: further information; may be empty.
-    """
+class Prediction(NamedTuple):
+    """Predicted label of one photo, with the path as given; see ``COLUMNS``."""
 
     path: str
     label: str
     kind: str
     confidence: float | None
     note: str
-
-    def texts(self) -> list[str]:
-        """Return the prediction as a row of text cells, in the order of ``COLUMNS``."""
-        stated = "" if self.confidence is None else f"{self.confidence:.4f}"
-        return [self.path, self.label, self.kind, stated, self.note]
 
 
 def predict_photos(config: PredictConfig) -> SimpleResult:
@@ -166,15 +137,16 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     if min_confidence is None:
         min_confidence = float(result.params.get("min_confidence", 0.0))  # groups have none
     asked = [load_other_store_queries(store, path) for path in stores]
-    truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
+    truth: dict[str, str] = {}
+    if config.labels is not None:
+        names = [*map(str, photos), *(name for queries in asked for name in queries.names)]
+        texts = read_csv_labels(config.labels, LabeledImages("this call", names, None), config.label_column)
+        truth = {names[place]: text for place, text in texts.items()}
     if photos:
-        found = embed_query_images(
-            _as_dataset(photos),
-            store,
-            checkpoint=config.checkpoint,
-            device=config.device,
-            where="predict",
-        )
+        ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
+        unknown = [None] * len(ids)
+        dataset = listing("photos", Path(), ids, unknown, unknown, FileSource(Path(), ids))
+        found = embed_query_images(dataset, store, checkpoint=config.checkpoint, device=config.device, where="predict")
         asked.insert(0, found)
     predictions = [line for queries in asked for line in _answers(config, store, result, rule, queries, min_confidence)]
     order = {str(path): place for place, path in enumerate(photos)}
@@ -183,24 +155,8 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     return _result(config, store, result, predictions, skipped, min_confidence, truth)
 
 
-def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
-    """Return the given label of each new photo that has one, by name.
-
-    Raises:
-        DatasetError: the file cannot be used, or names photos that are not to be predicted.
-    """
-    if config.labels is None:
-        return {}
-    images = LabeledImages("this call", names, None)
-    return {names[place]: text for place, text in read_csv_labels(config.labels, images, config.label_column).items()}
-
-
 def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
-    """Yield the photos in the given order, those of a folder by name.
-
-    Raises:
-        DatasetError: a folder has none, or cannot be listed.
-    """
+    """Yield the photos in the given order, those of a folder by name."""
     for path in config.new:
         if path in stores:
             continue
@@ -221,23 +177,6 @@ def _lines() -> list[str]:
     is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from PowerShell
     text = content.decode("utf-16", "replace") if is_wide else content.decode("utf-8-sig", "surrogateescape")
     return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
-
-
-def _as_dataset(photos: list[Path]) -> ImageDataset:
-    """List photos from any folders; their ids are the paths as given."""
-    ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
-    none = np.full(len(ids), -1)
-    return ImageDataset(
-        name="photos",
-        root=Path(),
-        sample_ids=ids,
-        labels=none,
-        given=none >= 0,
-        class_names=(),
-        splits=none.astype(np.int16),
-        split_names=(),
-        source=FileSource(Path(), ids),
-    )
 
 
 def _answers(
@@ -300,23 +239,31 @@ def _result(
         "result": result.name,
         "min_confidence": min_confidence,
         "counts": {kind: counts[kind] for kind in ("given", "known", "new", "unsure")},
-        "images": [asdict(line) for line in predictions],
+        "images": [line._asdict() for line in predictions],
         "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
     }
     if truth:
         values["judged"] = _judged(result, predictions, truth)
-    rows = [line.texts() for line in predictions]
+    rows = [
+        ["" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else cell for cell in line]
+        for line in predictions
+    ]
     table, text = Table("", COLUMNS, rows), ""
     if config.output_format == "csv":
         text = csv_text(COLUMNS, rows)
     elif config.output_format == "jsonl":
-        text = "".join(json.dumps(asdict(line)) + "\n" for line in predictions)
+        text = "".join(json.dumps(line._asdict()) + "\n" for line in predictions)
     made: tuple[Path, ...] = ()
     if config.out is not None:
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))
         made, text = (config.out,), ""
         table = Table("answers", list(counts), [list(counts.values())])
-    fault = _too_many(config, len(predictions), skipped)
+    total, fault = len(predictions) + len(skipped), None
+    if len(skipped) > config.max_bad * total:
+        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
+        more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+        problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
+        fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 
 
@@ -347,13 +294,3 @@ def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]
         said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")
     current_progress().message("; ".join(said))
     return counts
-
-
-def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str]]) -> DatasetError | None:
-    total = answered + len(skipped)
-    if len(skipped) <= config.max_bad * total:
-        return None
-    named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
-    more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-    problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
-    return DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")

@@ -5,11 +5,11 @@ A step is done if its command, and the digests of what it reads, are those that 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.commands.find.label_errors import COLUMNS
@@ -17,17 +17,15 @@ from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
 from labelkit.files import read_object
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json, commit_bytes, commit_json
+from labelkit.store.commit import commit_bytes, commit_json, json_digest
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_result_files, read_result
 
 RECORD = "start.json"
-_VERSION = 1
 
 
-@dataclass
-class Record:
+class Record(BaseModel):
     """Contents of ``start.json``: the rounds and finished steps of ``start`` in one folder.
 
     Attributes:
@@ -42,13 +40,14 @@ class Record:
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
 
-    path: Path
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left: dict[str, list[str]] = field(default_factory=dict)
-    tables: dict[str, str] = field(default_factory=dict)
-    confirmed: dict[str, str] = field(default_factory=dict)
-    call: dict[str, Any] = field(default_factory=dict)
+    path: Path = Field(exclude=True)
+    version: Literal[1] = 1
+    rounds: list[dict[str, Any]] = []
+    steps: dict[str, dict[str, Any]] = {}
+    left: dict[str, list[str]] = {}
+    tables: dict[str, str] = {}
+    confirmed: dict[str, str] = {}
+    call: dict[str, Any] = {}
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -60,20 +59,20 @@ class Record:
         path = folder / RECORD
         try:
             data = read_object(path, {"version": int, "rounds": list, "steps": dict})
+            return cls(**{**data, "path": path})
         except FileNotFoundError:
-            return cls(path)
+            return cls(path=path)
+        except ValidationError as error:
+            problem = "was not written by this version of labelkit"
+            raise StoreError(str(path), problem, "Choose another --out.") from error
         except (OSError, ValueError) as error:
             problem = f"cannot be read: {error}"
             raise StoreError(str(path), problem, "Restore the file, or choose a new --out.") from error
-        if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
-            raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
-        others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed", "call"))
-        return cls(path, list(data["rounds"]), dict(data["steps"]), *others)
 
     def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the recorded values of a step that finished with this command and input; ``None`` if it must run."""
         step = self.steps.get(name)
-        if step is None or step["command"] != command or step["inputs"] != digest(inputs):
+        if step is None or step["command"] != command or step["inputs"] != json_digest(inputs):
             return None
         if not all((self.path.parent / file).exists() for file in step["files"]):
             return None
@@ -81,32 +80,17 @@ class Record:
         return values
 
     def note(
-        self,
-        name: str,
-        command: str,
-        inputs: Mapping[str, object],
-        files: Sequence[Path],
-        values: Mapping[str, Any],
+        self, name: str, command: str, inputs: Mapping[str, object], files: Sequence[Path], values: Mapping[str, Any]
     ) -> None:
-        """Record a finished step of ``start`` and save the record.
-
-        Args:
-            name: of the step.
-            command: the command line that does it.
-            inputs: what it read.
-            files: what it made, below the folder.
-            values: what later steps use, as JSON has it.
-        """
+        """Record a finished step and save the record: its name, command line, inputs, files made, and values told."""
         made = [file.relative_to(self.path.parent).as_posix() for file in files]
-        self.steps[name] = {"command": command, "inputs": digest(inputs), "files": made, "values": dict(values)}
+        self.steps[name] = {"command": command, "inputs": json_digest(inputs), "files": made, "values": dict(values)}
         self.write()
 
     def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-        """Return the confirmed labels by path, and record their current paths and files, since photos may be renamed.
+        """Return the confirmed ones of all labels by path, and record their paths and files, which may be other ones.
 
-        Args:
-            labels: all labels by path.
-            files: SHA-256 of each of these photos, in hex; empty if it cannot be read.
+        ``files`` has the SHA-256 of each of these photos, in hex; empty if it cannot be read.
         """
         found = {}
         for path, text in labels.items():
@@ -116,14 +100,8 @@ class Record:
         return found
 
     def write(self) -> None:
-        """Write the record of finished steps to ``start.json``.
-
-        Raises:
-            ResourceError: no room, no permission.
-        """
-        noted: dict[str, object] = {"rounds": self.rounds, "left": self.left, "tables": self.tables}
-        noted |= {"confirmed": self.confirmed, "call": self.call, "steps": self.steps}
-        commit_json(self.path, {"version": _VERSION, **noted})
+        """Write the record of finished steps to ``start.json``."""
+        commit_json(self.path, self.model_dump())
 
 
 def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str, str]:
@@ -139,13 +117,7 @@ def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove labels that a person has confirmed from ``check.csv`` and from the values of the command that wrote it.
-
-    Args:
-        table: as ``find mislabeled`` wrote it.
-        values: what that command told; changed.
-        confirmed: label by path.
-    """
+    """Remove labels, by path, that a person has confirmed from ``check.csv`` and the values told with it."""
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
         lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)
@@ -157,25 +129,10 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 
 
-def _are_texts(value: object) -> bool:
-    """Return whether it is an object with lists of texts."""
-    if not isinstance(value, dict):
-        return False
-    return all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values())
-
-
-def digest(value: object) -> str:
-    """Return the SHA-256 digest of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
-
-
 def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
     """Return the last round of ``start`` whose result is stored; ``None`` if there is none.
 
-    Args:
-        rounds: of the record.
-        folder: of ``start``.
-        results: which result: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
+    ``results`` says which: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
     """
     entry: dict[str, Any]
     for entry in reversed(rounds):

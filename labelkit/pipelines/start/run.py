@@ -34,7 +34,6 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.pipelines.start.background import in_background
 from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
 from labelkit.pipelines.start.given import (
-    AWAY,
     CHECK,
     FILLED,
     GIVEN,
@@ -43,26 +42,22 @@ from labelkit.pipelines.start.given import (
     NOVEL,
     SEEN,
     SKIPPED,
-    CollectedLabels,
     GeneratedTables,
-    TableLabel,
     collect_labels,
     count_moved,
-    labels_csv,
-    missing_photos_csv,
     skipped_photos,
+    write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, corrections, digest, find_last_finished_round, remove_confirmed
-from labelkit.pipelines.start.summary import corrected_labels, write_summary
+from labelkit.pipelines.start.record import Record, corrections, find_last_finished_round, remove_confirmed
+from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
-from labelkit.store.commit import translate_os_errors
-from labelkit.store.csv_table import csv_bytes
+from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
 
-REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png", "next.png"
+DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
@@ -139,18 +134,17 @@ def start(config: StartConfig) -> SimpleResult:
     dataset = _photos(config)
     photos = config.photos.resolve()
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
-    _check_folder(folder, photos)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
+    if photos in (folder.resolve(), *folder.resolve().parents):
+        raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
     with contextlib.nullcontext() if config.dry_run else _held(folder):
         return _start(config, dataset, folder)
 
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, which goes again if nothing came into it.
-
-    Raises:
-        BusyError: another call works there.
-    """
+    """Hold the lock of the folder, which goes again if nothing came into it."""
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
@@ -213,9 +207,12 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     steps = _steps(config, this)
     progress = current_progress()
     _report_photos(config, dataset, labels)
-    if not config.dry_run:
-        waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
-        _report_steps(steps, None if not last else waiting)
+    waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
+    if last and waiting and not config.dry_run:
+        progress.message(f"steps to run again: {', '.join(waiting)} (--dry-run shows their commands)")
+    elif not last and not config.dry_run:
+        for number, (name, step) in enumerate(steps.items(), 1):
+            progress.message(f"{number}. {name}: {command_line(step)}")
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None and minutes >= 0.05:  # less is 0.0
         progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
@@ -227,7 +224,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
     record.call["photos_at"] = str(config.photos.resolve())
     record.write()
-    _write_labels(tables, dataset, known)
+    write_labels(tables, dataset, known)
     record_browser_round(record, browser_round, browser)
     record.write()
     if known.followed:
@@ -235,11 +232,13 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         tables.remove(*FILLED)
     for name, paths in ((SKIPPED, skipped), (SEEN, seen)):
         if paths:
-            tables.write(name, csv_bytes(("path", "label"), ([path, ""] for path in paths)))
+            tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}
-    _keep_labels_of_unreadable(this, tables, dataset, known)
+    unread = {name for name, _ in open_store(this.store).skipped}
+    if unread & {dataset.sample_ids[place] for place in labels}:
+        write_labels(tables, dataset, known, unread)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
@@ -256,8 +255,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         if undone not in steps:  # of an earlier call; given.csv has the labels in them
             tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
-    made = [folder / LABELS, folder / NEXT, folder / REPORT]
-    result = write_summary(config, this.store, old, this.record, told, made, this.answered, tables)
+    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
     record.write()
     return result
 
@@ -291,17 +289,6 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(note)
 
 
-def _report_steps(steps: Mapping[str, StageConfig], waiting: Sequence[str] | None) -> None:
-    """Show the commands of all steps the first time (``None``), later the names of those that wait."""
-    progress = current_progress()
-    if waiting is not None:
-        if waiting:
-            progress.message(f"steps to run again: {', '.join(waiting)} (--dry-run shows their commands)")
-        return
-    for number, (name, step) in enumerate(steps.items(), 1):
-        progress.message(f"{number}. {name}: {command_line(step)}")
-
-
 def _plan(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, StageConfig]
 ) -> SimpleResult:
@@ -329,13 +316,6 @@ def _photos(config: StartConfig) -> ImageDataset:
     return dataset
 
 
-def _check_folder(folder: Path, photos: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
-    if photos in (folder.resolve(), *folder.resolve().parents):
-        raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
-
-
 def _stores(record: Record, folder: Path) -> list[str]:
     """Names of the stores of all rounds that are there, the newest first."""
     names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
@@ -343,11 +323,7 @@ def _stores(record: Record, folder: Path) -> list[str]:
 
 
 def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
-    """Count the photos of the last call that are there, wherever in the folder they are now.
-
-    Raises:
-        ConfigError: fewer than half are, and nobody said that this is meant.
-    """
+    """Count the photos of the last call that are there, wherever in the folder they are now."""
     there = set(dataset.sample_ids)
     elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
     left = store.n - len(elsewhere)
@@ -358,35 +334,6 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
         remedy = "Keep the earlier photos in the folder, choose another --out, or pass --other-photos to drop them."
         raise ConfigError("--out", problem, remedy)
     return left
-
-
-def _write_labels(tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels) -> None:
-    """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
-    if known.away:
-        tables.write(AWAY, missing_photos_csv(known.away))
-    if known.placed or (tables.folder / GIVEN).is_file():
-        tables.write(GIVEN, labels_csv(dataset, known))
-    if not known.away:
-        tables.remove(AWAY)
-
-
-def _keep_labels_of_unreadable(
-    this: _Round, tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels
-) -> None:
-    """Keep labels of photos that cannot be read with those of photos that are not there."""
-    unread = {name for name, _ in open_store(this.store).skipped}
-    aside = {place: text for place, text in known.placed.items() if dataset.sample_ids[place] in unread}
-    if not aside:
-        return
-    current_progress().warning(
-        f"{len(aside)} labeled photos cannot be read: {this.folder / AWAY} keeps their labels until they are readable "
-        "again"
-    )
-    readable = {place: text for place, text in known.placed.items() if place not in aside}
-    unread_labels = (
-        TableLabel(escape_path(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
-    )
-    _write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
 
 def _listing(dataset: ImageDataset) -> str:
@@ -400,7 +347,7 @@ def _listing(dataset: ImageDataset) -> str:
             found.append([name])
         else:
             found.append([name, status.st_size, status.st_mtime_ns])
-    return digest(found)
+    return json_digest(found)
 
 
 def _round(
@@ -418,65 +365,44 @@ def _round(
     One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
-    inputs = digest({"photos": listing, "labels": sorted(labels.items()), **options})
-    rounds = record.rounds
-    if rounds and rounds[-1]["inputs"] == inputs:
-        *earlier, mine = rounds
-        before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
-        return _Round(folder, mine, before, _described(earlier, folder, mine), labels, num_photos)
-    number = len(rounds) + 1
-    before = None if alone else find_last_finished_round(rounds, folder, "groups")
-    suffix = "" if number == 1 else f"-{number}"
-    store = f"photos{suffix}.h5"
-    if rounds and (rounds[-1]["photos"], rounds[-1]["backbone"]) == (listing, config.backbone):
-        store = str(rounds[-1]["store"])
-    # one label alone says nothing, and nothing is left to say where every photo has one
-    can_answer = 1 < len(labels) < num_photos
-    mine = {
-        "inputs": inputs,
-        "photos": listing,
-        "backbone": config.backbone,
-        "new_classes": config.new_classes,
-        "store": store,
-        "groups": f"groups{suffix}",
-        "answer": f"answer{suffix}" if can_answer else None,
-        **({"alone": True} if alone else {}),
-    }
-    return _Round(folder, mine, before, _described(rounds, folder, mine), labels, num_photos)
-
-
-def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, Any]) -> Path | None:
-    for entry in reversed(rounds):
-        store = folder / str(entry["store"])
-        if store.name != mine["store"] and entry["backbone"] == mine["backbone"] and store.is_file():
-            return store
-    return None
+    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options})
+    earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
+    if mine.get("inputs") != inputs:
+        earlier, last = record.rounds, mine
+        suffix = f"-{len(earlier) + 1}" if earlier else ""
+        goes_on = (last.get("photos"), last.get("backbone")) == (listing, config.backbone)
+        # one label alone says nothing, and nothing is left to say where every photo has one
+        can_answer = 1 < len(labels) < num_photos
+        mine = {
+            "inputs": inputs,
+            "photos": listing,
+            "backbone": config.backbone,
+            "new_classes": config.new_classes,
+            "store": str(last["store"]) if goes_on else f"photos{suffix}.h5",
+            "groups": f"groups{suffix}",
+            "answer": f"answer{suffix}" if can_answer else None,
+            **({"alone": True} if alone else {}),
+        }
+    before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
+    others = (one for one in reversed(earlier) if one["store"] != mine["store"] and one["backbone"] == mine["backbone"])
+    described = next((store for one in others if (store := folder / str(one["store"])).is_file()), None)
+    return _Round(folder, mine, before, described, labels, num_photos)
 
 
 def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
     """Say what the round continues from, now that its photos are described."""
-    this = replace(this, previous=_previous(this, stores, dataset))
-    if (
-        this.before is None
-        or find_images_in_other_store(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
-    ):
-        return this
-    return replace(this, before=None)  # each photo is another one under a name that was there
-
-
-def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Path | None:
-    """The newest store of other photos that lacks ten or more of the photos without a label, but not all photos."""
-    if not this.record["answer"]:
-        return None
     store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
+    before = this.before
+    if before is not None and not find_images_in_other_store(open_store(this.folder / before["store"]), store).any():
+        before = None  # each photo is another one under a name that was there
     unlabeled = np.array([name not in labeled for name in store.sample_ids])
-    for path in stores:
+    for path in stores if this.record["answer"] else ():
         if path.name == this.store.name:
             continue
         held = find_images_in_other_store(open_store(path), store)
         if held.any() and int((unlabeled & ~held).sum()) >= _MIN_LATER:
-            return path
-    return None
+            return replace(this, before=before, previous=path)
+    return replace(this, before=before)
 
 
 def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
@@ -603,11 +529,6 @@ def _inputs(this: _Round, name: str) -> dict[str, object]:
     return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
 
 
-def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
-    """Name and command that a step is noted under; a store is taken whatever store its rows were copied from."""
-    return (this.store.name, "embed") if name == "embed" else (name, command_line(config))
-
-
 def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
     return record.finished_values(*_key(this, name, config), _inputs(this, name))
 
@@ -616,6 +537,11 @@ def _beside(config: StageConfig) -> StageConfig:
     """Let a step make its table beside the one that is there, which may be changed while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
+
+
+def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
+    """Name and command that a step is noted under; a store is taken whatever store its rows were copied from."""
+    return (this.store.name, "embed") if name == "embed" else (name, command_line(config))
 
 
 def _do(
@@ -627,7 +553,6 @@ def _do(
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
     """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command told."""
-    key, command = _key(this, name, config)
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
@@ -646,7 +571,7 @@ def _do(
         values["csv"] = str(out)
         if not tables.replace(out, made):
             return values
-    record.note(key, command, _inputs(this, name), files, values)
+    record.note(*_key(this, name, config), _inputs(this, name), files, values)
     took = "done beside the other steps" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values

@@ -33,10 +33,7 @@ _LAST_WORDS = 600
 def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
     """Return the steps that move all images outside named groups into the groups of a new prediction.
 
-    Args:
-        work: the current state.
-        ids: (n,) group of each image in the new prediction, -1 = none.
-        names: names of the groups of the new prediction.
+    ``ids`` (n,) has the group of each image in the new prediction, -1 = none; ``names`` their names.
     """
     is_named = np.array([*(label >= 0 for label in work.named), False])
     free = ~work.rejected & ~is_named[work.groups]
@@ -62,19 +59,10 @@ def group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]
     """Count how many images joined and left each unnamed group between two states."""
     lines = []
     for group, name in enumerate(after.group_names):
-        was = before.groups == group
-        now = after.groups == group
-        if after.named[group] >= 0 or not (was.any() or now.any()):
-            continue
-        lines.append(
-            {
-                "name": name,
-                "before": int(was.sum()),
-                "after": int(now.sum()),
-                "came": int((now & ~was).sum()),
-                "left": int((was & ~now).sum()),
-            }
-        )
+        was, now = before.groups == group, after.groups == group
+        counts = {"before": was.sum(), "after": now.sum(), "came": (now & ~was).sum(), "left": (was & ~now).sum()}
+        if after.named[group] < 0 and (was | now).any():
+            lines.append({"name": name, **{key: int(count) for key, count in counts.items()}})
     return {"moved": int((before.groups != after.groups).sum()), "groups": lines}
 
 
@@ -111,12 +99,13 @@ class BackgroundPredictor:
         with self._lock:
             if self.asked["state"] == "running":
                 raise InvalidStep("a prediction is already running")
-            learned = self.session.read(lambda work: choose_training_labels(work, self.browsed.images.features))
+            work, _, _ = self.session.snapshot()
+            learned = choose_training_labels(work, self.browsed.images.features)
             if not (learned >= 0).any():
                 raise InvalidStep("name a group or label an image first: there is nothing to learn from")
             number = self.asked["number"] + 1
             self.asked = {"number": number, "state": "running", "step": "grouping the images", "changed": None}
-        threading.Thread(target=self._run, args=(learned, by, client), daemon=True).start()
+        threading.Thread(target=self._run, args=(learned, work.classes, by, client), daemon=True).start()
 
     def stop(self) -> None:
         """Stop the running prediction by killing its process."""
@@ -124,44 +113,39 @@ class BackgroundPredictor:
         if self._process is not None:
             self._process.kill()
 
-    def _run(self, learned: NDArray[np.int64], by: str, client: str) -> None:
+    def _run(self, learned: NDArray[np.int64], classes: list[str], by: str, client: str) -> None:
         try:
             if self.predict is not None:
                 result = self.predict(self)
             else:
                 with tempfile.TemporaryDirectory() as folder:
-                    result = self._answer(Path(folder) / "labels.csv", learned)
+                    result = self._answer(Path(folder) / "labels.csv", learned, classes)
             changed = self._apply_prediction(result, by=by, client=client)
             self.asked = {**self.asked, "state": "done", "step": "", "changed": changed}
         except (LabelkitError, OSError, ValueError) as error:
             self.asked = {**self.asked, "state": "failed", "step": str(error)}
 
-    def _answer(self, table: Path, learned: NDArray[np.int64]) -> Result:
+    def _answer(self, table: Path, learned: NDArray[np.int64], classes: list[str]) -> Result:
         """Run the commands; return the predictions, or the groups if there are too few labels to predict."""
-        store, classes = self.session.store, self.session.read(lambda work: list(work.classes))
+        store = self.session.store
         labeled = np.flatnonzero(learned >= 0).tolist()
         lines = ([escape_path(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
         # strict encoding, because a name that is not valid text would come back changed
         table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = find_free_name(store, "groups"), find_free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
-        earlier = self._earlier_groups()
-        previous = [] if earlier is None else ["--previous", str(store.path), "--previous-result", earlier]
+        previous = []
+        if (grouping := self.browsed.grouping) is not None:
+            # the groups behind the shown predictions, whose names are to be reused
+            earlier = str(grouping.result.params.get("grouping", grouping.result.name))
+            if earlier in list_results(store):
+                previous = ["--previous", str(store.path), "--previous-result", earlier]
         self.run_command("discover", "categories", *shared, "--result", groups, *previous)
-        counts = np.bincount(learned[learned >= 0])
-        if counts.max() < 2:
+        if np.bincount(learned[learned >= 0]).max() < 2:
             return read_result(store, groups)
         self.asked = {**self.asked, "step": "answering"}
         self.run_command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
         return read_result(store, answer)
-
-    def _earlier_groups(self) -> str | None:
-        """Return the result with the groups behind the shown predictions, whose names are to be reused, or None."""
-        grouping = self.browsed.grouping
-        if grouping is None:
-            return None
-        name = str(grouping.result.params.get("grouping", grouping.result.name))
-        return name if name in list_results(self.session.store) else None
 
     def run_command(self, *words: str) -> dict[str, Any]:
         """Run a labelkit command in a subprocess, and return its JSON output.

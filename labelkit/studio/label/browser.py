@@ -12,21 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
-from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels
-from labelkit.errors import DatasetError, output_exists
+from labelkit.errors import output_exists
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import LabelingState, choose_training_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import add_labels, initial_labels
-from labelkit.studio.label.session import CommittedAction, Session, is_session, restore_session
+from labelkit.studio.label.session import Session, is_session, restore_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions
 from labelkit.studio.report.page import encode_array, page_data
-from labelkit.studio.report.thumbnails import Pictures
+from labelkit.studio.report.thumbnails import Pictures, open_pictures
 from labelkit.studio.report.work import build_labeling_data, find_likely_groups, list_suggested_images
 
 #: Longer side of thumbnails and of large images, in pixels.
@@ -44,7 +43,6 @@ class BrowsedStore:
         images: all of its rows.
         grouping: grouping of the result with the confidences of the groups; None without one.
         pictures: the image files, by row.
-        note: why there are no images, or empty.
         places: (n, 2) uint16 positions on the map.
         skipped: rows that were skipped in earlier labeling, which are suggested last.
     """
@@ -53,7 +51,6 @@ class BrowsedStore:
     images: ShownImages
     grouping: Grouping | None
     pictures: Pictures
-    note: str
     places: NDArray[np.uint16]
     skipped: Set[int] = frozenset()
 
@@ -70,9 +67,20 @@ class BrowsedStore:
             "group": work.groups,
             "runnerUp": nothing,
             "point": self.places,
-            "tile": nothing if self.note else np.arange(n),
+            "tile": nothing if self.pictures.source is None else np.arange(n),
             "tileSize": np.maximum(1, np.rint(sizes * scale)),
             "choice": choices,
+        }
+        state = {
+            "classes": work.classes,
+            "groups": encode_array(work.groups, "<i4"),
+            "hand": encode_array(work.hand, "<i4"),
+            "rejected": encode_array(work.rejected, "|u1"),
+            "groupNames": work.group_names,
+            "groupLabels": work.named,
+            "refused": sorted([row, label] for row, label in work.refused),
+            "round": last_round,
+            "log": [done.to_json() for done in log],
         }
         return page_data(
             self.images,
@@ -82,7 +90,7 @@ class BrowsedStore:
             groups=[{"name": name, "known": name in session.known_groups} for name in work.group_names],
             side=THUMBNAIL,
             tilesPerSheet=1,
-            work={**begun, "mode": "server", "state": _state(work, log, last_round), "note": self.note},
+            work={**begun, "mode": "server", "state": state},
         )
 
     def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
@@ -115,7 +123,8 @@ class BrowsedStore:
 
         A group of one image is one part; rejected rows are left out.
         """
-        rows = session.read(lambda work: np.flatnonzero((work.groups == group) & ~work.rejected))
+        work, _, _ = session.snapshot()
+        rows = np.flatnonzero((work.groups == group) & ~work.rejected)
         if len(rows) < 2:
             return [rows.tolist()]
         tree = build_hierarchy(self.images.features[rows], generator=np.random.default_rng(0))
@@ -135,20 +144,6 @@ class BrowsedStore:
         return buffer.getvalue()
 
 
-def _state(work: LabelingState, log: list[CommittedAction], last_round: int) -> dict[str, Any]:
-    return {
-        "classes": work.classes,
-        "groups": encode_array(work.groups, "<i4"),
-        "hand": encode_array(work.hand, "<i4"),
-        "rejected": encode_array(work.rejected, "|u1"),
-        "groupNames": work.group_names,
-        "groupLabels": work.named,
-        "refused": sorted([row, label] for row, label in work.refused),
-        "round": last_round,
-        "log": [done.to_json() for done in log],
-    }
-
-
 def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
     """Load everything about a store that a labeling page shows.
 
@@ -159,18 +154,10 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     images = choose_images(store, store.n, 0)
     found = choose_result(store, config.grouping, find_results(store))
     grouping = None if found is None else describe_groups(store, images, *found, 1)
-    note, source = "", None
-    try:
-        source = open_store_images(store, config.dataset, config.data_root)
-    except DatasetError as error:
-        if config.dataset is not None:
-            raise
-        note = str(error)
-        current_progress().warning(f"{error}; pages will show no images")
+    pictures, _ = open_pictures(config, store, images.rows)
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = compute_map_positions(images.features, "pca", 0)
-    pictures = Pictures.of_store(source, store, images.rows)
-    return BrowsedStore(store, images, grouping, pictures, note, places, skipped_rows(config.skip, store))
+    return BrowsedStore(store, images, grouping, pictures, places, skipped_rows(config.skip, store))
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
@@ -200,14 +187,16 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         name, number = f"labels-{number}", number + 1
     groups = np.full(store.n, -1, dtype=np.int64)
     names: list[str] = []
+    known: list[str] = []
     if grouping is not None:
         groups, names = grouping.ids.copy(), [group.name for group in grouping.groups]
+        known = [group.name for group in grouping.groups if group.new is False]
     params = {
         "by": config.by,
         "base": begun.source or ("store" if config.own_labels else "none"),
         "grouping": None if grouping is None else grouping.result.name,
         "labels_before": int((begun.labels >= 0).sum()),
-        "known": [] if grouping is None else [group.name for group in grouping.groups if group.new is False],
+        "known": known,
     }
     work = LabelingState(
         classes=list(begun.class_names),

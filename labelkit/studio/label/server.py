@@ -25,6 +25,7 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -32,6 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
+from labelkit.progress import current_progress
 from labelkit.store.results import Result
 from labelkit.studio.label.actions import InvalidStep
 from labelkit.studio.label.asking import BackgroundPredictor
@@ -113,26 +115,21 @@ class Guard:
         await self._app(scope, _limit_body_size(receive), send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.lower(), []).append(value)
-        host = [value.decode("latin-1") for value in headers.get(b"host", [])]
+        headers = Headers(scope=scope)
+        host = headers.getlist("host")
         if len(host) != 1 or not self._is_allowed_host(host[0]):
             return _refuse(421, "this server does not have that name")
-        for origin in headers.get(b"origin", []):
-            if origin.decode("latin-1") != f"http://{host[0]}":
-                return _refuse(403, "requests from other sites are refused")
-        for site in headers.get(b"sec-fetch-site", []):
-            if site not in (b"same-origin", b"none"):
-                return _refuse(403, "requests from other sites are refused")
+        is_foreign = any(origin != f"http://{host[0]}" for origin in headers.getlist("origin"))
+        if is_foreign or any(site not in ("same-origin", "none") for site in headers.getlist("sec-fetch-site")):
+            return _refuse(403, "requests from other sites are refused")
         if scope["path"].startswith("/api/"):
-            given = headers.get(b"authorization", [b""])
-            if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
+            given = headers.getlist("authorization")
+            if len(given) != 1 or not hmac.compare_digest(given[0].encode("latin-1"), b"Bearer " + self._token):
                 return _refuse(401, "the link is incomplete: open the link that the command printed")
         if len(scope["path"]) > _LONGEST_PATH:  # Python refuses to parse numbers with very many digits
             return _refuse(404, "nothing has this name")
-        length = headers.get(b"content-length", [b"0"])[0]
-        if not length.isdigit() or int(length) > MAX_BYTES:
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BYTES:
             return _refuse(413, f"a request has at most {MAX_BYTES:,} bytes")
         return None
 
@@ -209,30 +206,27 @@ class LabelServer:
             exception_handlers={404: _missing, 405: _missing},
         )
 
-    async def page(self, request: Request) -> Response:
+    # Starlette runs what is not asynchronous in a pool of threads
+
+    def page(self, request: Request) -> Response:
         """Return the HTML of the labeling page, which contains no data of the store except its name."""
-        headers = {**_HEADERS, "Content-Security-Policy": self._policy}
-        return HTMLResponse(self._page, headers=headers)
+        return HTMLResponse(self._page, headers={**_HEADERS, "Content-Security-Policy": self._policy})
 
-    async def data(self, request: Request) -> Response:
+    def data(self, request: Request) -> Response:
         """Return all data that the labeling page shows, as JSON."""
+        with self._data:
+            found = self.browsed.data(self.session)
+            found["work"]["asked"] = self.asking.asked
+            content = json.dumps(found, allow_nan=False)
+        return Response(content, media_type="application/json", headers=_HEADERS)
 
-        def made() -> bytes:
-            with self._data:
-                found = self.browsed.data(self.session)
-                found["work"]["asked"] = self.asking.asked
-                return json.dumps(found, allow_nan=False).encode()
-
-        return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
-
-    async def suggested(self, request: Request) -> Response:
+    def suggested(self, request: Request) -> Response:
         """Return the images to label next, given the labels so far and the rows in the query, which were skipped."""
         rows = request.query_params.get("skip", "").split(",")
         skipped = {int(row) for row in rows if row.isdecimal() and len(row) <= 12}
-        found = await run_in_threadpool(self.browsed.suggested, self.session, skipped)
-        return JSONResponse({"suggested": found}, headers=_HEADERS)
+        return JSONResponse({"suggested": self.browsed.suggested(self.session, skipped)}, headers=_HEADERS)
 
-    async def changes(self, request: Request) -> Response:
+    def changes(self, request: Request) -> Response:
         """Return the labeling actions committed after the round in the query."""
         since = request.query_params.get("since", "")
         if not since.isdecimal() or len(since) > 12:
@@ -241,17 +235,13 @@ class LabelServer:
 
     async def act(self, request: Request) -> Response:
         """Commit the labeling action in the request."""
-        return await self._do(
-            request,
-            ("kind", "steps"),
-            lambda told, who: self.session.act(_text(told["kind"], "kind"), told["steps"], **who),
-        )
+        act, keys = self.session.act, ("kind", "steps")
+        return await self._do(request, keys, lambda told, who: act(_text(told["kind"], "kind"), told["steps"], **who))
 
     async def undo(self, request: Request) -> Response:
         """Undo the labeling action that the request names."""
-        return await self._do(
-            request, ("round",), lambda told, who: self.session.undo(_number(told["round"], "round"), **who)
-        )
+        undo = self.session.undo
+        return await self._do(request, ("round",), lambda told, who: undo(_number(told["round"], "round"), **who))
 
     async def _do(
         self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], object]
@@ -278,40 +268,37 @@ class LabelServer:
         actions = [done.to_json() for done in self.session.actions_since(since)]
         return JSONResponse({"actions": actions, "asked": self.asking.asked, **more}, status, headers=_HEADERS)
 
-    async def thumbnail(self, request: Request) -> Response:
+    def thumbnail(self, request: Request) -> Response:
         """Return the thumbnail of an image."""
-        return await self._picture(request, self._thumbnail)
+        return self._of_row(request, self._thumbnail)
 
-    async def large(self, request: Request) -> Response:
+    def large(self, request: Request) -> Response:
         """Return an image in large size."""
-        return await self._picture(request, lambda row: self.browsed.picture(row, LARGE))
+        return self._of_row(request, lambda row: self.browsed.picture(row, LARGE))
 
-    async def _picture(self, request: Request, read: Callable[[int], bytes | str]) -> Response:
+    def similar_images(self, request: Request) -> Response:
+        """Return the images most similar to an image."""
+        return self._of_row(request, lambda row: {"images": self.browsed.similar_images(row)})
+
+    def _of_row(self, request: Request, read: Callable[[int], bytes | str | dict[str, Any]]) -> Response:
+        """Return a picture or values about the row that the request names; a text says why there is none."""
         row = request.path_params["row"]
         if row >= self.session.store.n:
             return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
-        found = await run_in_threadpool(read, row)
+        found = read(row)
         if isinstance(found, str):
             return _refuse(404, found)
+        if isinstance(found, dict):
+            return JSONResponse(found, headers=_HEADERS)
         headers = {**_HEADERS, "Cache-Control": "private, max-age=3600"}
         return Response(found, media_type="image/webp", headers=headers)
 
-    async def similar_images(self, request: Request) -> Response:
-        """Return the images most similar to an image."""
-        row = request.path_params["row"]
-        if row >= self.session.store.n:
-            return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
-        return JSONResponse({"images": await run_in_threadpool(self.browsed.similar_images, row)}, headers=_HEADERS)
-
-    async def split_group(self, request: Request) -> Response:
+    def split_group(self, request: Request) -> Response:
         """Split a group in two, and return the rows of both parts."""
         group = request.path_params["group"]
-        count = self.session.read(lambda work: len(work.named))
-        if group >= count:
+        if group >= len(self.session.work.named):
             return _refuse(404, f"there is no group {group}")
-        return JSONResponse(
-            {"parts": await run_in_threadpool(self.browsed.split_group, self.session, group)}, headers=_HEADERS
-        )
+        return JSONResponse({"parts": self.browsed.split_group(self.session, group)}, headers=_HEADERS)
 
 
 async def _missing(request: Request, error: Exception) -> Response:
@@ -319,11 +306,7 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return the JSON object in a request.
-
-    Raises:
-        InvalidStep: it is too long, or not an object with exactly these keys.
-    """
+    """Return the JSON object in a request, which must have exactly these keys."""
     try:
         told = json.loads(await request.body())
     except ClientDisconnect as error:
@@ -366,13 +349,9 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Server that does not raise the signal that ended it again, because a second signal ends a command at once.
+    """Server that does not raise the signal that ended it again, because a second signal ends a command at once."""
 
-    Attributes:
-        ended_by: the last signal; ``None`` if there was none.
-    """
-
-    ended_by: int | None = None
+    ended_by: int | None = None  # the last signal
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.ended_by = sig
@@ -391,15 +370,14 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Callable[[str], None]) -> None:
-    """Serve the labeling pages until the process is interrupted.
+def serve(server: LabelServer, host: str, port: int, *, opened: bool) -> None:
+    """Show the link, and serve the labeling pages until the process is interrupted.
 
     Args:
         server: server of the labeling session.
         host: address to listen on.
         port: port to listen on; 0: any free port.
         opened: whether to open the page in the browser.
-        say: function that shows the link.
 
     Raises:
         ResourceError: the server cannot listen on the address.
@@ -410,11 +388,12 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
     token = secrets.token_urlsafe(24)
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     link = f"http://{shown}:{port}/#{token}"
-    say(link)
+    progress = current_progress()
+    progress.message(f"label in the browser: {link}")
+    progress.message(f"every action is saved in {server.session.name} immediately; Ctrl-C stops the server")
     if opened:
         webbrowser.open(link)
-    config = uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS)
-    running = _Server(config)
+    running = _Server(uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS))
     running.run(sockets=[listening])
     if running.ended_by not in (None, signal.SIGINT):
         raise Interrupted(running.ended_by)
