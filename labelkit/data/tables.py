@@ -420,9 +420,10 @@ def read_table(path: Path) -> bytes:
 
 
 NO_LABEL: Final = frozenset(
-    "-1 #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN no_label".split()
+    "-1 ? #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN "
+    "no_label".split()
 )
-"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, and CVAT's word."""
+"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, CVAT's word, and a mark."""
 _SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 

@@ -81,6 +81,7 @@ def collect_labels(
     left: Mapping[str, Sequence[str]],
     checked: Mapping[str, str],
     corrected: Sequence[TableLabel],
+    given_before: Callable[[], Mapping[str, str]],
     browser: Sequence[TableLabel],
     is_same: bool,
 ) -> CollectedLabels:
@@ -95,6 +96,8 @@ def collect_labels(
         left: see :class:`CollectedLabels`; of the last call.
         checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
         corrected: labels that were corrected in ``labels.csv``.
+        given_before: returns the labels by path that were given for the last call; those that were changed or removed
+            in ``given.csv`` since are not taken from a table of the user again.
         browser: labels that were given in the browser; without a text, labels that were taken back there.
         is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
 
@@ -108,6 +111,11 @@ def collect_labels(
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
     filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
+    if tables.was_edited(GIVEN):
+        now = {label.path: label.text for label in given}
+        for name, text in given_before().items():
+            if now.get(name) != text:
+                gone_from.setdefault(name, set()).add(text)
     # by path and file: the same path may have been that of several photos
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()

@@ -34,8 +34,8 @@ class Record(BaseModel):
             ``backbone``, ``new_classes``, ``store``, and the names of its results, ``groups`` and ``answer``.
         left: by path, labels that photos took along from there.
         tables: SHA-256 of each table as it was written, by its name.
-        confirmed: by path and by SHA-256 in hex, labels that correct a prediction, or that a saved ``check.csv`` had
-            listed.
+        confirmed: by path and by SHA-256 in hex, labels that were corrected in ``labels.csv``, or that a saved
+            ``check.csv`` had listed.
         call: options of the last call, but for labels and output, and ``photos_at``, the whole path of the photos.
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
@@ -104,16 +104,15 @@ class Record(BaseModel):
         commit_json(self.path, self.model_dump())
 
 
-def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str, str]:
-    """Return the labels, by path, that contradict an earlier prediction and were therefore given deliberately."""
-    try:
-        before = open_store(store)
-        found = read_stored_predictions(read_result(before, result))
-    except StoreError:  # the summary tells of it
+def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """Return the labels, by path, that a person had given for the last round that is finished."""
+    entry = find_last_finished_round(rounds, folder, "answer", "groups")
+    if entry is None:
         return {}
-    lines = zip(before.sample_ids, found.labels, found.kinds, strict=True)
-    guesses = {escape_path(name): guess for name, guess, kind in lines if kind != "given"}
-    return {path: text for path, text in labels.items() if guesses.get(path, text) != text}
+    store = open_store(folder / str(entry["store"]))
+    found = read_stored_predictions(read_result(store, str(entry["answer"] or entry["groups"])))
+    lines = zip(store.sample_ids, found.labels, found.kinds, strict=True)
+    return {escape_path(name): text for name, text, kind in lines if kind == "given"}
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
@@ -124,7 +123,7 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
         current_progress().message(
-            f"labels not questioned, since they correct a prediction or were in check.csv when it was saved: {left}"
+            f"labels not questioned, since you corrected them in labels.csv or had them in a saved check.csv: {left}"
         )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 

@@ -49,7 +49,7 @@ from labelkit.pipelines.start.given import (
     write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, corrections, find_last_finished_round, remove_confirmed
+from labelkit.pipelines.start.record import Record, find_last_finished_round, given_labels, remove_confirmed
 from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import json_digest, translate_os_errors
@@ -170,6 +170,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
     browser_round, browser = read_browser_labels(record)
+    corrected = corrected_labels(tables, record.rounds, record.tables.get(LABELS))
     known = collect_labels(
         tables,
         config.labels or (),
@@ -178,7 +179,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         stores,
         left=record.left,
         checked={one["path"]: one["label"] for one in checked},
-        corrected=corrected_labels(tables, record.rounds, record.tables.get(LABELS)),
+        corrected=corrected,
+        given_before=lambda: given_labels(folder, record.rounds),
         browser=browser,
         is_same=is_same,
     )
@@ -201,7 +203,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
-    record.confirmed |= {} if this.answered is None else corrections(now, *this.answered)
+    record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
     this = replace(this, confirmed=record.follow_confirmed(now, hashes))
     steps = _steps(config, this)

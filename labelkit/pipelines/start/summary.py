@@ -201,7 +201,7 @@ def _found_table(
     if novel.get("in_new_groups"):
         groups = "a group" if len(novel["new_groups"]) == 1 else f"{len(novel['new_groups'])} groups"
         where = f"in {groups} without a label (novel.csv)"
-        lines.append(["of these, likely of a new class", novel["in_new_groups"], where])
+        lines.append(["likely of a new class", novel["in_new_groups"], where])
     lines.append(["to look at", *_count_images_to_check(told, len(rows))])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them with the right label"
     return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
@@ -236,7 +236,7 @@ def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None)
 
 def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
-        f"Since the last call with answers, {since['changed']} of {since['photos']} photos changed ({changes}): "
+        f"Since the last call with answers, {since['changed']} of its {since['photos']} photos changed ({changes}): "
         f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} have "
         f"the same one, but another kind (known, new, unsure). {since['now_answered']} that were unsure are answered, "
         f"{since['now_unsure']} that were answered are unsure."

@@ -1108,6 +1108,32 @@ def test_names_with_odd_characters_come_back(photos: Path, tmp_path: Path, name:
     assert labels_in(tmp_path / "out" / "given.csv")[name] == "red"
 
 
+def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_again(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7])
+    words = ["start", str(photos), "--labels", str(known), "--backbone", "pixels", "--num-classes", "3"]
+    assert main(words) == 0
+    given = tmp_path / "photos-labeled" / "given.csv"
+    lines = given.read_text().replace(",red,", ",crimson,").splitlines(keepends=True)
+    given.write_text("".join(line for line in lines if not line.startswith("001.png")))
+    capsys.readouterr()
+
+    assert main(words) == 0
+
+    expected = {
+        "000.png": "crimson",
+        "003.png": "crimson",
+        "004.png": "green",
+        "006.png": "crimson",
+        "007.png": "green",
+    }
+    assert labels_in(given) == expected
+    assert "4 labels ignored, since the photos have been corrected" in capsys.readouterr().err
+    assert main(words) == 0
+    assert labels_in(given) == expected
+
+
 def test_a_class_that_is_called_like_a_group_is_no_group(photos: Path, tmp_path: Path) -> None:
     known = tmp_path / "known.csv"
     names = {"red": "new-1", "green": "green"}

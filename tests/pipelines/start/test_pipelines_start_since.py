@@ -159,7 +159,7 @@ def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
     assert (second["since"]["photos"], second["since"]["labeled"], second["since"]["guessed_right"]) == (30, 6, right)
     # the terminal counts the lines of the table
     assert second["since"]["changed"] == len(changed)
-    assert f"{len(changed)} of 30 photos changed ({folder / 'changed.csv'})" in " ".join(second["sentences"])
+    assert f"{len(changed)} of its 30 photos changed ({folder / 'changed.csv'})" in " ".join(second["sentences"])
     assert f"You labeled 6 photos of known classes: {right} had been guessed right." in " ".join(second["sentences"])
 
     again = run(photos)
@@ -243,19 +243,28 @@ def test_the_first_call_shows_the_commands_and_later_ones_name_the_steps(
 
     assert main(words) == 0
     told = capsys.readouterr().err
-    assert "steps to run again: embed, groups, suggest, duplicates, odd, report" in told
+    assert "steps to run again" not in told
     assert "labelkit embed" not in told
 
+    assert main([*words, "--min-confidence", "0.9"]) == 0
+    assert "steps to run again: groups, suggest, report (--dry-run" in capsys.readouterr().err
 
-def test_labels_that_correct_a_prediction_are_not_questioned(photos: Path, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("name", ["labels.csv", "corrected.csv"])
+def test_labels_that_were_corrected_in_labels_csv_are_not_questioned(photos: Path, tmp_path: Path, name: str) -> None:
     folder = tmp_path / "photos-labeled"
-    run(photos, labels=write_labels(tmp_path / "known.csv", range(12)))
+    known = write_labels(tmp_path / "known.csv", range(12))
+    run(photos, labels=known)
     path, other = "020.png", next(color(f"{i:03d}.png") for i in range(3) if color(f"{i:03d}.png") != color("020.png"))
-    corrected = tmp_path / "corrected.csv"
-    corrected.write_text(f"path,label\n{path},{other}\n")
-
-    run(photos, labels=corrected)
+    if name == "labels.csv":
+        text = (folder / name).read_text().replace(f"{path},{color(path)}", f"{path},{other}")
+        (folder / name).write_text(text)
+        run(photos, labels=known)
+    else:
+        (tmp_path / name).write_text(f"path,label\n{path},{other}\n")
+        run(photos, labels=tmp_path / name)
 
     assert table(folder)[path]["label"] == other
-    assert path not in {row["path"] for row in rows(folder / "check.csv")}
-    assert json.loads((folder / "start.json").read_text())["confirmed"][path] == other
+    assert (path in {row["path"] for row in rows(folder / "check.csv")}) == (name != "labels.csv")
+    confirmed = json.loads((folder / "start.json").read_text())["confirmed"]
+    assert confirmed.get(path) == (other if name == "labels.csv" else None)
