@@ -1960,6 +1960,7 @@ def label(
     csv: str | PathLike[str] | None = ...,
     export: Literal['imagefolder', 'huggingface', 'fiftyone', 'coco', 'atlas'] | None = ...,
     out: str | PathLike[str] | None = ...,
+    predictions: str | None = ...,
     link: bool = ...,
     serve: bool = ...,
     grouping: str | None = ...,

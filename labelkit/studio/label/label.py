@@ -28,7 +28,7 @@ from labelkit.studio.label.actions import changed_rows_and_groups, choose_traini
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, add_labels, initial_labels
+from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, initial_labels
 from labelkit.studio.label.session import Session, restore_session
 from labelkit.studio.label.sets import check_set, write_set
 from labelkit.studio.report.images import choose_images
@@ -64,6 +64,10 @@ def label_images(config: LabelConfig) -> SimpleResult:
     counts, table = _class_counts(final.labels, final.class_names)
     values |= {"classes": counts, "labels": int((final.labels >= 0).sum()), "rows": store.n}
     tables.append(table)
+    if config.predictions is not None:
+        final = add_predictions(config.predictions, store, final)
+    elif config.export is not None and not (final.labels >= 0).any():
+        current_progress().warning("no image has a label; to export predictions, pass --predictions RESULT")
     if config.csv is not None:
         commit_bytes(config.csv, _table(config, config.csv, store, final))
         made.append(config.csv)

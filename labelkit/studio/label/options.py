@@ -69,6 +69,12 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     out: Path | None = _SET(
         None, "Folder to create for --export, or file for coco (.json) and atlas (.parquet).", makes="folder"
     )
+    predictions: str | None = _SET(
+        None,
+        "Result of `discover answer` whose given labels and predictions (known or new, not unsure) are written like "
+        "labels for images without one (with --export or --csv).",
+        pattern=RESULT_NAME,
+    )
     link: bool = _SET(False, "Make symbolic links to the images instead of copies (with --export to a folder).")
 
     serve: bool = _SERVE(
@@ -97,7 +103,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     @model_validator(mode="after")
     def _check_something_to_do(self) -> LabelConfig:
         if self.serve:
-            for name in ("csv", "export", "out", "link"):
+            for name in ("csv", "export", "out", "predictions", "link"):
                 if name in self.model_fields_set:
                     raise ValueError(f"--serve cannot be combined with --{name}: write labels afterward")
             return self
@@ -108,6 +114,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
             raise ValueError("--grouping requires --serve or --export atlas")
         if self.from_ is None and self.csv is None and self.export is None:
             raise ValueError("pass --from FILE (labels to read), --csv or --export (labels to write), or --serve")
+        if self.predictions is not None and self.csv is None and self.export is None:
+            raise ValueError("--predictions requires --export or --csv")
         if self.from_ is None and self.result is not None:
             raise ValueError("--result requires --from; pass an existing result as --labels")
         if self.labels is not None and not self.own_labels:

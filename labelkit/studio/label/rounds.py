@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels, read_labels
 from labelkit.commands.common.labels import choose_usable_labels, similar_names
+from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.data.datasets import natural_key
 from labelkit.data.tables import match_known_spelling
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.options import LabelConfig
 
 _SHOWN = 10
@@ -59,6 +61,30 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
         problem = "does not record which round its labels come from"
         raise StoreError(str(result.path), problem, "Create the result with `labelkit label`.")
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
+
+
+def add_predictions(name: str, store: EmbeddingStore, base: Labels) -> Labels:
+    """Return labels with the given labels and predictions of a result for images without one, to be written elsewhere.
+
+    Raises:
+        ConfigError: the result has no predictions.
+    """
+    result = read_result(store, name)
+    if result.kind != "answers":
+        there = ", ".join(other for other in list_results(store) if read_result(store, other).kind == "answers")
+        problem = f"result {name!r} has no predictions ({result.stage} made it)"
+        remedy = f"Pass one of these: {there}." if there else "Run `labelkit discover answer` first."
+        raise ConfigError("--predictions", problem, remedy)
+    found = read_stored_predictions(result)
+    written = (base.labels < 0) & np.isin(found.kinds, ("given", "known", "new"))
+    texts = [found.labels[row] for row in np.flatnonzero(written)]
+    names = (*base.class_names, *sorted(set(texts) - set(base.class_names), key=natural_key))
+    number = {text: label for label, text in enumerate(names)}
+    labels = base.labels.copy()
+    labels[written] = [number[text] for text in texts]
+    predicted = int(np.isin(np.array(found.kinds)[written], ("known", "new")).sum())
+    current_progress().message(f"{predicted} predictions are written like labels")
+    return replace(base, labels=labels, class_names=names)
 
 
 def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:

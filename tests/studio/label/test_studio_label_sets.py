@@ -14,11 +14,14 @@ from labelkit.commands.embed.embed import embed_images
 from labelkit.data.registry import load_dataset
 from labelkit.errors import ConfigError, DatasetError, OutputExistsError
 from labelkit.options.embed import EmbedConfig
+from labelkit.progress import use_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
+from tests.pipelines.squares import add_photos, labels_in, run, table, write_labels
+from tests.running import Heard
 from tests.tiers import quick_every
 
 #: the same file name in two folders, the same but for the suffix, and folders that other programs take for splits
@@ -195,3 +198,32 @@ def test_a_folder_that_holds_something_is_never_replaced(export: Any, tmp_path: 
     with pytest.raises(OutputExistsError, match="already exists"):
         export("huggingface", tmp_path / "set")
     assert [path.name for path in (tmp_path / "set").iterdir()] == ["mine.txt"]
+
+
+def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    add_photos(tmp_path / "photos", range(30), seed=0)
+    labeled = (0, 1, 3, 4, 6, 7, 9, 10, 12, 13)
+    told = run(tmp_path / "photos", labels=write_labels(tmp_path / "known.csv", labeled), min_confidence=0.6)
+    index, heard = Path(str(told["store"])), Heard()
+
+    def export(**options: Any) -> dict[str, str]:
+        out = tmp_path / "set.json"
+        with use_progress(heard):
+            label_images(LabelConfig(index=index, export="coco", out=out, overwrite=True, **options))
+        found = json.loads(out.read_text())
+        texts = {one["id"]: one["name"] for one in found["categories"]}
+        files = {one["id"]: one["file_name"] for one in found["images"]}
+        return {files[one["image_id"]]: texts[one["category_id"]] for one in found["annotations"]}
+
+    assert export() == {}
+    assert heard.warnings == ["no image has a label; to export predictions, pass --predictions RESULT"]
+    found = export(predictions="answer")
+
+    rows = table(tmp_path / "photos-labeled")
+    assert found == {path: row["label"] for path, row in rows.items() if row["kind"] != "unsure"}
+    assert found.items() >= labels_in(tmp_path / "known.csv").items()
+    assert f"{len(found) - len(labeled)} predictions are written like labels" in heard.messages
+    assert len(found) > len(labeled)
+    with pytest.raises(ConfigError, match="Pass one of these: answer"):
+        export(predictions="groups")
