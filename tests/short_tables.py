@@ -16,7 +16,7 @@ from labelkit.cli.main import main
 from labelkit.data.registry import load_dataset
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.pipelines.reproduce.options import ReproduceConfig
-from labelkit.pipelines.reproduce.tables import PublishedTable, Row, complete_command
+from labelkit.pipelines.reproduce.tables import PublishedTable, Row, complete_command, find_dataset_arguments
 from tests.miniature_sets import make_miniature, write_class_vectors
 
 _FILE = Path(__file__).with_name("data") / "short_tables.yaml"
@@ -31,8 +31,11 @@ def short_command(
     table: PublishedTable, words: Sequence[str], named: dict[str, str], root: Path, here: Path
 ) -> list[str]:
     """Return a command of a row, with options for a few steps."""
-    config = ReproduceConfig(table=table.name, device="cpu")
-    command, short = complete_command(config, words, named, root, here, 0), OPTIONS[table.name]
+    config = ReproduceConfig(table=table.name, device="cpu", data_root=root)
+    words = list(words)
+    for place in find_dataset_arguments(words):
+        words[place] = named[words[place]]
+    command, short = complete_command(config, words, here, 0), OPTIONS[table.name]
     options = {name: value for name, value in short.get("given", {}).items() if f"--{name}" in command}
     if command[0] == "train":
         options |= short.get("all", {}) | short.get(command[1], {})

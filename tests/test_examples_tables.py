@@ -39,9 +39,8 @@ def test_every_command_of_a_stand_in_is_one(path: Path, tmp_path: Path, capsys: 
     table = read_table(str(path))
     config = ReproduceConfig(table=str(path))
     for row in table.rows:
-        named = {name: name.format(data_root="data") for name in row.datasets}
         for words in row.commands:
-            command = complete_command(config, words, named, Path("data"), tmp_path / "here", 0)
+            command = complete_command(config, words, tmp_path / "here", 0)
             assert main(["config", *command]) == 0, capsys.readouterr().err
 
 

@@ -17,15 +17,14 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from labelkit import __version__
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError, resource_error
-from labelkit.files import read_json
+from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError
+from labelkit.files import read_object
 from labelkit.pipelines.own_code import check_method_code
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.tables import (
@@ -39,21 +38,14 @@ from labelkit.pipelines.reproduce.tables import (
     select_rows,
 )
 from labelkit.progress import current_progress
-from labelkit.store.commit import commit_bytes
+from labelkit.store.commit import commit_bytes, translate_os_errors
 from labelkit.store.csv_table import csv_text
 
 _END_SECONDS = 30
 
 
 def run_command(words: Sequence[str]) -> tuple[int, bytes]:
-    """Run a labelkit command in a subprocess and return its exit code and output.
-
-    Args:
-        words: words after ``labelkit``.
-
-    Returns:
-        The exit code, negative for a signal, and the standard output.
-    """
+    """Run a labelkit command in a subprocess and return its exit code, negative for a signal, and its output."""
     process = subprocess.Popen([sys.executable, "-m", "labelkit", *words], stdout=subprocess.PIPE)
     try:
         out, _ = process.communicate()
@@ -72,6 +64,7 @@ _ESCAPED = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
 }
 
 
@@ -80,18 +73,26 @@ def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
 
     A line of the table is a row, and a column is a value: published, or measured as mean and deviation over seeds. A
     missing number is a dash, or empty in CSV. CSV has a line for each value, with all digits and the seeds.
-
-    Args:
-        record: content of ``table.json``.
     """
-    names = list(dict.fromkeys(value["name"] for row in record["rows"] for value in row["values"]))
-    published = [
-        name for name in names if any(_found(row, name).get("published") is not None for row in record["rows"])
-    ]
+    columns: dict[tuple[str, str], str] = {}
+    for name in dict.fromkeys(value["name"] for row in record["rows"] for value in row["values"]):
+        if any(_found(row, name).get("published") is not None for row in record["rows"]):
+            columns[name, "published"] = f"{name}, published"
+        columns[name, "mean"] = name
+    lines = [["", *columns.values()]]
+    for row in record["rows"]:
+        cells = [_number(_found(row, name), key) for name, key in columns]
+        spreads = [_number(_found(row, name), "deviation") if key == "mean" else "" for name, key in columns]
+        shown = (f"{cell} ± {spread}" if spread else cell for cell, spread in zip(cells, spreads, strict=True))
+        lines.append([row["name"], *shown])
+    seeds = record["seeds"]
+    caption = (
+        f"{record['source']}, {record['place']}: {record['title']} ({record['unit']}, {seeds} seed{'s' * (seeds > 1)})"
+    )
     return {
-        "table.md": _markdown(record, names, published),
+        "table.md": _markdown(lines, caption, record["command"]),
         "table.csv": _csv(record),
-        "table.tex": _latex(record, names, published),
+        "table.tex": _latex(lines, caption, record["command"]),
     }
 
 
@@ -107,65 +108,21 @@ def _number(value: Mapping[str, Any], key: str) -> str:
     return f"{number:.4g}" if value.get("unit") == "number" else f"{number:.1f}"
 
 
-def _cells(row: Mapping[str, Any], names: Sequence[str], published: Sequence[str]) -> list[str]:
-    cells: list[str] = []
-    for name in names:
-        value = _found(row, name)
-        cells += [_number(value, "published")] if name in published else []
-        deviation = _number(value, "deviation")
-        cells.append(_number(value, "mean") + (f" ± {deviation}" if deviation else ""))
-    return cells
+def _markdown(lines: list[list[str]], caption: str, command: str) -> str:
+    head = "| " + " | ".join(lines[0]) + " |"
+    ruler = "|" + "|".join([" --- ", *(" ---: " for _ in lines[0][1:])]) + "|"
+    rows = ("| " + " | ".join(cell.replace("|", "\\|") or "-" for cell in line) + " |" for line in lines[1:])
+    return "\n".join([caption, "", head, ruler, *rows, "", f"`{command}`", ""])
 
 
-def _headings(names: Sequence[str], published: Sequence[str]) -> list[str]:
-    return [heading for name in names for heading in ([f"{name}, published", name] if name in published else [name])]
-
-
-def _caption(record: Mapping[str, Any]) -> str:
-    seeds = record["seeds"]
-    return (
-        f"{record['source']}, {record['place']}: {record['title']} ({record['unit']}, {seeds} seed{'s' * (seeds > 1)})"
-    )
-
-
-def _markdown(record: Mapping[str, Any], names: Sequence[str], published: Sequence[str]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") or "-" for cell in cells) + " |"
-
-    headings = ["", *_headings(names, published)]
-    rows = [line([row["name"], *_cells(row, names, published)]) for row in record["rows"]]
-    ruler = "|" + "|".join([" --- ", *(" ---: " for _ in headings[1:])]) + "|"
-    head = "| " + " | ".join(headings) + " |"
-    return "\n".join([f"{_caption(record)}", "", head, ruler, *rows, "", f"`{record['command']}`", ""])
-
-
-def _latex(record: Mapping[str, Any], names: Sequence[str], published: Sequence[str]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return " & ".join(cell or "--" for cell in cells) + r" \\"
-
-    headings = _headings(names, published)
-    rows = [
-        line([_escaped(row["name"]), *(cell.replace("±", r"$\pm$") for cell in _cells(row, names, published))])
-        for row in record["rows"]
-    ]
-    return "\n".join(
-        [
-            f"% {record['command']}".replace("\n", " "),
-            f"% {_caption(record)}".replace("\n", " "),
-            rf"\begin{{tabular}}{{l{'r' * len(headings)}}}",
-            r"\hline",
-            " & ".join(["", *map(_escaped, headings)]) + r" \\",
-            r"\hline",
-            *rows,
-            r"\hline",
-            r"\end{tabular}",
-            "",
-        ]
-    )
-
-
-def _escaped(text: str) -> str:
-    return "".join(_ESCAPED.get(sign, sign) for sign in text)
+def _latex(lines: list[list[str]], caption: str, command: str) -> str:
+    escaped = [["".join(_ESCAPED.get(sign, sign) for sign in cell) for cell in line] for line in lines]
+    head = " & ".join(escaped[0])
+    rows = (" & ".join(cell or "--" for cell in line) for line in escaped[1:])
+    comments = (f"% {text}".replace("\n", " ") for text in (command, caption))
+    begin, end = rf"\begin{{tabular}}{{l{'r' * (len(lines[0]) - 1)}}}", r"\end{tabular}"
+    body = [rf"{head} \\", r"\hline", *(rf"{row} \\" for row in rows)]
+    return "\n".join([*comments, begin, r"\hline", *body, r"\hline", end, ""])
 
 
 def _csv(record: Mapping[str, Any]) -> str:
@@ -173,29 +130,13 @@ def _csv(record: Mapping[str, Any]) -> str:
     for row in record["rows"]:
         for value in row["values"]:
             seeds = " ".join(repr(one) for one in value["seeds"])
-            numbers = [value["published"], value["mean"], value["deviation"]]
-            told = ("" if one is None else one for one in numbers)
-            lines.append([row["name"], value["name"], *told, seeds, row["state"]])
+            numbers = ("" if value[key] is None else value[key] for key in ("published", "mean", "deviation"))
+            lines.append([row["name"], value["name"], *numbers, seeds, row["state"]])
     return csv_text(["row", "value", "published", "mean", "deviation", "seeds", "state"], lines)
 
 
 RESULT = "table.json"
 _MAX_RECORD = 1 << 24
-
-
-@dataclass
-class _Outcome:
-    """Outcome of a row.
-
-    Attributes:
-        state: ``done``, ``planned``, ``no data`` or ``failed``.
-        reason: why it is not done.
-        measured: the values of each seed.
-    """
-
-    state: str
-    reason: str = ""
-    measured: list[dict[str, float]] = field(default_factory=list)
 
 
 def reproduce(config: ReproduceConfig) -> SimpleResult:
@@ -225,10 +166,11 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             outcomes = []
             for row in rows:
                 absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
-                outcome = _Outcome("no data", absent)
-                if config.dry_run or not absent:
-                    outcome = _run_row(config, table, row, folder, faults)
-                outcomes.append(replace(outcome, state="no data", reason=absent) if absent else outcome)
+                measured, fault = ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder)
+                if fault is not None:
+                    faults.append(fault)
+                state = "no data" if absent else "failed" if fault else "planned" if config.dry_run else "done"
+                outcomes.append((state, absent or str(fault or ""), measured))
                 task.advance(1, table=table.name)
             record = _record(config, table, rows, outcomes)
             values.append(record)
@@ -251,25 +193,20 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
 
 
 def _run_row(
-    config: ReproduceConfig,
-    table: PublishedTable,
-    row: Row,
-    folder: Path,
-    faults: list[LabelkitError],
-) -> _Outcome:
+    config: ReproduceConfig, table: PublishedTable, row: Row, folder: Path
+) -> tuple[list[dict[str, float]], LabelkitError | None]:
+    """Run the commands of a row; return the values of each seed, and the error that ended it, if any."""
     progress = current_progress()
-    root = config.data_root
-    named = {name: name.format(data_root=root) for name in row.datasets}
-    outcome = _Outcome("planned" if config.dry_run else "done")
+    measured: list[dict[str, float]] = []
     for seed in range(config.seeds):
-        here = folder / _file_name(row.name) / f"seed-{seed}"
+        here = folder / re.sub(r"[^\w.-]+", "-", row.name).strip("-.") / f"seed-{seed}"
         outputs: list[dict[str, Any]] = []
         try:
             for number, given in enumerate(row.commands, 1):
                 if not given:
                     outputs.append({})
                     continue
-                command = complete_command(config, given, named, root, here, seed)
+                command = complete_command(config, given, here, seed)
                 words = command
                 if config.num_workers is not None and command[0] in ("train", "embed"):
                     # it does not affect numbers, so it is not recorded
@@ -280,12 +217,11 @@ def _run_row(
                 else:
                     outputs.append(_run(command, words, here, number))
             if not config.dry_run:
-                outcome.measured.append(table.extract_values(outputs))
+                measured.append(table.extract_values(outputs))
         except LabelkitError as error:
             progress.warning(f"{table.name}, {row.name}: {error}")
-            faults.append(error)
-            return _Outcome("failed", str(error), outcome.measured)
-    return outcome
+            return measured, error
+    return measured, None
 
 
 def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[str, Any]:
@@ -296,21 +232,21 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
         LabelkitError: the command failed.
     """
     record = here / f"step-{number}.json"
-    if record.exists():
+    is_done = record.exists()
+    if is_done:
         try:
-            found = read_json(record, _MAX_RECORD)
+            found = read_object(record, limit=_MAX_RECORD)
         except (OSError, ValueError) as error:
             remedy = "Delete this file; `labelkit reproduce` then repeats the step that wrote it."
             raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
-        if not isinstance(found, dict) or found.get("command") != command:
+        if found.get("command") != command:
             raise OutputExistsError(str(here), "contains the output of another command", "Choose another --out.")
-        _check_code(command, here, number)
-        return dict(found["output"])
-    try:
+    with translate_os_errors(here):
         here.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise resource_error(error, str(here)) from error
-    _check_code(command, here, number)
+    if command[0] == "train":
+        check_method_code(here / f"step-{number}.code.json", command[1], "Choose another --out.")
+    if is_done:
+        return dict(found["output"])
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
     words = [*words, "--resume"] if begun else words
     current_progress().message(f"labelkit {shlex.join(words)}")
@@ -323,68 +259,46 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
     return dict(output)
 
 
-def _check_code(command: list[str], here: Path, number: int) -> None:
-    if command[0] == "train":
-        check_method_code(here / f"step-{number}.code.json", command[1], "Choose another --out.")
+def _values(
+    table: PublishedTable, row: Row, measured: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
+) -> list[dict[str, Any]]:
+    """Return the published and the measured numbers of each value of a row; one without the former has all values.
 
-
-def _file_name(text: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", text).strip("-.")
-
-
-def _numbers(table: PublishedTable, row: Row, outcome: _Outcome) -> list[dict[str, Any]]:
-    """Return the published and the measured numbers of each value of a row.
-
-    A row without published numbers, such as a point of a curve, has only measured ones.
+    Args:
+        table: the table.
+        row: one of its rows.
+        measured: values of each seed.
+        before: those of the row that it is compared with; the mean difference is seed by seed.
     """
-    numbers = []
+    values = []
     for name in row.published or table.values:
-        published = row.published.get(name)
-        found = [values[name] for values in outcome.measured]
+        published, found = row.published.get(name), [one[name] for one in measured]
         mean = statistics.mean(found) if found else None
-        numbers.append(
-            {
-                "name": name,
-                "unit": table.units.get(name, table.unit),
-                "published": published,
-                "mean": mean,
-                "deviation": statistics.stdev(found) if len(found) > 1 else None,
-                "difference": None if mean is None or published is None else mean - published,
-                "seeds": found,
-            }
-        )
-    return numbers
-
-
-def _with_changes(rows: Sequence[Row], numbers: Sequence[list[dict[str, Any]]]) -> list[list[dict[str, Any]]]:
-    """Add, to each value of a row that is compared with another row, the mean difference between them, seed by seed."""
-    by_name = {row.name: {value["name"]: value for value in found} for row, found in zip(rows, numbers, strict=True)}
-    made = []
-    for row, found in zip(rows, numbers, strict=True):
-        if row.against is None:
-            made.append(found)
-            continue
-        before = by_name.get(row.against, {})
-        changed = []
-        for value in found:
-            pairs = list(zip(value["seeds"], before.get(value["name"], {}).get("seeds", []), strict=False))
-            differences = [after - start for after, start in pairs]
-            changed.append(
-                value
-                | {
-                    "against": row.against,
-                    "change": statistics.mean(differences) if differences else None,
-                    "change_deviation": statistics.stdev(differences) if len(differences) > 1 else None,
-                }
-            )
-        made.append(changed)
-    return made
+        value = {
+            "name": name,
+            "unit": table.units.get(name, table.unit),
+            "published": published,
+            "mean": mean,
+            "deviation": statistics.stdev(found) if len(found) > 1 else None,
+            "difference": None if mean is None or published is None else mean - published,
+            "seeds": found,
+        }
+        if row.against is not None:
+            differences = [after - start[name] for after, start in zip(found, before, strict=False)]
+            value["against"] = row.against
+            value["change"] = statistics.mean(differences) if differences else None
+            value["change_deviation"] = statistics.stdev(differences) if len(differences) > 1 else None
+        values.append(value)
+    return values
 
 
 def _record(
-    config: ReproduceConfig, table: PublishedTable, rows: Sequence[Row], outcomes: Sequence[_Outcome]
+    config: ReproduceConfig,
+    table: PublishedTable,
+    rows: Sequence[Row],
+    outcomes: Sequence[tuple[str, str, list[dict[str, float]]]],
 ) -> dict[str, Any]:
-    numbers = [_numbers(table, row, outcome) for row, outcome in zip(rows, outcomes, strict=True)]
+    measured_by = {row.name: measured for row, (_, _, measured) in zip(rows, outcomes, strict=True)}
     return {
         "table": table.name,
         "source": table.source,
@@ -399,11 +313,11 @@ def _record(
         "rows": [
             {
                 "name": row.name,
-                "state": outcome.state,
-                "reason": outcome.reason,
-                "values": values,
+                "state": state,
+                "reason": reason,
+                "values": _values(table, row, measured, measured_by.get(row.against or "", [])),
             }
-            for row, outcome, values in zip(rows, outcomes, _with_changes(rows, numbers), strict=True)
+            for row, (state, reason, measured) in zip(rows, outcomes, strict=True)
         ],
     }
 

@@ -166,9 +166,8 @@ def available_tables() -> dict[str, Path]:
 def left_out() -> list[dict[str, str]]:
     """Return the published tables that labelkit omits, each with its paper, its number in the paper, and the reason."""
     presets = shipped_presets()
-    return (
-        [] if presets is None else list(yaml.safe_load(read_bytes(presets / FOLDER / f"{LEFT_OUT}.yaml", _MAX_BYTES)))
-    )
+    path = None if presets is None else presets / FOLDER / f"{LEFT_OUT}.yaml"
+    return [] if path is None else list(yaml.safe_load(read_bytes(path, _MAX_BYTES)))
 
 
 def read_table(name: str) -> PublishedTable:
@@ -257,19 +256,10 @@ def describe_missing_data(dataset: str, root: Path) -> str:
     return ""
 
 
-def complete_command(
-    config: ReproduceConfig,
-    words: Sequence[str],
-    named: Mapping[str, str],
-    root: Path,
-    here: Path,
-    seed: int,
-) -> list[str]:
-    """Fill in a table command's paths and data set names; for ``train``, also the device, seed and output folder."""
-    filled = [word.format(here=here, seed=seed, data_root=root) for word in words]
-    for place in find_dataset_arguments(words):
-        filled[place] = named[words[place]]
+def complete_command(config: ReproduceConfig, words: Sequence[str], here: Path, seed: int) -> list[str]:
+    """Fill in a table command's paths; for ``train``, also add the data folder, device, seed and output folder."""
+    filled = [word.format(here=here, seed=seed, data_root=config.data_root) for word in words]
     if filled[0] != "train":
         return filled
-    words_of_all = ["--data-root", str(root), "--device", config.device, "--seed", str(seed)]
+    words_of_all = ["--data-root", str(config.data_root), "--device", config.device, "--seed", str(seed)]
     return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(here / "run")])]

@@ -68,7 +68,7 @@ def test_commands_of_a_table_are_valid(name: str, tmp_path: Path, capsys: pytest
             continue
         for words in filter(None, row.commands):
             named = {name: name for name in row.datasets}
-            whole = complete_command(ReproduceConfig(table=name), words, named, tmp_path, here, 0)
+            whole = complete_command(ReproduceConfig(table=name, data_root=tmp_path), words, here, 0)
             for command in (whole, short_command(table, words, named, tmp_path, here)):
                 assert main(["config", *command]) == 0, capsys.readouterr().err
 
