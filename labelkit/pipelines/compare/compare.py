@@ -37,13 +37,13 @@ from labelkit.pipelines.compare.runs import (
     train_and_evaluate,
 )
 from labelkit.pipelines.own_code import check_method_code
-from labelkit.progress import Progress, current_progress
+from labelkit.progress import current_progress
 from labelkit.store.commit import commit_json, translate_os_errors
 from labelkit.store.parts import hold_lock
 
 _ABOUT = "comparison.json"
 _PIXELS = "pixels"
-_UNTRAINED = "before training"
+_SHOWN_SCORES = (*JUDGES, "own_accuracy")
 
 
 @dataclass
@@ -63,21 +63,16 @@ class Row:
     runs: list[dict[str, Any]] = field(default_factory=list)
     failures: dict[int, str] = field(default_factory=dict)
 
-    def mean(self, *keys: str) -> dict[str, object] | None:
+    def mean(self, key: str) -> dict[str, object] | None:
         """Return a number's mean, standard deviation and values over the method's runs; ``None`` if no run has it."""
-        values = []
-        for run in self.runs:
-            found: Any = run
-            for key in keys:
-                found = found.get(key) if isinstance(found, dict) else None
-            if isinstance(found, int | float):
-                values.append(float(found))
+        values = [float(run[key]) for run in self.runs if key in run]
         return mean_and_std(values) if values else None
 
     def scores(self) -> dict[str, dict[str, object]]:
         """Return the mean and standard deviation of each evaluation score over a method's runs."""
         names = dict.fromkeys(name for run in self.runs for name in run["scores"])
-        return {name: stats for name in names if (stats := self.mean("scores", name)) is not None}
+        every = [run["scores"] for run in self.runs]
+        return {name: mean_and_std([float(one[name]) for one in every if name in one]) for name in names}
 
     def labels_text(self) -> str:
         """Describe in words how many labels a method used for training."""
@@ -214,7 +209,6 @@ def _evaluate_untrained_networks(
     names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path
 ) -> list[Row]:
     """Evaluate pixels, and the networks of the methods before training."""
-    progress = current_progress()
     wanted: dict[str, tuple[str, dict[str, Any]]] = {_PIXELS: ("pixels", {"backbone": "pixels", "image_size": 32})}
     for name in names:
         try:
@@ -226,8 +220,7 @@ def _evaluate_untrained_networks(
             start["weights"] = options.weights
         else:
             start["pretrained" if options.pretrained else "random_weights"] = True
-        label = f"{options.backbone}, {_UNTRAINED}"
-        wanted.setdefault(label, (options.backbone, start))
+        wanted.setdefault(f"{options.backbone}, before training", (options.backbone, start))
     rows = []
     for number, (label, (network, model)) in enumerate(wanted.items()):
         row = Row(label, network=network)
@@ -236,8 +229,8 @@ def _evaluate_untrained_networks(
             try:
                 if not record.exists():
                     seeded = model if label == _PIXELS else model | {"seed": seed}
-                    embed_for_evaluation(config, store, data.holdout, **seeded)
-                    found = evaluate_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own="nothing")
+                    embed_for_evaluation(config, data, store, **seeded)
+                    found = evaluate_store(config, data, store, seed=seed, own="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
                 row.runs.append(stored_record(record))
             except LabelkitError as error:
@@ -249,16 +242,15 @@ def _evaluate_untrained_networks(
             finally:
                 store.unlink(missing_ok=True)
                 shutil.rmtree(store.with_name(f"{store.name}.results"), ignore_errors=True)
-        _say(progress, row)
+        _say(row)
         rows.append(row)
     return rows
 
 
 def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
     """Train and evaluate, one run after the other."""
-    progress = current_progress()
     rows = []
-    with progress.task("compare", total=len(names)) as task:
+    with current_progress().task("compare", total=len(names)) as task:
         for name in names:
             row = Row(name)
             for seed in range(config.seeds):
@@ -270,37 +262,36 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folde
                     row.failures[seed] = str(error).strip()
                     continue
                 row.runs.append(record | {"minutes": record["seconds"] / 60})
-            _say(progress, row)
+            _say(row)
             rows.append(row)
             task.advance()
     return rows
 
 
-def _say(progress: Progress, row: Row) -> None:
+def _say(row: Row) -> None:
     scores = row.scores()
-    names = [name for name in (*JUDGES, "own_accuracy") if name in scores]
+    names = [name for name in _SHOWN_SCORES if name in scores]
     shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])} %" for name in names)
     if row.runs:
-        progress.message(f"{row.name}: {shown}")
+        current_progress().message(f"{row.name}: {shown}")
     for seed, reason in row.failures.items():
-        progress.warning(f"{row.name}, seed {seed} failed: {reason}")
+        current_progress().warning(f"{row.name}, seed {seed} failed: {reason}")
 
 
 def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows: Sequence[Row]) -> tuple[Table, ...]:
     lines: list[list[Cell]] = []
     for row in rows:
-        scores = row.scores()
-        cells = [percent_and_std(scores[name]) if name in scores else None for name in (*JUDGES, "own_accuracy")]
-        memory = row.mean("peak_memory_mib")
+        scores, minutes, memory = row.scores(), row.mean("minutes"), row.mean("peak_memory_mib")
+        spread = None if minutes is None else minutes["sd"]
         lines.append(
             [
                 row.name,
                 row.labels_text(),
                 row.network if row.name in METHODS else None,
                 length_text(row),
-                *cells,
-                _plain(row.mean("minutes")),
-                None if memory is None else round(float(str(memory["mean"]))),
+                *(percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),
+                minutes and f"{minutes['mean']:.2f}" + (f" ± {spread:.2f}" if isinstance(spread, float) else ""),
+                memory and round(float(str(memory["mean"]))),
                 len(row.runs),
             ]
         )
@@ -310,21 +301,9 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
         "method", "labels", "network", "length", f"{config.neighbors}-NN", "k-means", "R@1", "own", "minutes", "MiB",
         "runs",
     ]  # fmt: skip
-    tables = [Table(title, columns, lines)]
-    failures: list[list[Cell]] = [
-        [row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())
-    ]
-    if failures:
-        tables.append(Table("runs that failed", ["method", "seed", "reason"], failures))
-    return tuple(tables)
-
-
-def _plain(stats: dict[str, object] | None) -> str | None:
-    """Format a result of ``mean_and_std`` as ``1.23 ± 0.45``."""
-    if stats is None:
-        return None
-    spread = stats["sd"]
-    return f"{stats['mean']:.2f}" + (f" ± {spread:.2f}" if isinstance(spread, float) else "")
+    failures = [[row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())]
+    failed = (Table("runs that failed", ["method", "seed", "reason"], failures),) if failures else ()
+    return Table(title, columns, lines), *failed
 
 
 def length_text(row: Row) -> str | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,17 +57,25 @@ _LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
 _END_SECONDS = 60
 
 
-def embed_for_evaluation(config: CompareConfig, out: Path, holdout: float | None, **model: Any) -> None:
-    """Embed the training and held-out images with one network, for evaluation.
+@dataclass(frozen=True)
+class DataFacts:
+    """Properties of the data set that all runs of a comparison share.
 
-    Args:
-        config: options that select the images.
-        out: store to write.
-        holdout: share of held-out images; ``None`` for a set with splits.
-        model: options of ``embed`` that name a network.
+    Attributes:
+        num_classes: number of classes.
+        test_split: split of the held-out images for evaluation.
+        holdout: share of held-out images; ``None`` for a set with its own splits.
     """
+
+    num_classes: int
+    test_split: str
+    holdout: float | None
+
+
+def embed_for_evaluation(config: CompareConfig, data: DataFacts, out: Path, **model: Any) -> None:
+    """Embed the training and held-out images with the network that options of ``embed`` name, for evaluation."""
     # embed knows the split of a run's own data from the run
-    split: dict[str, Any] = {"holdout": holdout, "split_seed": config.split_seed, "label_split": "none"}
+    split: dict[str, Any] = {"holdout": data.holdout, "split_seed": config.split_seed, "label_split": "none"}
     embed_images(
         EmbedConfig(
             dataset=config.dataset,
@@ -84,13 +93,13 @@ def embed_for_evaluation(config: CompareConfig, out: Path, holdout: float | None
     )
 
 
-def evaluate_store(index: Path, test_split: str, *, neighbors: int, seed: int, own: str) -> dict[str, float]:
+def evaluate_store(config: CompareConfig, data: DataFacts, index: Path, *, seed: int, own: str) -> dict[str, float]:
     """Evaluate a store's embeddings by kNN, k-means and retrieval, and the network's own output if there is one.
 
     Args:
+        config: options of the comparison.
+        data: the common images; those of training are in split train.
         index: the store.
-        test_split: held-out images; those of training are in split train.
-        neighbors: number of neighbors that vote for a class.
         seed: seed of k-means.
         own: kind of the network's own output: ``names`` of classes, unnamed ``groups``, or ``nothing``.
 
@@ -99,64 +108,46 @@ def evaluate_store(index: Path, test_split: str, *, neighbors: int, seed: int, o
         ``clustering_accuracy`` and ``nmi`` of k-means over all images with as many groups as classes (v2);
         ``recall_at_1`` and ``map_at_r`` among each other; ``own_accuracy``, with groups matched with classes (v2).
     """
-    store = open_store(index)
-    num_classes, has_output = len(store.class_names), "logits" in store.extras
-    scores: dict[str, float] = {}
-    knn: dict[str, Any] = evaluate_knn(EvaluateKNNConfig(index=index, k=(neighbors,), queries=test_split)).to_json()
-    scores["knn_accuracy"] = knn["knn_accuracy"]
-    cluster_store(KMeansConfig(index=index, num_clusters=num_classes, seed=seed, overwrite=True))
-    groups = _grouping(index, test_split, "k-means")
-    scores |= {"clustering_accuracy": groups["all_accuracy"], "nmi": groups["nmi"]}
-    retrieval: dict[str, Any] = evaluate_retrieval(
-        EvaluateRetrievalConfig(index=index, k=(1,), split=(test_split,), nmi_seeds=0)
+    split = data.test_split
+
+    def score_groups(result: str) -> dict[str, Any]:
+        options = EvaluateClusteringConfig(index=index, results=(result,), split=split, rows="all", bootstrap=0)
+        scored: Any = evaluate_clustering(options).to_json()["scores"]
+        return dict(scored[0])
+
+    knn: Any = evaluate_knn(EvaluateKNNConfig(index=index, k=(config.neighbors,), queries=split)).to_json()
+    cluster_store(KMeansConfig(index=index, num_clusters=data.num_classes, seed=seed, overwrite=True))
+    groups = score_groups("k-means")
+    retrieval: Any = evaluate_retrieval(
+        EvaluateRetrievalConfig(index=index, k=(1,), split=(split,), nmi_seeds=0)
     ).to_json()
-    scores |= {"recall_at_1": retrieval["recall"]["1"], "map_at_r": retrieval["map_at_r"]}
+    scores: dict[str, float] = {
+        "knn_accuracy": knn["knn_accuracy"],
+        "clustering_accuracy": groups["all_accuracy"],
+        "nmi": groups["nmi"],
+        "recall_at_1": retrieval["recall"]["1"],
+        "map_at_r": retrieval["map_at_r"],
+    }
+    has_output = "logits" in open_store(index).extras
     if own == "groups" and has_output:
         discover_head(DiscoverHeadConfig(index=index, overwrite=True))
-        scores["own_accuracy"] = _grouping(index, test_split, "head")["all_accuracy"]
+        scores["own_accuracy"] = score_groups("head")["all_accuracy"]
     elif own == "names" and has_output:
-        named: dict[str, Any] = evaluate_classification(
-            EvaluateClassificationConfig(index=index, split=test_split, bootstrap=0)
+        named: Any = evaluate_classification(
+            EvaluateClassificationConfig(index=index, split=split, bootstrap=0)
         ).to_json()
         scores["own_accuracy"] = named["scores"][0]["accuracy"]
     return scores
-
-
-def _grouping(index: Path, test_split: str, result: str) -> dict[str, Any]:
-    config = EvaluateClusteringConfig(index=index, results=(result,), split=test_split, rows="all", bootstrap=0)
-    scored: Any = evaluate_clustering(config).to_json()["scores"]
-    found: dict[str, Any] = scored[0]
-    return found
 
 
 class RunError(Exception):
     """Raised for a run that did not finish; the message gives the reason."""
 
 
-@dataclass(frozen=True)
-class DataFacts:
-    """Properties of the data set that all runs of a comparison share.
-
-    Attributes:
-        num_classes: number of classes.
-        test_split: split of the held-out images for evaluation.
-        holdout: share of held-out images; ``None`` for a set with its own splits.
-    """
-
-    num_classes: int
-    test_split: str
-    holdout: float | None
-
-
 def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
     """Return the training options of one run: the method's preset, adapted to the comparison's images and labels.
 
-    Args:
-        name: name of the method.
-        config: options of the comparison.
-        data: the common images.
-        seed: seed of the weights and of the draw of a few labels.
-        fraction: share of the preset's length.
+    ``seed`` is also that of the draw of a few labels; ``fraction`` is the share of the preset's length.
 
     Raises:
         ConfigError: the options do not fit together.
@@ -191,20 +182,10 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
 
 
 def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
-    """Train and evaluate one method with one seed, reusing results that already exist in the folder.
-
-    Args:
-        name: name of the method.
-        config: options of the comparison.
-        data: the common images.
-        folder: folder for runs, stores and scores.
-        seed: seed of the run.
-
-    Returns:
-        The record of the run.
+    """Train and evaluate one method with one seed, and return the record of the run, which a folder may have already.
 
     Raises:
-        RunError: the run failed; the message is the reason.
+        RunError, LabelkitError: the run failed; the message is the reason.
     """
     record = folder / f"{name}-s{seed}.json"
     if record.exists():
@@ -215,12 +196,10 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
         run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
         cost = _train(name, config, options, run)
         summary = stored_record(run / "summary.json")
-        embed_for_evaluation(config, store, data.holdout, checkpoint=run)
-        scores = evaluate_store(store, data.test_split, neighbors=config.neighbors, seed=seed, own=options.own_output)
-    except LabelkitError as error:
-        raise RunError(str(error).strip()) from error
+        embed_for_evaluation(config, data, store, checkpoint=run)
+        scores = evaluate_store(config, data, store, seed=seed, own=options.own_output)
     except Exception as error:
-        if compute_method_digest(name) is None or isinstance(error, RunError):
+        if isinstance(error, RunError | LabelkitError) or compute_method_digest(name) is None:
             raise
         raise RunError(f"{type(error).__name__}: {error}") from error  # code of a user can raise any error
     values = {
@@ -274,9 +253,13 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
     limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
     environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
     cost, code = run_process(command, said, limit=limit, environment=environment)
-    if code != 0:
-        raise RunError(_reason(said, code))
-    return cost
+    if code == 0:
+        return cost
+    text = read_bytes(said).decode(errors="replace").strip()
+    *_, reason = re.split(r"^error: ", text, flags=re.MULTILINE)
+    if reason == text:
+        reason = f"exit code {code}" + (f": {text.splitlines()[-1]}" if text else "")
+    raise RunError(reason)
 
 
 def stored_record(path: Path) -> dict[str, Any]:
@@ -294,13 +277,7 @@ def stored_record(path: Path) -> dict[str, Any]:
 def run_process(
     command: Sequence[str], said: Path, *, limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
-    """Run a subprocess with a time limit; return its CPU seconds, peak memory in MiB and exit code.
-
-    Args:
-        command: words of the command.
-        said: file for its stderr.
-        limit: seconds after which it is stopped.
-        environment: environment of the process.
+    """Run a subprocess with a limit in seconds, and its stderr in a file; return its CPU time, memory and exit code.
 
     Raises:
         RunError: it took longer than ``limit``; the process has ended.
@@ -308,12 +285,11 @@ def run_process(
     deadline = time.monotonic() + limit
     peak = cpu_seconds = 0.0
     with said.open("wb") as errors:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
+        process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         try:
             while process.poll() is None and time.monotonic() <= deadline:
                 with contextlib.suppress(psutil.Error):  # the process has ended
-                    running = psutil.Process(process.pid)
-                    times, memory = running.cpu_times(), running.memory_info()
+                    times, memory = process.cpu_times(), process.memory_info()
                     cpu_seconds = max(cpu_seconds, times.user + times.system)
                     peak = max(peak, memory.rss / 2**20)
                 time.sleep(0.05)
@@ -323,18 +299,9 @@ def run_process(
                 process.terminate()
                 try:
                     process.wait(_END_SECONDS)
-                except subprocess.TimeoutExpired:
+                except psutil.TimeoutExpired:
                     process.kill()
                     process.wait()
     if not in_time:
         raise RunError(f"did not finish within {limit:.0f} s, so it was stopped")
     return {"cpu_seconds": round(cpu_seconds, 2), "peak_memory_mib": round(peak, 1)}, process.returncode
-
-
-def _reason(said: Path, code: int) -> str:
-    """Return the error that a process ended with."""
-    text = read_bytes(said).decode(errors="replace").strip()
-    at = text.rfind("error: ")
-    if at >= 0 and (at == 0 or text[at - 1] == "\n"):
-        return text[at + len("error: ") :]
-    return f"exit code {code}" + (f": {text.splitlines()[-1]}" if text else "")
