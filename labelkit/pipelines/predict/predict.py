@@ -44,14 +44,7 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 
 
 def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
-    """Open the store and the result from which labels for new photos are predicted.
-
-    Args:
-        place: folder of ``start``, or a store.
-        result: name of answers or groups; ``None``: the newest.
-
-    Returns:
-        The store, its answers or groups, and the rule for other images.
+    """Open the store, the answers or groups in it (default: the newest), and their rule for new photos.
 
     Raises:
         ConfigError: ``place`` is neither.
@@ -69,11 +62,7 @@ def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingSt
 
 
 def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
-    """Return the store and the result of the last finished round of a folder of ``start``.
-
-    Raises:
-        ConfigError: it is not such a folder, or has no finished round.
-    """
+    """Return the store and the result of the last finished round of a folder of ``start``."""
     remedy = "Pass a folder that `labelkit start` made, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
@@ -84,11 +73,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
 
 
 def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
-    """Return the rule of answers, or a rule made from groups.
-
-    Raises:
-        StoreError: the result contains neither, or its rule cannot be used.
-    """
+    """Return the rule of answers, or a rule made from groups."""
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
@@ -166,15 +151,14 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     if min_confidence is None:
         min_confidence = float(result.params.get("min_confidence", 0.0))  # groups have none
     asked = [load_other_store_queries(store, path) for path in stores]
-    truth = _truth(config, [*map(str, photos), *(name for queries in asked for name in queries.names)])
+    truth: dict[str, str] = {}
+    if config.labels is not None:
+        names = [*map(str, photos), *(name for queries in asked for name in queries.names)]
+        texts = read_csv_labels(config.labels, LabeledImages("this call", names, None), config.label_column)
+        truth = {names[place]: text for place, text in texts.items()}
     if photos:
-        found = embed_query_images(
-            _as_dataset(photos),
-            store,
-            checkpoint=config.checkpoint,
-            device=config.device,
-            where="predict",
-        )
+        dataset = _as_dataset(photos)
+        found = embed_query_images(dataset, store, checkpoint=config.checkpoint, device=config.device, where="predict")
         asked.insert(0, found)
     predictions = [line for queries in asked for line in _answers(config, store, result, rule, queries, min_confidence)]
     order = {str(path): place for place, path in enumerate(photos)}
@@ -183,24 +167,8 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     return _result(config, store, result, predictions, skipped, min_confidence, truth)
 
 
-def _truth(config: PredictConfig, names: list[str]) -> dict[str, str]:
-    """Return the given label of each new photo that has one, by name.
-
-    Raises:
-        DatasetError: the file cannot be used, or names photos that are not to be predicted.
-    """
-    if config.labels is None:
-        return {}
-    images = LabeledImages("this call", names, None)
-    return {names[place]: text for place, text in read_csv_labels(config.labels, images, config.label_column).items()}
-
-
 def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
-    """Yield the photos in the given order, those of a folder by name.
-
-    Raises:
-        DatasetError: a folder has none, or cannot be listed.
-    """
+    """Yield the photos in the given order, those of a folder by name."""
     for path in config.new:
         if path in stores:
             continue
@@ -316,7 +284,12 @@ def _result(
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))
         made, text = (config.out,), ""
         table = Table("answers", list(counts), [list(counts.values())])
-    fault = _too_many(config, len(predictions), skipped)
+    total, fault = len(predictions) + len(skipped), None
+    if len(skipped) > config.max_bad * total:
+        named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
+        more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
+        problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
+        fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 
 
@@ -347,13 +320,3 @@ def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]
         said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")
     current_progress().message("; ".join(said))
     return counts
-
-
-def _too_many(config: PredictConfig, answered: int, skipped: list[tuple[str, str]]) -> DatasetError | None:
-    total = answered + len(skipped)
-    if len(skipped) <= config.max_bad * total:
-        return None
-    named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
-    more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-    problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
-    return DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
