@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,14 +75,14 @@ def collect_labels(
     tables: GeneratedTables,
     labels: Sequence[Path],
     dataset: ImageDataset,
-    label_column: str | None = None,
-    stores: Sequence[EmbeddingStore] = (),
+    label_column: str | None,
+    stores: Sequence[EmbeddingStore],
     *,
-    left: Mapping[str, Sequence[str]] | None = None,
-    checked: Mapping[str, str] | None = None,
-    corrected: Sequence[TableLabel] = (),
-    browser: Sequence[TableLabel] = (),
-    is_same: bool = False,
+    left: Mapping[str, Sequence[str]],
+    checked: Mapping[str, str],
+    corrected: Sequence[TableLabel],
+    browser: Sequence[TableLabel],
+    is_same: bool,
 ) -> CollectedLabels:
     """Collect the labels of photos from tables and the browser; later sources override earlier ones.
 
@@ -92,7 +92,7 @@ def collect_labels(
         dataset: the photos.
         label_column: header of the column of labels in the CSVs of the user; ``None`` for the usual one.
         stores: of earlier calls, the newest first, which know what file was at a path.
-        left: of the last call; see :class:`CollectedLabels`.
+        left: see :class:`CollectedLabels`; of the last call.
         checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
         corrected: labels that were corrected in ``labels.csv``.
         browser: labels that were given in the browser; without a text, labels that were taken back there.
@@ -103,10 +103,10 @@ def collect_labels(
     """
     progress = current_progress()
     place_of = {escape_path(name): place for place, name in enumerate(dataset.sample_ids)}
-    gone_from = {path: set(texts) for path, texts in (left or {}).items()}
+    gone_from = {path: set(texts) for path, texts in left.items()}
     folder = tables.folder
     kept, given, *filled = (_with_files(tables.read(folder / name), stores) for name in (AWAY, GIVEN, *FILLED))
-    filled[-1] = [label for label in filled[-1] if label.text != (checked or {}).get(label.path)]
+    filled[-1] = [label for label in filled[-1] if label.text != checked.get(label.path)]
     known_away = set(kept)
     # by path and file: the same path may have been that of several photos
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
@@ -160,78 +160,50 @@ def collect_labels(
         else:
             known[place] = label.text
     sought = [label for label in strays if not (is_same and label in known_away)]
-    followed = _follow(strays, sought, newest, place_of, files, stores, known)
-    for label in (*followed.moved, *followed.away):
+    moved, away, edited = _follow(strays, sought, newest, place_of, files, stores, known)
+    for label in (*moved, *away):
         gone_from.setdefault(label.path, set()).add(label.text)
-    _tell(followed, known_away, folder)
+    if moved:
+        progress.message(f"{_labels(len(moved))} of moved or renamed photos, carried over")
+    if waiting := [label for label in away if label not in known_away]:
+        progress.warning(
+            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): the labels are kept in {folder / AWAY} "
+            "until the photos return"
+        )
+    if edited:
+        progress.warning(
+            f"{_labels(len(edited))} of photos whose files have changed ({_names(edited)}): "
+            "assumed to be edited, so they keep their labels; if they are different photos, delete their lines in "
+            f"{folder / GIVEN} and run again"
+        )
     class_table: dict[str, Path] = {}
+    old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
     for path in labels:
-        mine = {place: text for place, (text, table) in placed.items() if table == path}
-        fresh = _drop_outdated_lines(mine, known, place_of, gone_from, told=(path, folder / GIVEN))
+        fresh = {place: text for place, (text, table) in placed.items() if table == path}
+        # of a photo which had the path before, or corrected since
+        stale = {place for place, text in fresh.items() if text in old.get(place, ()) and text != known.get(place)}
+        if stale:
+            progress.warning(
+                f"{path}: {_labels(len(stale))} ignored, since the photos have been corrected, deleted or renamed. The "
+                "labels are already recorded, so you can leave out --labels. If they are right for the photos that now "
+                f"have these names, add them to {folder / GIVEN}"
+            )
+        fresh = {place: text for place, text in fresh.items() if place not in stale}
         changed[path] += sum(known.get(place, text) != text for place, text in fresh.items())
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
         progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new labels are used")
-    for name, count, near in _find_likely_typos(known):
-        progress.warning(
-            f"the class {name!r} ({_labels(count)}) looks like {near!r}: if both are the same class, replace {name!r} "
-            f"in {class_table.get(name, folder / GIVEN)} and run again"
-        )
-    return CollectedLabels(
-        known,
-        {place: files.digest(place) for place in known},
-        followed.away,
-        len(followed.moved),
-        {path: sorted(texts) for path, texts in sorted(gone_from.items())},
-    )
-
-
-def _drop_outdated_lines(
-    placed: Mapping[int, str],
-    known: Mapping[int, str],
-    place_of: Mapping[str, int],
-    gone_from: Mapping[str, Set[str]],
-    *,
-    told: tuple[Path, Path],
-) -> dict[int, str]:
-    """Leave out lines of the user's table that are of a photo which had the path before, or that were corrected since.
-
-    Args:
-        placed: the lines, by place of their paths.
-        known: labels by place, without the table.
-        place_of: place of each path.
-        gone_from: by path, labels that photos took along from there.
-        told: the table, and where labels can be added, for the message.
-    """
-    old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
-    stale = {place for place, text in placed.items() if text in old.get(place, ()) and text != known.get(place)}
-    if stale:
-        table, given = told
-        current_progress().warning(
-            f"{table}: {_labels(len(stale))} ignored, since the photos have been corrected, deleted or renamed. The "
-            "labels are already recorded, so you can leave out --labels. If they are right for the photos that now "
-            f"have these names, add them to {given}"
-        )
-    return {place: text for place, text in placed.items() if place not in stale}
-
-
-def _tell(followed: _MovedLabels, known_away: Set[TableLabel], folder: Path) -> None:
-    """Return which labels went elsewhere, wait from now on, or stay with edited photos."""
-    progress = current_progress()
-    if followed.moved:
-        progress.message(f"{_labels(len(followed.moved))} of moved or renamed photos, carried over")
-    if waiting := [label for label in followed.away if label not in known_away]:
-        progress.warning(
-            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): the labels are kept in {folder / AWAY} "
-            "until the photos return"
-        )
-    if followed.edited:
-        progress.warning(
-            f"{_labels(len(followed.edited))} of photos whose files have changed ({_names(followed.edited)}): "
-            "assumed to be edited, so they keep their labels; if they are different photos, delete their lines in "
-            f"{folder / GIVEN} and run again"
-        )
+    counts = Counter(known.values())
+    for name, count in counts.items():
+        near = similar_names(name, (other for other, more in counts.items() if more > max(_FEW, count)))
+        if count <= _FEW and near is not None:
+            progress.warning(
+                f"the class {name!r} ({_labels(count)}) looks like {near!r}: if both are the same class, replace "
+                f"{name!r} in {class_table.get(name, folder / GIVEN)} and run again"
+            )
+    gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
+    return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
 
 
 def _labels(count: int) -> str:
@@ -274,15 +246,6 @@ def _read_user_table(
     return match_label_paths(labels, texts, images) if texts else {}, told
 
 
-@dataclass(frozen=True)
-class _MovedLabels:
-    """Labels of photos with another path, of none, and of photos that are other files at the same path."""
-
-    moved: list[TableLabel]
-    away: list[TableLabel]
-    edited: list[TableLabel]
-
-
 def _follow(
     strays: Sequence[TableLabel],
     sought: Sequence[TableLabel],
@@ -291,8 +254,11 @@ def _follow(
     files: _Files,
     stores: Sequence[EmbeddingStore],
     known: dict[int, str],
-) -> _MovedLabels:
-    """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left."""
+) -> tuple[list[TableLabel], list[TableLabel], list[TableLabel]]:
+    """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left.
+
+    Returns the labels of photos with another path, of none, and of photos that are other files at the same path.
+    """
     texts = defaultdict(set)
     for label in strays:
         texts[label.file].add(label.text)
@@ -300,30 +266,29 @@ def _follow(
     found = _find_moved_files(wanted, files, stores)
     # a photo of any earlier call, which came back or has another's name
     described = {digest.tobytes().hex() for store in stores if strays for digest in store.sha256}
-    followed = _MovedLabels([], [], [])
+    moved: list[TableLabel] = []
+    away: list[TableLabel] = []
+    edited: list[TableLabel] = []
     for label in strays:
         place = place_of.get(label.path)
         if label.file in found:
-            followed.moved.append(label)
+            moved.append(label)
             for other in found[label.file]:
                 if label in newest:
                     known[other] = label.text
                 known.setdefault(other, label.text)
         elif place is None or files.digest(place) in described:
-            followed.away.append(label)
+            away.append(label)
         else:
-            followed.edited.append(label)
+            edited.append(label)
             known.setdefault(place, label.text)
-    return followed
+    return moved, away, edited
 
 
 def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[str]:
-    """Return the sorted paths that a person left unlabeled in a table while filling in others, now or earlier.
+    """Return the sorted paths that a person left unlabeled in a table while filling in others, now or (kept) earlier.
 
-    Args:
-        table: ``next.csv`` or ``novel.csv``.
-        kept: the photos that were left empty in the table before.
-        labels: all labels by path; who has one by now is skipped no longer.
+    A photo that has a label by now is skipped no longer.
     """
     following, before = ({} if not path.is_file() else read_paths(path) for path in (table, kept))
     left = [path for path, text in following.items() if not text] if any(following.values()) else []
@@ -451,15 +416,6 @@ def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[Embeddin
     return found
 
 
-def _find_likely_typos(known: Mapping[int, str]) -> Iterator[tuple[str, int, str]]:
-    """Name classes of one or two labels that look like a slip of one with more."""
-    counts = Counter(known.values())
-    for name, count in counts.items():
-        near = similar_names(name, (other for other, more in counts.items() if more > max(_FEW, count)))
-        if count <= _FEW and near is not None:
-            yield name, count, near
-
-
 def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
     """Count the given rows of a store whose image files are now at a path that the store does not list."""
     old = set(store.sample_ids)
@@ -470,16 +426,17 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
     return len({store.sha256[row].tobytes().hex() for row in rows} & there)
 
 
-def missing_photos_csv(away: Sequence[TableLabel]) -> bytes:
-    """Return the labels of missing photos as CSV, sorted by path."""
-    return _csv(sorted(away, key=lambda label: (label.path, label.file)))
+def write_labels(tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels) -> None:
+    """Write the known labels, with the SHA-256 of each photo: those of photos that are not there first.
 
-
-def labels_csv(dataset: ImageDataset, known: CollectedLabels) -> bytes:
-    """Return the known labels as CSV with path, label and SHA-256; the digest identifies a photo after it is moved."""
-    places = sorted(known.placed)
-    return _csv(TableLabel(dataset.sample_ids[i], known.placed[i], known.files[i]) for i in places)
-
-
-def _csv(labels: Iterable[TableLabel]) -> bytes:
-    return csv_bytes(("path", "label", FILE_COLUMN), ((label.path, label.text, label.file) for label in labels))
+    Whenever this ends, no label is lost.
+    """
+    columns = ("path", "label", FILE_COLUMN)
+    if known.away:
+        away = sorted(known.away, key=lambda label: (label.path, label.file))
+        tables.write(AWAY, csv_bytes(columns, ((label.path, label.text, label.file) for label in away)))
+    if known.placed or (tables.folder / GIVEN).is_file():
+        given = ((dataset.sample_ids[i], known.placed[i], known.files[i]) for i in sorted(known.placed))
+        tables.write(GIVEN, csv_bytes(columns, given))
+    if not known.away:
+        tables.remove(AWAY)

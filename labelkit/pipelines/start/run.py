@@ -47,9 +47,8 @@ from labelkit.pipelines.start.given import (
     TableLabel,
     collect_labels,
     count_moved,
-    labels_csv,
-    missing_photos_csv,
     skipped_photos,
+    write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, corrections, digest, find_last_finished_round, remove_confirmed
@@ -138,18 +137,17 @@ def start(config: StartConfig) -> SimpleResult:
     dataset = _photos(config)
     photos = config.photos.resolve()
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
-    _check_folder(folder, photos)
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
+    if photos in (folder.resolve(), *folder.resolve().parents):
+        raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
     with contextlib.nullcontext() if config.dry_run else _held(folder):
         return _start(config, dataset, folder)
 
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, which goes again if nothing came into it.
-
-    Raises:
-        BusyError: another call works there.
-    """
+    """Hold the lock of the folder, which goes again if nothing came into it."""
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
@@ -212,8 +210,11 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     steps = _steps(config, this)
     progress = current_progress()
     _report_photos(config, dataset, labels)
-    if not config.dry_run:
-        _report_steps(steps, is_first=not last)
+    if last and not config.dry_run:
+        progress.message(f"steps to run again: {', '.join(steps)} (--dry-run shows their commands)")
+    elif not config.dry_run:
+        for number, (name, step) in enumerate(steps.items(), 1):
+            progress.message(f"{number}. {name}: {command_line(step)}")
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
     if minutes is not None and minutes >= 0.05:  # less is 0.0
         progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
@@ -225,7 +226,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
     record.call["photos_at"] = str(config.photos.resolve())
     record.write()
-    _write_labels(tables, dataset, known)
+    write_labels(tables, dataset, known)
     record_browser_round(record, browser_round, browser)
     record.write()
     if known.followed:
@@ -289,16 +290,6 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
         progress.message(note)
 
 
-def _report_steps(steps: Mapping[str, StageConfig], *, is_first: bool) -> None:
-    """Show the commands, the first time."""
-    progress = current_progress()
-    if not is_first:
-        progress.message(f"steps to run again: {', '.join(steps)} (--dry-run shows their commands)")
-        return
-    for number, (name, step) in enumerate(steps.items(), 1):
-        progress.message(f"{number}. {name}: {command_line(step)}")
-
-
 def _plan(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, StageConfig]
 ) -> SimpleResult:
@@ -326,13 +317,6 @@ def _photos(config: StartConfig) -> ImageDataset:
     return dataset
 
 
-def _check_folder(folder: Path, photos: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
-    if photos in (folder.resolve(), *folder.resolve().parents):
-        raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
-
-
 def _stores(record: Record, folder: Path) -> list[str]:
     """Names of the stores of all rounds that are there, the newest first."""
     names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
@@ -340,11 +324,7 @@ def _stores(record: Record, folder: Path) -> list[str]:
 
 
 def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
-    """Count the photos of the last call that are there, wherever in the folder they are now.
-
-    Raises:
-        ConfigError: fewer than half are, and nobody said that this is meant.
-    """
+    """Count the photos of the last call that are there, wherever in the folder they are now."""
     there = set(dataset.sample_ids)
     elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
     left = store.n - len(elsewhere)
@@ -355,16 +335,6 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
         remedy = "Keep the earlier photos in the folder, choose another --out, or pass --other-photos to drop them."
         raise ConfigError("--out", problem, remedy)
     return left
-
-
-def _write_labels(tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels) -> None:
-    """Write what is known of photos that are not there first: whenever this ends, no label is lost."""
-    if known.away:
-        tables.write(AWAY, missing_photos_csv(known.away))
-    if known.placed or (tables.folder / GIVEN).is_file():
-        tables.write(GIVEN, labels_csv(dataset, known))
-    if not known.away:
-        tables.remove(AWAY)
 
 
 def _keep_labels_of_unreadable(
@@ -383,7 +353,7 @@ def _keep_labels_of_unreadable(
     unread_labels = (
         TableLabel(escape_path(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
     )
-    _write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
+    write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
 
 def _listing(dataset: ImageDataset) -> str:
@@ -416,64 +386,43 @@ def _round(
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
     inputs = digest({"photos": listing, "labels": sorted(labels.items()), **options})
-    rounds = record.rounds
-    if rounds and rounds[-1]["inputs"] == inputs:
-        *earlier, mine = rounds
-        before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
-        return _Round(folder, mine, before, _described(earlier, folder, mine), labels, num_photos)
-    number = len(rounds) + 1
-    before = None if alone else find_last_finished_round(rounds, folder, "groups")
-    suffix = "" if number == 1 else f"-{number}"
-    store = f"photos{suffix}.h5"
-    if rounds and (rounds[-1]["photos"], rounds[-1]["backbone"]) == (listing, config.backbone):
-        store = str(rounds[-1]["store"])
-    # one label alone says nothing, and nothing is left to say where every photo has one
-    can_answer = 1 < len(labels) < num_photos
-    mine = {
-        "inputs": inputs,
-        "photos": listing,
-        "backbone": config.backbone,
-        "new_classes": config.new_classes,
-        "store": store,
-        "groups": f"groups{suffix}",
-        "answer": f"answer{suffix}" if can_answer else None,
-        **({"alone": True} if alone else {}),
-    }
-    return _Round(folder, mine, before, _described(rounds, folder, mine), labels, num_photos)
-
-
-def _described(rounds: Sequence[dict[str, Any]], folder: Path, mine: dict[str, Any]) -> Path | None:
-    for entry in reversed(rounds):
-        store = folder / str(entry["store"])
-        if store.name != mine["store"] and entry["backbone"] == mine["backbone"] and store.is_file():
-            return store
-    return None
+    earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
+    if mine.get("inputs") != inputs:
+        earlier, last = record.rounds, mine
+        suffix = f"-{len(earlier) + 1}" if earlier else ""
+        goes_on = (last.get("photos"), last.get("backbone")) == (listing, config.backbone)
+        # one label alone says nothing, and nothing is left to say where every photo has one
+        can_answer = 1 < len(labels) < num_photos
+        mine = {
+            "inputs": inputs,
+            "photos": listing,
+            "backbone": config.backbone,
+            "new_classes": config.new_classes,
+            "store": str(last["store"]) if goes_on else f"photos{suffix}.h5",
+            "groups": f"groups{suffix}",
+            "answer": f"answer{suffix}" if can_answer else None,
+            **({"alone": True} if alone else {}),
+        }
+    before = None if mine.get("alone") else find_last_finished_round(earlier, folder, "groups")
+    others = (one for one in reversed(earlier) if one["store"] != mine["store"] and one["backbone"] == mine["backbone"])
+    described = next((store for one in others if (store := folder / str(one["store"])).is_file()), None)
+    return _Round(folder, mine, before, described, labels, num_photos)
 
 
 def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
     """Say what the round continues from, now that its photos are described."""
-    this = replace(this, previous=_previous(this, stores, dataset))
-    if (
-        this.before is None
-        or find_images_in_other_store(open_store(this.folder / str(this.before["store"])), open_store(this.store)).any()
-    ):
-        return this
-    return replace(this, before=None)  # each photo is another one under a name that was there
-
-
-def _previous(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> Path | None:
-    """The newest store of other photos that lacks ten or more of the photos without a label, but not all photos."""
-    if not this.record["answer"]:
-        return None
     store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
+    before = this.before
+    if before is not None and not find_images_in_other_store(open_store(this.folder / before["store"]), store).any():
+        before = None  # each photo is another one under a name that was there
     unlabeled = np.array([name not in labeled for name in store.sample_ids])
-    for path in stores:
+    for path in stores if this.record["answer"] else ():
         if path.name == this.store.name:
             continue
         held = find_images_in_other_store(open_store(path), store)
         if held.any() and int((unlabeled & ~held).sum()) >= _MIN_LATER:
-            return path
-    return None
+            return replace(this, before=before, previous=path)
+    return replace(this, before=before)
 
 
 def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
@@ -600,11 +549,6 @@ def _inputs(this: _Round, name: str) -> dict[str, object]:
     return {"round": this.record["inputs"], **({"left": mine} if any(mine) else {})}
 
 
-def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
-    """Name and command that a step is noted under; a store is taken whatever store its rows were copied from."""
-    return (this.store.name, "embed") if name == "embed" else (name, command_line(config))
-
-
 def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
     return record.finished_values(*_key(this, name, config), _inputs(this, name))
 
@@ -613,6 +557,11 @@ def _beside(config: StageConfig) -> StageConfig:
     """Let a step make its table beside the one that is there, which may be changed while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
+
+
+def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
+    """Name and command that a step is noted under; a store is taken whatever store its rows were copied from."""
+    return (this.store.name, "embed") if name == "embed" else (name, command_line(config))
 
 
 def _do(
@@ -624,7 +573,6 @@ def _do(
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
     """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command told."""
-    key, command = _key(this, name, config)
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
@@ -643,7 +591,7 @@ def _do(
         values["csv"] = str(out)
         if not tables.replace(out, made):
             return values
-    record.note(key, command, _inputs(this, name), files, values)
+    record.note(*_key(this, name, config), _inputs(this, name), files, values)
     took = "done beside the other steps" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values
