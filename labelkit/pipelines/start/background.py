@@ -34,14 +34,10 @@ class _Notes(Progress):
 
 @contextmanager
 def in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mapping[str, Callable[[], SimpleResult]]]:
-    """Run steps one after another in another process, which ends with this block.
+    """Run steps, given by name, one after another in another process, which ends with this block.
 
-    Args:
-        run: function of a module that runs the command of a step.
-        steps: options of each step by its name.
-
-    Yields:
-        By the name of each step, a function that waits for its result and shows its messages.
+    Yields, by the name of each step, a function that waits for its result and shows its messages. ``run``, which runs
+    the command of a step, must be a function of a module.
     """
     if not steps or (os.cpu_count() or 1) < 2:
         yield {}

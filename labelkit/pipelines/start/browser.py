@@ -39,10 +39,6 @@ def start_in_browser(
         config: of the command.
         once: a call without a browser.
         shown: options of ``label --serve``, if that was called.
-
-    Raises:
-        ConfigError: Starlette or uvicorn is not installed.
-        LabelkitError: what ``start`` and ``label --serve`` raise.
     """
     check_server()
     config = config.model_copy(update={"serve": False})
@@ -87,9 +83,6 @@ def read_start_call(config: LabelConfig) -> StartConfig | None:
 
     ``None`` if there was none, or it cannot be repeated: the photos are elsewhere now, another result is to be shown,
     or earlier labels of the browser are in a result that ``start`` has not read, which is continued then.
-
-    Args:
-        config: of ``label``.
     """
     folder = config.index.parent
     if not config.serve or not config.own_labels or config.labels or config.result or config.grouping or config.dataset:

@@ -65,7 +65,7 @@ class Record:
         except (OSError, ValueError) as error:
             problem = f"cannot be read: {error}"
             raise StoreError(str(path), problem, "Restore the file, or choose a new --out.") from error
-        if not isinstance(data, dict) or data.get("version") != _VERSION or not _are_texts(data.get("left", {})):
+        if data["version"] != _VERSION or not _are_texts(data.get("left", {})):
             raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
         others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed", "call"))
         return cls(path, list(data["rounds"]), dict(data["steps"]), *others)
@@ -81,32 +81,17 @@ class Record:
         return values
 
     def note(
-        self,
-        name: str,
-        command: str,
-        inputs: Mapping[str, object],
-        files: Sequence[Path],
-        values: Mapping[str, Any],
+        self, name: str, command: str, inputs: Mapping[str, object], files: Sequence[Path], values: Mapping[str, Any]
     ) -> None:
-        """Record a finished step of ``start`` and save the record.
-
-        Args:
-            name: of the step.
-            command: the command line that does it.
-            inputs: what it read.
-            files: what it made, below the folder.
-            values: what later steps use, as JSON has it.
-        """
+        """Record a finished step and save the record: its name, command line, inputs, files made, and values told."""
         made = [file.relative_to(self.path.parent).as_posix() for file in files]
         self.steps[name] = {"command": command, "inputs": digest(inputs), "files": made, "values": dict(values)}
         self.write()
 
     def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-        """Return the confirmed labels by path, and record their current paths and files, since photos may be renamed.
+        """Return the confirmed ones of all labels by path, and record their paths and files, which may be other ones.
 
-        Args:
-            labels: all labels by path.
-            files: SHA-256 of each of these photos, in hex; empty if it cannot be read.
+        ``files`` has the SHA-256 of each of these photos, in hex; empty if it cannot be read.
         """
         found = {}
         for path, text in labels.items():
@@ -116,11 +101,7 @@ class Record:
         return found
 
     def write(self) -> None:
-        """Write the record of finished steps to ``start.json``.
-
-        Raises:
-            ResourceError: no room, no permission.
-        """
+        """Write the record of finished steps to ``start.json``."""
         noted: dict[str, object] = {"rounds": self.rounds, "left": self.left, "tables": self.tables}
         noted |= {"confirmed": self.confirmed, "call": self.call, "steps": self.steps}
         commit_json(self.path, {"version": _VERSION, **noted})
@@ -139,13 +120,7 @@ def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove labels that a person has confirmed from ``check.csv`` and from the values of the command that wrote it.
-
-    Args:
-        table: as ``find mislabeled`` wrote it.
-        values: what that command told; changed.
-        confirmed: label by path.
-    """
+    """Remove labels, by path, that a person has confirmed from ``check.csv`` and the values told with it."""
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
         lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)
@@ -159,9 +134,9 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
 
 def _are_texts(value: object) -> bool:
     """Return whether it is an object with lists of texts."""
-    if not isinstance(value, dict):
-        return False
-    return all(isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values())
+    return isinstance(value, dict) and all(
+        isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values()
+    )
 
 
 def digest(value: object) -> str:
@@ -172,12 +147,8 @@ def digest(value: object) -> str:
 def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
     """Return the last round of ``start`` whose result is stored; ``None`` if there is none.
 
-    Args:
-        rounds: of the record.
-        folder: of ``start``.
-        results: which result: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
+    ``results`` says which: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
     """
-    entry: dict[str, Any]
     for entry in reversed(rounds):
         store = folder / str(entry["store"])
         name = next(entry[result] for result in results if entry[result])

@@ -52,7 +52,7 @@ from labelkit.pipelines.start.given import (
 )
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, corrections, digest, find_last_finished_round, remove_confirmed
-from labelkit.pipelines.start.summary import corrected_labels, write_summary
+from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import translate_os_errors
 from labelkit.store.csv_table import csv_bytes
@@ -60,7 +60,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
 
-REPORT, DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "report.html", "duplicates.csv", "odd.csv", "novel.png", "next.png"
+DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
@@ -255,8 +255,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         if undone not in steps:  # of an earlier call; given.csv has the labels in them
             tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
-    made = [folder / LABELS, folder / NEXT, folder / REPORT]
-    result = write_summary(config, this.store, old, this.record, told, made, this.answered, tables)
+    result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
     record.write()
     return result
 

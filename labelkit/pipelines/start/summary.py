@@ -16,7 +16,7 @@ from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import class_name
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
-from labelkit.pipelines.start.given import LABELS, GeneratedTables, TableLabel
+from labelkit.pipelines.start.given import LABELS, NEXT, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import csv_bytes
@@ -28,6 +28,11 @@ COLUMNS = ("path", "label", "kind", "confidence", "best_class", "best_confidence
 label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it. The rest
 stands whatever the label is: best_class and best_confidence, the likeliest class with labels and its chance; group, the
 group that the photo is in; new_chance, the chance of all groups without a label together."""
+CHANGED = "changed.csv"
+CHANGED_COLUMNS = ("path", "label_before", "kind_before", "label", "kind", "confidence")
+"""Of ``changed.csv``: photos whose label or kind is another one; the last three are those of ``labels.csv``."""
+REPORT = "report.html"
+_ANSWERED = ("known", "new")
 _SHOWN = 5
 # earlier photos for each later one, from which on it means something that later ones are nearer to each other
 _FEW_LATER = 4
@@ -47,7 +52,6 @@ def write_summary(
     old: Sequence[Path],
     this: Mapping[str, Any],
     told: Mapping[str, Mapping[str, Any]],
-    made: Sequence[Path],
     last: tuple[Path, str] | None,
     tables: GeneratedTables,
 ) -> SimpleResult:
@@ -59,34 +63,34 @@ def write_summary(
         old: stores of earlier calls that are still there.
         this: entry of the round in ``start.json``.
         told: what each step told, by its name.
-        made: files to name, the table first.
         last: store and answers of the last call that had some; ``None``: there is none, or this one has none.
         tables: of ``start``.
     """
+    folder = tables.folder
+    made = (folder / LABELS, folder / NEXT, folder / REPORT)
     store = open_store(path)
     result = read_result(store, str(this["answer"] or this["groups"]))
     found = read_stored_predictions(result)
     rows = _rows(store, found)
     tables.write(LABELS, csv_bytes(COLUMNS, rows))
-    since = None if last is None else _compare_with_earlier_result(store, rows, *last)
-    changes = made[0].with_name(CHANGED)
-    if since is None:
+    changed, since = (None, None) if last is None else _compare_with_earlier_result(store, rows, *last)
+    if changed is None:
         tables.remove(CHANGED)
     else:
-        tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, since[0]))
+        tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, changed))
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
     found_table = _found_table(told, rows, counts, right)
     sentences = [_classes_sentence(config, told["groups"], rows)]
     if since is not None:
-        sentences.append(_since_sentence(since[1], changes))
-        sentences += _fewer_sentence(since[1], len(rows), None if right is None else counts["given"] + sum(right))
+        sentences.append(_since_sentence(since, folder / CHANGED))
+        sentences += _fewer_sentence(since, len(rows), None if right is None else counts["given"] + sum(right))
     sentences += [*_unused_sentence(rows), *_next_sentences(told, counts, made)]
     for name, reason in store.skipped[:5]:
         current_progress().warning(f"{name}: skipped, {reason}")
     values: dict[str, object] = {
-        "out": made[0].parent,
+        "out": folder,
         "store": path,
         "old_stores": list(old),
         "labels": made[0],
@@ -96,14 +100,14 @@ def write_summary(
         "counts": counts,
         "copies": told["duplicates"]["spare_images"],
         "odd": told["odd"]["odd_images"],
-        "since": None if since is None else since[1],
+        "since": since,
         "described_now": 0 if told["embed"]["already_done"] else len(rows) - told["embed"]["reused"],
         "skipped": [{"path": name, "reason": reason} for name, reason in store.skipped],
         "sentences": sentences,
     }
     there = tuple(file for file in (path, *made) if file.exists())
     shown = (found_table, Table("", ["what next"], [[sentence] for sentence in sentences]))
-    return SimpleResult(values, (made[0].parent, *there), shown)
+    return SimpleResult(values, (folder, *there), shown)
 
 
 def corrected_labels(
@@ -113,7 +117,7 @@ def corrected_labels(
 
     Args:
         tables: of ``start``.
-        rounds: of the record.
+        rounds: those of the record, which are tried in turn.
         written: SHA-256 of the table as it was written.
 
     Raises:
@@ -167,7 +171,7 @@ def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ..
 
 def _compare_with_earlier_result(
     store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str
-) -> tuple[list[tuple[str, ...]], dict[str, Any]] | None:
+) -> tuple[list[tuple[str, ...]], dict[str, Any]] | tuple[None, None]:
     """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
     try:
         store_then = open_store(then)
@@ -175,10 +179,10 @@ def _compare_with_earlier_result(
         rows_then = _rows(store_then, found_then)
     except StoreError as error:
         current_progress().warning(f"changes since the last call are not shown: {error}")
-        return None
+        return None, None
     changed, counts = compare_answers(store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then])
     expected = found_then.expected_right(("given", *_ANSWERED, "unsure"))
-    return (changed, {**counts, "expected_right_then": expected}) if counts["photos"] else None
+    return (changed, {**counts, "expected_right_then": expected}) if counts["photos"] else (None, None)
 
 
 def _found_table(
@@ -205,13 +209,8 @@ def _found_table(
     novel = told.get("novel photos", {})
     if novel.get("in_new_groups"):
         groups = "a group" if len(novel["new_groups"]) == 1 else f"{len(novel['new_groups'])} groups"
-        lines.append(
-            [
-                "of these, likely of a new class",
-                novel["in_new_groups"],
-                f"in {groups} without a label (novel.csv)",
-            ]
-        )
+        where = f"in {groups} without a label (novel.csv)"
+        lines.append(["of these, likely of a new class", novel["in_new_groups"], where])
     lines.append(["to look at", *_count_images_to_check(told, len(rows))])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them with the right label"
     return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
@@ -287,8 +286,7 @@ def _next_sentences(
         said.append("One label alone tells no classes apart: photos are grouped, not answered.")
     elif not told["answer"]["calibration"]["labels"]:
         said.append("No class has two labels yet: every photo has its best guess, and nothing says how sure it is.")
-    later = _later_sentence(told.get("novel photos", {}), table.parent)
-    said += [] if later is None else [later]
+    said += _later_sentence(told.get("novel photos", {}), table.parent)
     suggested = told["suggest"]
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
     why = ""
@@ -303,21 +301,21 @@ def _next_sentences(
     return said
 
 
-def _later_sentence(novel: Mapping[str, Any], folder: Path) -> str | None:
-    """Return whether photos that came later are of a new class; ``None``: none came."""
+def _later_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
+    """Say whether photos that came later are of a new class, if any came."""
     if novel.get("earlier") is None:
-        return None
+        return []
     first = f"stand first in {folder / 'novel.csv'}"
     # the larger the part of later photos, the more are nearer to each other by chance
     few = _FEW_LATER * novel["images"] <= novel["earlier"]
     if few and novel["nearer_to_each_other"] < _MIN_OF_A_CLASS:
-        return (
+        return [
             f"None of the {novel['images']} photos that came later seems to be of a new class; the likeliest {first}."
-        )
+        ]
     told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
     told += f" {novel['images']} photos that came later"
     told += " are nearer to each other than to all that was there: those that" if few else ", those that"
-    return f"{told} are most likely of a new class {first}."
+    return [f"{told} are most likely of a new class {first}."]
 
 
 def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
@@ -345,26 +343,13 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
     return f"{len(rows)} photos in {used} classes; the true number is likely {likely}{more}."
 
 
-CHANGED = "changed.csv"
-CHANGED_COLUMNS = ("path", "label_before", "kind_before", "label", "kind", "confidence")
-"""Of ``changed.csv``: photos whose label or kind is another one; the last three are those of ``labels.csv``."""
-
-Answer = tuple[str, ...]
-"""Label, kind and confidence of a photo."""
-
-_ANSWERED = ("known", "new")
-
-
 def compare_answers(
-    store: EmbeddingStore, answers: Sequence[Answer], store_then: EmbeddingStore, answers_then: Sequence[Answer]
+    store: EmbeddingStore,
+    answers: Sequence[tuple[str, ...]],
+    store_then: EmbeddingStore,
+    answers_then: Sequence[tuple[str, ...]],
 ) -> tuple[list[tuple[str, ...]], dict[str, int]]:
-    """Compare the current and earlier predictions for photos whose files are identical.
-
-    Args:
-        store: of the photos now.
-        answers: of its n rows.
-        store_then: of the photos then.
-        answers_then: of its m rows.
+    """Compare label, kind and confidence of each row now and in an earlier store, for photos whose files are identical.
 
     Returns:
         Rows of ``changed.csv``, in the order of the store; and how many ``photos`` were there then and are now, have
@@ -377,7 +362,7 @@ def compare_answers(
     then = {(digest, ""): answer for digest, answer in zip(reversed(digests_then), reversed(answers_then), strict=True)}
     then |= dict(zip(zip(digests_then, store_then.sample_ids, strict=True), answers_then, strict=True))
     labeled_then = {label for label, kind, _ in answers_then if kind == "given"}
-    both: list[tuple[str, Answer, Answer]] = []
+    both = []
     for digest, name, now in zip(store.sha256, store.sample_ids, answers, strict=True):
         before = then.get((digest.tobytes(), name)) or then.get((digest.tobytes(), ""))
         if before is not None:
