@@ -67,10 +67,6 @@ class Step:
 def read_steps(raw: object, num_rows: int) -> list[Step]:
     """Validate the steps of a labeling action, received as JSON from a browser, and return them.
 
-    Args:
-        raw: the parsed JSON.
-        num_rows: number of rows of the store, n.
-
     Raises:
         InvalidStep: it is not a list of steps, a row or name is invalid, ...
     """
@@ -101,24 +97,14 @@ def _step(raw: object, num_rows: int) -> Step:
         raise InvalidStep("value must be true or false")
     name = raw.get("name")
     if name is not None or do in ("not", "make"):
-        name = validate_class_name(name)
+        if not isinstance(name, str) or not name.strip():
+            raise InvalidStep("a name must not be empty")
+        name = name.strip()
+        if len(name) > MAX_LETTERS:
+            raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
+        if not name.isprintable():
+            raise InvalidStep("a name must not contain line breaks or unprintable characters")
     return Step(do, rows, group, name, value)
-
-
-def validate_class_name(name: object) -> str:
-    """Validate a class name, and return it without surrounding spaces.
-
-    Raises:
-        InvalidStep: it is empty, too long, or has unprintable characters.
-    """
-    if not isinstance(name, str) or not name.strip():
-        raise InvalidStep("a name must not be empty")
-    name = name.strip()
-    if len(name) > MAX_LETTERS:
-        raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
-    if not name.isprintable():
-        raise InvalidStep("a name must not contain line breaks or unprintable characters")
-    return name
 
 
 @dataclass
@@ -157,11 +143,11 @@ class LabelingState:
         labels[self.rejected] = -1
         return labels, (self.hand < 0) & (labels >= 0)
 
-    def check(self, steps: Sequence[Step]) -> None:
-        """Check that labeling steps are valid in the current state, before any of them is applied.
+    def apply(self, steps: Sequence[Step]) -> list[Step]:
+        """Apply labeling steps, and return the steps that undo them, in the order in which they must be applied.
 
         Raises:
-            InvalidStep: a group does not exist, or a new one lacks the next number or images.
+            InvalidStep: a group does not exist, or a new one lacks the next number or images; nothing was changed.
         """
         if all(step.do == "make" for step in steps):
             raise InvalidStep("a new group must come with its images")
@@ -173,14 +159,6 @@ class LabelingState:
                 count += 1
             elif step.group >= count or (step.do == "name" and step.group < 0):
                 raise InvalidStep(f"there is no group {step.group}")
-
-    def apply(self, steps: Sequence[Step]) -> list[Step]:
-        """Apply labeling steps, and return the steps that undo them, in the order in which they must be applied.
-
-        Raises:
-            InvalidStep: see ``check``; nothing was changed.
-        """
-        self.check(steps)
         back: list[Step] = []
         for step in steps:
             back[:0] = self._apply(step)
@@ -240,11 +218,8 @@ def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
 def choose_training_labels(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
     """Return the labels (n,) int64 to train on, -1 = none: from single images and typical images of named groups.
 
-    All images of a named group would be too many: errors of the grouping would be learned as correct labels.
-
-    Args:
-        work: the current state.
-        features: (n, d) features in the metric of the store.
+    All images of a named group would be too many: errors of the grouping would be learned as correct labels. Features
+    (n, d) are in the metric of the store.
     """
     learned = np.where(work.rejected, -1, work.hand)
     labels, by_group = work.labels()

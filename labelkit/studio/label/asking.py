@@ -33,10 +33,7 @@ _LAST_WORDS = 600
 def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
     """Return the steps that move all images outside named groups into the groups of a new prediction.
 
-    Args:
-        work: the current state.
-        ids: (n,) group of each image in the new prediction, -1 = none.
-        names: names of the groups of the new prediction.
+    ``ids`` (n,) has the group of each image in the new prediction, -1 = none; ``names`` their names.
     """
     is_named = np.array([*(label >= 0 for label in work.named), False])
     free = ~work.rejected & ~is_named[work.groups]
@@ -62,19 +59,10 @@ def group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]
     """Count how many images joined and left each unnamed group between two states."""
     lines = []
     for group, name in enumerate(after.group_names):
-        was = before.groups == group
-        now = after.groups == group
-        if after.named[group] >= 0 or not (was.any() or now.any()):
-            continue
-        lines.append(
-            {
-                "name": name,
-                "before": int(was.sum()),
-                "after": int(now.sum()),
-                "came": int((now & ~was).sum()),
-                "left": int((was & ~now).sum()),
-            }
-        )
+        was, now = before.groups == group, after.groups == group
+        counts = {"before": was.sum(), "after": now.sum(), "came": (now & ~was).sum(), "left": (was & ~now).sum()}
+        if after.named[group] < 0 and (was | now).any():
+            lines.append({"name": name, **{key: int(count) for key, count in counts.items()}})
     return {"moved": int((before.groups != after.groups).sum()), "groups": lines}
 
 
@@ -145,23 +133,18 @@ class BackgroundPredictor:
         table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = find_free_name(store, "groups"), find_free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
-        earlier = self._earlier_groups()
-        previous = [] if earlier is None else ["--previous", str(store.path), "--previous-result", earlier]
+        previous = []
+        if (grouping := self.browsed.grouping) is not None:
+            # the groups behind the shown predictions, whose names are to be reused
+            earlier = str(grouping.result.params.get("grouping", grouping.result.name))
+            if earlier in list_results(store):
+                previous = ["--previous", str(store.path), "--previous-result", earlier]
         self.run_command("discover", "categories", *shared, "--result", groups, *previous)
-        counts = np.bincount(learned[learned >= 0])
-        if counts.max() < 2:
+        if np.bincount(learned[learned >= 0]).max() < 2:
             return read_result(store, groups)
         self.asked = {**self.asked, "step": "answering"}
         self.run_command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
         return read_result(store, answer)
-
-    def _earlier_groups(self) -> str | None:
-        """Return the result with the groups behind the shown predictions, whose names are to be reused, or None."""
-        grouping = self.browsed.grouping
-        if grouping is None:
-            return None
-        name = str(grouping.result.params.get("grouping", grouping.result.name))
-        return name if name in list_results(self.session.store) else None
 
     def run_command(self, *words: str) -> dict[str, Any]:
         """Run a labelkit command in a subprocess, and return its JSON output.

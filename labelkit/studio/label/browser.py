@@ -22,7 +22,7 @@ from labelkit.store.results import list_results, read_result
 from labelkit.studio.label.actions import LabelingState, choose_training_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.rounds import add_labels, initial_labels
-from labelkit.studio.label.session import CommittedAction, Session, is_session, restore_session
+from labelkit.studio.label.session import Session, is_session, restore_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions
 from labelkit.studio.report.page import encode_array, page_data
@@ -44,7 +44,6 @@ class BrowsedStore:
         images: all of its rows.
         grouping: grouping of the result with the confidences of the groups; None without one.
         pictures: the image files, by row.
-        note: why there are no images, or empty.
         places: (n, 2) uint16 positions on the map.
         skipped: rows that were skipped in earlier labeling, which are suggested last.
     """
@@ -53,7 +52,6 @@ class BrowsedStore:
     images: ShownImages
     grouping: Grouping | None
     pictures: Pictures
-    note: str
     places: NDArray[np.uint16]
     skipped: Set[int] = frozenset()
 
@@ -70,9 +68,20 @@ class BrowsedStore:
             "group": work.groups,
             "runnerUp": nothing,
             "point": self.places,
-            "tile": nothing if self.note else np.arange(n),
+            "tile": nothing if self.pictures.source is None else np.arange(n),
             "tileSize": np.maximum(1, np.rint(sizes * scale)),
             "choice": choices,
+        }
+        state = {
+            "classes": work.classes,
+            "groups": encode_array(work.groups, "<i4"),
+            "hand": encode_array(work.hand, "<i4"),
+            "rejected": encode_array(work.rejected, "|u1"),
+            "groupNames": work.group_names,
+            "groupLabels": work.named,
+            "refused": sorted([row, label] for row, label in work.refused),
+            "round": last_round,
+            "log": [done.to_json() for done in log],
         }
         return page_data(
             self.images,
@@ -82,7 +91,7 @@ class BrowsedStore:
             groups=[{"name": name, "known": name in session.known_groups} for name in work.group_names],
             side=THUMBNAIL,
             tilesPerSheet=1,
-            work={**begun, "mode": "server", "state": _state(work, log, last_round), "note": self.note},
+            work={**begun, "mode": "server", "state": state},
         )
 
     def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
@@ -135,20 +144,6 @@ class BrowsedStore:
         return buffer.getvalue()
 
 
-def _state(work: LabelingState, log: list[CommittedAction], last_round: int) -> dict[str, Any]:
-    return {
-        "classes": work.classes,
-        "groups": encode_array(work.groups, "<i4"),
-        "hand": encode_array(work.hand, "<i4"),
-        "rejected": encode_array(work.rejected, "|u1"),
-        "groupNames": work.group_names,
-        "groupLabels": work.named,
-        "refused": sorted([row, label] for row, label in work.refused),
-        "round": last_round,
-        "log": [done.to_json() for done in log],
-    }
-
-
 def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
     """Load everything about a store that a labeling page shows.
 
@@ -159,18 +154,17 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     images = choose_images(store, store.n, 0)
     found = choose_result(store, config.grouping, find_results(store))
     grouping = None if found is None else describe_groups(store, images, *found, 1)
-    note, source = "", None
+    source = None
     try:
         source = open_store_images(store, config.dataset, config.data_root)
     except DatasetError as error:
         if config.dataset is not None:
             raise
-        note = str(error)
         current_progress().warning(f"{error}; pages will show no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = compute_map_positions(images.features, "pca", 0)
     pictures = Pictures.of_store(source, store, images.rows)
-    return BrowsedStore(store, images, grouping, pictures, note, places, skipped_rows(config.skip, store))
+    return BrowsedStore(store, images, grouping, pictures, places, skipped_rows(config.skip, store))
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
@@ -200,14 +194,16 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         name, number = f"labels-{number}", number + 1
     groups = np.full(store.n, -1, dtype=np.int64)
     names: list[str] = []
+    known: list[str] = []
     if grouping is not None:
         groups, names = grouping.ids.copy(), [group.name for group in grouping.groups]
+        known = [group.name for group in grouping.groups if group.new is False]
     params = {
         "by": config.by,
         "base": begun.source or ("store" if config.own_labels else "none"),
         "grouping": None if grouping is None else grouping.result.name,
         "labels_before": int((begun.labels >= 0).sum()),
-        "known": [] if grouping is None else [group.name for group in grouping.groups if group.new is False],
+        "known": known,
     }
     work = LabelingState(
         classes=list(begun.class_names),

@@ -57,8 +57,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     if config.from_ is not None:
         final, told = add_labels(config, config.from_, store, base)
         name = config.result or f"labels-{final.round}"
-        params = {key: value for key, value in told.items() if key != "conflicts"}
-        path = _write(config, store, name, final, {**params, "changed": told["conflicts"]})
+        path = _write(config, store, name, final, told)
         made.append(path)
         values |= {"result": name, "path": path, **told}
         tables += _build_label_tables(told)
@@ -77,7 +76,8 @@ def label_images(config: LabelConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), tuple(tables))
 
 
-def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels, params: dict[str, object]) -> Path:
+def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels, told: dict[str, Any]) -> Path:
+    params = {"changed" if key == "conflicts" else key: value for key, value in told.items()}
     try:
         return write_result(
             store,
@@ -123,11 +123,7 @@ def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
-    """Return all images of the store as a CSV: paths relative to its folder or absolute, and labels, empty if unknown.
-
-    Raises:
-        DatasetError: the images are not files, or some are missing.
-    """
+    """Return all images of the store as a CSV: paths relative to its folder or absolute, and labels or nothing."""
     images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(images.name, "its images are not files, so they cannot be listed in a CSV", "Remove --csv.")
@@ -157,11 +153,7 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
 
 
 def check_server() -> None:
-    """Check that Starlette and uvicorn, which serve the labeling page, are installed.
-
-    Raises:
-        ConfigError: Starlette or uvicorn is not installed.
-    """
+    """Raise a ``ConfigError`` unless Starlette and uvicorn, which serve the labeling page, are installed."""
     for name in ("starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
             problem = f"needs Starlette and uvicorn, but {name} is not installed"
@@ -219,10 +211,6 @@ def read_session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tup
     Labels are those of single images, and of the most typical images of named groups. The label is empty for an image
     that was labeled or rejected and now has no label.
 
-    Args:
-        store: store of the session.
-        name: name of the session's result.
-
     Raises:
         StoreError: there is no such session, or it cannot be used.
     """
@@ -242,11 +230,7 @@ def read_session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tup
 
 
 def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
-    """Take the lock of a folder of results, and remove the leftovers of killed servers.
-
-    Raises:
-        BusyError: another server is running on this store.
-    """
+    """Take the lock of a folder of results, and remove the leftovers of killed servers."""
     try:
         held.enter_context(hold_lock(folder))
     except BusyError as error:
@@ -258,7 +242,7 @@ def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:
     labels, by_group = session.work.labels()
     counts, table = _class_counts(labels, session.work.classes)
     path = results_folder(session.store.path) / f"{session.name}.h5"
-    values: dict[str, object] = {
+    values = {
         "index": config.index,
         "result": session.name,
         "path": path if session.log else None,

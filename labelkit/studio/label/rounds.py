@@ -42,12 +42,7 @@ class Labels:
 
 
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
-    """Return the labels to build on: those of an earlier result, or those of the store that training may use.
-
-    Raises:
-        ConfigError: ``--labels`` names no result of this store.
-        StoreError: the result cannot be used.
-    """
+    """Return the labels to build on: those of an earlier result, or those of the store that training may use."""
     rows = np.arange(store.n, dtype=np.int64)
     if config.labels is None:
         given = choose_usable_labels(None, store, rows)

@@ -25,6 +25,7 @@ import h11
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.routing import Route
@@ -113,26 +114,21 @@ class Guard:
         await self._app(scope, _limit_body_size(receive), send)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        headers: dict[bytes, list[bytes]] = {}
-        for name, value in scope["headers"]:
-            headers.setdefault(name.lower(), []).append(value)
-        host = [value.decode("latin-1") for value in headers.get(b"host", [])]
+        headers = Headers(scope=scope)
+        host = headers.getlist("host")
         if len(host) != 1 or not self._is_allowed_host(host[0]):
             return _refuse(421, "this server does not have that name")
-        for origin in headers.get(b"origin", []):
-            if origin.decode("latin-1") != f"http://{host[0]}":
-                return _refuse(403, "requests from other sites are refused")
-        for site in headers.get(b"sec-fetch-site", []):
-            if site not in (b"same-origin", b"none"):
-                return _refuse(403, "requests from other sites are refused")
+        is_foreign = any(origin != f"http://{host[0]}" for origin in headers.getlist("origin"))
+        if is_foreign or any(site not in ("same-origin", "none") for site in headers.getlist("sec-fetch-site")):
+            return _refuse(403, "requests from other sites are refused")
         if scope["path"].startswith("/api/"):
-            given = headers.get(b"authorization", [b""])
-            if len(given) != 1 or not hmac.compare_digest(given[0], b"Bearer " + self._token):
+            given = headers.getlist("authorization")
+            if len(given) != 1 or not hmac.compare_digest(given[0].encode("latin-1"), b"Bearer " + self._token):
                 return _refuse(401, "the link is incomplete: open the link that the command printed")
         if len(scope["path"]) > _LONGEST_PATH:  # Python refuses to parse numbers with very many digits
             return _refuse(404, "nothing has this name")
-        length = headers.get(b"content-length", [b"0"])[0]
-        if not length.isdigit() or int(length) > MAX_BYTES:
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BYTES:
             return _refuse(413, f"a request has at most {MAX_BYTES:,} bytes")
         return None
 
@@ -241,17 +237,15 @@ class LabelServer:
 
     async def act(self, request: Request) -> Response:
         """Commit the labeling action in the request."""
+        act = self.session.act
         return await self._do(
-            request,
-            ("kind", "steps"),
-            lambda told, who: self.session.act(_text(told["kind"], "kind"), told["steps"], **who),
+            request, ("kind", "steps"), lambda told, who: act(_text(told["kind"], "kind"), told["steps"], **who)
         )
 
     async def undo(self, request: Request) -> Response:
         """Undo the labeling action that the request names."""
-        return await self._do(
-            request, ("round",), lambda told, who: self.session.undo(_number(told["round"], "round"), **who)
-        )
+        undo = self.session.undo
+        return await self._do(request, ("round",), lambda told, who: undo(_number(told["round"], "round"), **who))
 
     async def _do(
         self, request: Request, keys: tuple[str, ...], do: Callable[[dict[str, Any], dict[str, Any]], object]
@@ -280,38 +274,36 @@ class LabelServer:
 
     async def thumbnail(self, request: Request) -> Response:
         """Return the thumbnail of an image."""
-        return await self._picture(request, self._thumbnail)
+        return await self._of_row(request, self._thumbnail)
 
     async def large(self, request: Request) -> Response:
         """Return an image in large size."""
-        return await self._picture(request, lambda row: self.browsed.picture(row, LARGE))
+        return await self._of_row(request, lambda row: self.browsed.picture(row, LARGE))
 
-    async def _picture(self, request: Request, read: Callable[[int], bytes | str]) -> Response:
+    async def similar_images(self, request: Request) -> Response:
+        """Return the images most similar to an image."""
+        return await self._of_row(request, lambda row: {"images": self.browsed.similar_images(row)})
+
+    async def _of_row(self, request: Request, read: Callable[[int], bytes | str | dict[str, Any]]) -> Response:
+        """Return a picture or values about the row that the request names; a text says why there is none."""
         row = request.path_params["row"]
         if row >= self.session.store.n:
             return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
         found = await run_in_threadpool(read, row)
         if isinstance(found, str):
             return _refuse(404, found)
+        if isinstance(found, dict):
+            return JSONResponse(found, headers=_HEADERS)
         headers = {**_HEADERS, "Cache-Control": "private, max-age=3600"}
         return Response(found, media_type="image/webp", headers=headers)
-
-    async def similar_images(self, request: Request) -> Response:
-        """Return the images most similar to an image."""
-        row = request.path_params["row"]
-        if row >= self.session.store.n:
-            return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
-        return JSONResponse({"images": await run_in_threadpool(self.browsed.similar_images, row)}, headers=_HEADERS)
 
     async def split_group(self, request: Request) -> Response:
         """Split a group in two, and return the rows of both parts."""
         group = request.path_params["group"]
-        count = self.session.read(lambda work: len(work.named))
-        if group >= count:
+        if group >= len(self.session.work.named):
             return _refuse(404, f"there is no group {group}")
-        return JSONResponse(
-            {"parts": await run_in_threadpool(self.browsed.split_group, self.session, group)}, headers=_HEADERS
-        )
+        parts = await run_in_threadpool(self.browsed.split_group, self.session, group)
+        return JSONResponse({"parts": parts}, headers=_HEADERS)
 
 
 async def _missing(request: Request, error: Exception) -> Response:
@@ -319,11 +311,7 @@ async def _missing(request: Request, error: Exception) -> Response:
 
 
 async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
-    """Return the JSON object in a request.
-
-    Raises:
-        InvalidStep: it is too long, or not an object with exactly these keys.
-    """
+    """Return the JSON object in a request, which must have exactly these keys."""
     try:
         told = json.loads(await request.body())
     except ClientDisconnect as error:
@@ -366,13 +354,9 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Server that does not raise the signal that ended it again, because a second signal ends a command at once.
+    """Server that does not raise the signal that ended it again, because a second signal ends a command at once."""
 
-    Attributes:
-        ended_by: the last signal; ``None`` if there was none.
-    """
-
-    ended_by: int | None = None
+    ended_by: int | None = None  # the last signal
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.ended_by = sig
@@ -413,8 +397,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
     say(link)
     if opened:
         webbrowser.open(link)
-    config = uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS)
-    running = _Server(config)
+    running = _Server(uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS))
     running.run(sockets=[listening])
     if running.ended_by not in (None, signal.SIGINT):
         raise Interrupted(running.ended_by)

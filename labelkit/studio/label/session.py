@@ -88,6 +88,9 @@ class Session:
         log: actions so far.
         first_round: round of the labels with which the session began.
         path: path of the result, if it is on the disk.
+
+    Attributes:
+        known_groups: names of groups that are known classes, according to the result that created the groups.
     """
 
     def __init__(
@@ -104,14 +107,10 @@ class Session:
     ) -> None:
         self.store, self.name, self.work = store, name, work
         self.log = list(log)
+        self.known_groups = set(map(str, params.get("known", [])))
         self._rounds, self._params, self._first = rounds, params, first_round
         self._written = None if path is None else _read_file_version(path)
         self._lock = threading.Lock()
-
-    @property
-    def known_groups(self) -> set[str]:
-        """Return the names of groups that are known classes, according to the result that created the groups."""
-        return {str(name) for name in self._params.get("known", [])}
 
     @property
     def round(self) -> int:
@@ -145,17 +144,7 @@ class Session:
     def plan_and_commit(
         self, kind: str, plan: Callable[[LabelingState], list[Step]], *, by: str, client: str
     ) -> CommittedAction | None:
-        """Plan a labeling action from the current state, and commit it; return ``None`` if the plan is empty.
-
-        Args:
-            kind: kind of the action, for the history.
-            plan: function that returns the steps.
-            by: name of the user.
-            client: id of the page.
-
-        Raises:
-            LabelkitError: it cannot be written; nothing was changed.
-        """
+        """Plan a labeling action from the current state, and commit it like ``act``; ``None`` if the plan is empty."""
         with self._lock:
             steps = tuple(plan(self.work))
             return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
@@ -171,13 +160,7 @@ class Session:
             return deepcopy(self.work), list(self.log), self.round
 
     def undo(self, number: int, *, by: str, client: str, seen: int) -> CommittedAction:
-        """Undo a labeling action, and commit the undo as a new action.
-
-        Raises:
-            InvalidStep: there is no such action, or it was already undone.
-            Conflict: another page changed the same images or groups since.
-            LabelkitError: it cannot be written; nothing was changed.
-        """
+        """Undo a labeling action that was not undone yet, and commit the undo as a new action, like ``act``."""
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):
@@ -211,9 +194,10 @@ class Session:
 
     def _find_conflict(self, steps: tuple[Step, ...], client: str, seen: int) -> None:
         rows, groups = changed_rows_and_groups(steps)
-        late = [done for done in self.log if done.round > seen and done.client != client]
         theirs, both_rows, both_groups = [], set[int](), set[int]()
-        for done in late:
+        for done in self.log:
+            if done.round <= seen or done.client == client:
+                continue
             their_rows, their_groups = changed_rows_and_groups(done.steps)
             if rows & their_rows or groups & their_groups:
                 theirs.append({"round": done.round, "by": done.by, "kind": done.kind})
@@ -229,10 +213,18 @@ class Session:
             Mismatch: the result on the disk is not the one that this session wrote.
             LabelkitError: it cannot be written (disk full, ...).
         """
-        self._check_disk()
+        path = results_folder(self.store.path) / f"{self.name}.h5"
+        if path.exists() and _read_file_version(path) != self._written:
+            problem = "another program wrote this result while the page was open"
+            raise Mismatch(str(path), problem, "Stop the server, then start it again with another --result.")
         labels, by_group = self.work.labels()
         refused = sorted(self.work.refused)
-        path = write_result(
+        last = len(self.log) - KEPT_BACK
+        actions = [
+            {**done.to_json(), "back": [step.to_json() for step in done.back] if place >= last else []}
+            for place, done in enumerate(self.log)
+        ]
+        write_result(
             self.store,
             self.name,
             kind=LABELS_KIND,
@@ -249,25 +241,11 @@ class Session:
                 "work_group_classes": np.array(self.work.named, dtype=np.int64),
                 "refused": np.array(refused, dtype=np.int64).reshape(-1, 2),
             },
-            params={**self._params, "round": self.round, "first_round": self._first, "actions": self._actions()},
+            params={**self._params, "round": self.round, "first_round": self._first, "actions": actions},
             stage=STAGE,
             overwrite=True,
         )
         self._written = _read_file_version(path)
-
-    def _check_disk(self) -> None:
-        path = results_folder(self.store.path) / f"{self.name}.h5"
-        there = _read_file_version(path) if path.exists() else None
-        if there != self._written and there is not None:
-            problem = "another program wrote this result while the page was open"
-            raise Mismatch(str(path), problem, "Stop the server, then start it again with another --result.")
-
-    def _actions(self) -> list[dict[str, Any]]:
-        last = len(self.log) - KEPT_BACK
-        return [
-            {**done.to_json(), "back": [step.to_json() for step in done.back] if place >= last else []}
-            for place, done in enumerate(self.log)
-        ]
 
 
 def _read_file_version(path: Path) -> tuple[int, int, int]:

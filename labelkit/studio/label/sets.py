@@ -50,18 +50,11 @@ _README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: trai
 
 @dataclass(frozen=True)
 class _Set:
-    """The images that can be written, and their labels.
-
-    Attributes:
-        rows: rows of the store.
-        ids: sample ids of these rows; all are valid text.
-        labels: labels of these rows, -1 = none.
-        class_names: name of class i.
-    """
+    """The images that can be written, and their labels."""
 
     rows: NDArray[np.int64]
-    ids: list[str]
-    labels: NDArray[np.int64]
+    ids: list[str]  # all are valid text
+    labels: NDArray[np.int64]  # -1: none
     class_names: tuple[str, ...]
 
     def name(self, place: int) -> str | None:
@@ -94,15 +87,7 @@ def check_set(config: LabelConfig) -> None:
 
 
 def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
-    """Write images and labels in another program's format, either completely or not at all.
-
-    Args:
-        config: options of ``labelkit label``, with ``export`` and ``out``.
-        store: the store.
-        final: labels of its rows.
-
-    Returns:
-        The number of images in the set.
+    """Write images and their labels in another program's format, completely or not at all; return how many.
 
     Raises:
         DatasetError: images are not files, or are missing or changed.
@@ -116,18 +101,9 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
     if config.export == "coco":
         commit_bytes(config.out, _coco(store, found), replace=config.overwrite)
     elif config.export == "atlas":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        table = pa.table(
-            {
-                name: pa.array(values) if isinstance(values, np.ndarray) else pa.array(list(values), pa.string())
-                for name, values in _atlas(config, store, final, found).items()
-            }
-        )
-        commit_file(config.out, lambda file: pq.write_table(table, file), replace=config.overwrite)
+        _write_atlas(config, config.out, store, final, found)
     else:
-        return _folder(config, store, found)
+        _write_folder(config, config.out, store, found)
     return len(found.rows)
 
 
@@ -174,10 +150,11 @@ def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     return (json.dumps(whole, ensure_ascii=False) + "\n").encode()
 
 
-def _atlas(
-    config: LabelConfig, store: EmbeddingStore, final: Labels, found: _Set
-) -> dict[str, Sequence[str | None] | NDArray[np.float32]]:
-    """Return the columns of a table of images; ``kind`` says whether the image or its group was labeled."""
+def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: Labels, found: _Set) -> None:
+    """Write a table of images; ``kind`` says whether the image or its group was labeled."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     images = choose_images(store, store.n, 0)
     chosen = choose_result(store, config.grouping, find_results(store))
     grouping = None if chosen is None else describe_groups(store, images, *chosen, 1)
@@ -187,14 +164,16 @@ def _atlas(
     points = compute_map_positions(images.features, "pca", 0)[0].astype(np.float32) / _PLACES
     by_group = _by_group(config, store, final)
     kinds = ["group" if by_group[row] else "image" for row in found.rows.tolist()]
-    return {
+    texts = {
         "path": found.ids,
         "label": [found.name(place) for place in range(len(found.ids))],
         "kind": [kind if found.labels[place] >= 0 else None for place, kind in enumerate(kinds)],
-        "confidence": confidence[found.rows],
-        "x": points[found.rows, 0],
-        "y": 1 - points[found.rows, 1],  # in a plot, y points upward
     }
+    columns = {name: pa.array(values, pa.string()) for name, values in texts.items()}
+    columns["confidence"] = pa.array(confidence[found.rows])
+    columns["x"] = pa.array(points[found.rows, 0])
+    columns["y"] = pa.array(1 - points[found.rows, 1])  # in a plot, y points upward
+    commit_file(out, lambda file: pq.write_table(pa.table(columns), file), replace=config.overwrite)
 
 
 def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
@@ -210,40 +189,33 @@ def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDAr
 # ---- folders
 
 
-def _folder(config: LabelConfig, store: EmbeddingStore, found: _Set) -> int:
-    assert config.out is not None
+def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: _Set) -> None:
     images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
         raise DatasetError(
             images.name, "its images are not files that can be copied", "Use --export coco, --export atlas, or --csv."
         )
     root = images.root.resolve()
-    if config.out.resolve().is_relative_to(root):
-        problem = f"{config.out} is inside {root}, from which images are copied"
+    if out.resolve().is_relative_to(root):
+        problem = f"{out} is inside {root}, from which images are copied"
         raise ConfigError("--out", problem, "Choose a folder outside the image folder.")
-    places, tables = {"imagefolder": _imagefolder, "huggingface": _huggingface, "fiftyone": _fiftyone}[
-        str(config.export)
-    ](found)
-    temporary = config.out.absolute().parent / temporary_name()
+    layouts = {"imagefolder": _imagefolder, "huggingface": _huggingface, "fiftyone": _fiftyone}
+    places, tables = layouts[str(config.export)](found)
+    temporary = out.absolute().parent / temporary_name()
     try:
-        with translate_os_errors(config.out):
+        with translate_os_errors(out):
             temporary.mkdir()
             _fill(config, store, found, root, [temporary / place for place in places])
             for name, text in tables.items():
                 (temporary / name).write_bytes(text.encode())
-        commit_folder(temporary, config.out)
+        commit_folder(temporary, out)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
-    return len(places)
 
 
 def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, places: Sequence[Path]) -> None:
-    """Copy the files, or make links to them.
-
-    Raises:
-        DatasetError: some are missing or changed; the message names them.
-    """
+    """Copy the files, or make links to them."""
     bad: list[str] = []
     digests = np.asarray(store.sha256) if store.has_images else None
     with current_progress().task("images", total=len(places)) as task:
@@ -308,12 +280,7 @@ def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:
 
 
 def _flat_names(ids: Sequence[str], *, stems: bool) -> list[str]:
-    """Return a file name for each image: its own if that is unique, else its whole path as one name.
-
-    Args:
-        ids: paths below one folder.
-        stems: whether the names must differ even without their suffixes.
-    """
+    """Return a file name for each image: its own if that (for ``stems``, without suffix) is unique, else its path."""
 
     def key(name: str) -> str:
         return (PurePosixPath(name).stem if stems else name).casefold()
