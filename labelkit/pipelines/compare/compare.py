@@ -282,7 +282,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
     lines: list[list[Cell]] = []
     for row in rows:
         scores, minutes, memory = row.scores(), row.mean("minutes"), row.mean("peak_memory_mib")
-        spread = None if minutes is None else minutes["sd"]
+        spread = f" ± {minutes['sd']:.2f}" if minutes and minutes["sd"] is not None else ""
         lines.append(
             [
                 row.name,
@@ -290,8 +290,8 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
                 row.network if row.name in METHODS else None,
                 length_text(row),
                 *(percent_and_std(scores[name]) if name in scores else None for name in _SHOWN_SCORES),
-                minutes and f"{minutes['mean']:.2f}" + (f" ± {spread:.2f}" if isinstance(spread, float) else ""),
-                memory and round(float(str(memory["mean"]))),
+                f"{minutes['mean']:.2f}{spread}" if minutes else None,
+                round(float(str(memory["mean"]))) if memory else None,
                 len(row.runs),
             ]
         )
@@ -301,7 +301,9 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
         "method", "labels", "network", "length", f"{config.neighbors}-NN", "k-means", "R@1", "own", "minutes", "MiB",
         "runs",
     ]  # fmt: skip
-    failures = [[row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())]
+    failures: list[list[Cell]] = [
+        [row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())
+    ]
     failed = (Table("runs that failed", ["method", "seed", "reason"], failures),) if failures else ()
     return Table(title, columns, lines), *failed
 

@@ -156,8 +156,8 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
         first = next(iter(missing.values()))
         problem = f"data are missing for all rows, for example: {first}"
         raise DatasetError("reproduce", problem, "Use --dry-run to see what is missing.")
-    for fault in missing.values():
-        progress.warning(f"rows skipped: {fault}")
+    for reason in missing.values():
+        progress.warning(f"rows skipped: {reason}")
     shown, values = [], []
     faults: list[LabelkitError] = []
     with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
@@ -166,11 +166,11 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             outcomes = []
             for row in rows:
                 absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
-                measured, fault = ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder)
-                if fault is not None:
-                    faults.append(fault)
-                state = "no data" if absent else "failed" if fault else "planned" if config.dry_run else "done"
-                outcomes.append((state, absent or str(fault or ""), measured))
+                measured, error = ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder)
+                if error is not None:
+                    faults.append(error)
+                state = "no data" if absent else "failed" if error else "planned" if config.dry_run else "done"
+                outcomes.append((state, absent or str(error or ""), measured))
                 task.advance(1, table=table.name)
             record = _record(config, table, rows, outcomes)
             values.append(record)

@@ -177,11 +177,11 @@ def collect_labels(
             f"{folder / GIVEN} and run again"
         )
     class_table: dict[str, Path] = {}
-    old = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
+    outdated = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
     for path in labels:
         fresh = {place: text for place, (text, table) in placed.items() if table == path}
         # of a photo which had the path before, or corrected since
-        stale = {place for place, text in fresh.items() if text in old.get(place, ()) and text != known.get(place)}
+        stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
         if stale:
             progress.warning(
                 f"{path}: {_labels(len(stale))} ignored, since the photos have been corrected, deleted or renamed. The "

@@ -149,6 +149,7 @@ def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *re
 
     ``results`` says which: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
     """
+    entry: dict[str, Any]
     for entry in reversed(rounds):
         store = folder / str(entry["store"])
         name = next(entry[result] for result in results if entry[result])
