@@ -6,6 +6,7 @@ Labels are used only to describe groups, never to choose their images.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -88,11 +89,11 @@ class Grouping:
     groups: tuple[Group, ...]
     ids: NDArray[np.int64]
     confidence: NDArray[np.float32]
+    expected: NDArray[np.float32] | None
     measure: str
     runner_up: NDArray[np.int64]
     ungrouped: int
     decided: dict[str, Any] | None
-    expected: NDArray[np.float32] | None = None
 
 
 def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
@@ -133,15 +134,12 @@ def choose_result(
     ]
     if not usable:
         return None
-    best = min(
-        usable,
-        key=lambda result: (
-            _KINDS.index(result.kind),
-            "confidence" not in result.arrays,
-            "names" not in result.arrays,
-            result.name,
-        ),
-    )
+
+    def rank(result: Result) -> tuple[int, bool, bool, str]:
+        arrays = result.arrays
+        return _KINDS.index(result.kind), "confidence" not in arrays, "names" not in arrays, result.name
+
+    best = min(usable, key=rank)
     if len(usable) == 1:
         return best, "the only one that groups the images"
     why = _WHY[best.kind] + (" and how sure it is" if "confidence" in best.arrays else "")
@@ -176,6 +174,7 @@ def describe_groups(
     confidence = margin if stored is None else np.asarray(stored, dtype=np.float32)[images.rows]
     confidence = np.where(shown_ids >= 0, confidence, np.nan).astype(np.float32)
     labels = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
+    names, are_new = result.arrays.get("names", ()), result.arrays.get("new_classes", ())
     groups = []
     for number, old_id in enumerate(order):
         members = np.flatnonzero(shown_ids == number)
@@ -186,31 +185,29 @@ def describe_groups(
         known = labels[(ids == number) & (labels >= 0)]
         groups.append(
             Group(
-                name=_name(result, old_id),
-                new=_is_new(result, old_id),
+                name=escape_for_page(names[old_id]) if old_id < len(names) else f"group {old_id}",
+                new=bool(are_new[old_id]) if old_id < len(are_new) else None,
                 size=int(sizes[old_id]),
                 shown=len(members),
                 confidence=float(finite.mean(dtype=np.float64)) if len(finite) else None,
                 labeled=len(known),
-                counts=_counts(known),
+                counts=tuple(Counter(np.sort(known).tolist()).most_common()),
                 typical=tuple(near[:examples].tolist()),
                 doubtful=tuple(doubt[:examples].tolist()),
             )
         )
-    ungrouped = int((every < 0).sum())
     chances = correctness_probabilities(result)
-    expected = None if chances is None else chances[images.rows].astype(np.float32)
     return Grouping(
-        result,
-        why,
-        tuple(groups),
-        shown_ids,
-        confidence,
-        measure,
-        runner_up,
-        ungrouped,
-        _summarize_decisions(result),
-        expected,
+        result=result,
+        why=why,
+        groups=tuple(groups),
+        ids=shown_ids,
+        confidence=confidence,
+        expected=None if chances is None else chances[images.rows].astype(np.float32),
+        measure=measure,
+        runner_up=runner_up,
+        ungrouped=int((every < 0).sum()),
+        decided=_summarize_decisions(result),
     )
 
 
@@ -231,22 +228,6 @@ def _ids(result: Result) -> NDArray[np.int64] | None:
     keys = ("group_ids", *GROUPINGS) if result.kind == "answers" else GROUPINGS
     key = next((key for key in keys if key in result.arrays), None)
     return None if key is None else np.asarray(result.arrays[key], dtype=np.int64)
-
-
-def _name(result: Result, number: int) -> str:
-    names = result.arrays.get("names")
-    return escape_for_page(names[number]) if names is not None and number < len(names) else f"group {number}"
-
-
-def _is_new(result: Result, number: int) -> bool | None:
-    flags = result.arrays.get("new_classes")
-    return bool(flags[number]) if flags is not None and number < len(flags) else None
-
-
-def _counts(known: NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
-    classes, counts = np.unique(known, return_counts=True)
-    order = np.argsort(-counts, kind="stable")
-    return tuple((int(classes[i]), int(counts[i])) for i in order)
 
 
 def _distances(

@@ -22,13 +22,7 @@ _MAX_SKIPPED = 100
 def score_groupings(
     store: EmbeddingStore, results: Mapping[str, Result | str], shown: Result, seed: int
 ) -> dict[str, Any] | str:
-    """Evaluate all groupings of a store against its labels; if that is not possible, return the reason.
-
-    Args:
-        store: the store.
-        results: its results, see :func:`~labelkit.studio.report.groups.find_results`.
-        shown: the result whose groups are shown.
-        seed: seed of the resamples.
+    """Evaluate the shown grouping of a store and all others against its labels; if that fails, return the reason.
 
     Returns:
         ``scores``, one per grouping and split, as in ``labelkit evaluate clustering --json``; ``resamples``, their
@@ -81,11 +75,17 @@ def describe_store(store: EmbeddingStore) -> dict[str, Any]:
         ("weights", model.weights_fingerprint),
         ("preprocessing", model.preprocess_digest),
     )
+    splits = []
+    if store.splits is not None:
+        numbers = np.asarray(store.splits)
+        counts = [(escape_for_page(name), int((numbers == i).sum())) for i, name in enumerate(store.split_names)]
+        outside = int((numbers < 0).sum())
+        splits = counts + ([("(no split)", outside)] if outside else [])
     return {
         "facts": facts,
         "model": [(name, escape_for_page(value)) for name, value in rows if value],
         "classes": _classes(store),
-        "splits": _splits(store),
+        "splits": splits,
         "skipped": [(escape_for_page(name), escape_for_page(reason)) for name, reason in store.skipped[:_MAX_SKIPPED]],
         "num_skipped": len(store.skipped),
         "num_labels": known,
@@ -104,12 +104,3 @@ def _classes(store: EmbeddingStore) -> list[dict[str, Any]]:
     rows = zip(names, images, labeled, [*old, None], strict=True)
     found = [dict(zip(("name", "images", "labeled", "old"), row, strict=True)) for row in rows]
     return found if found[-1]["images"] else found[:-1]
-
-
-def _splits(store: EmbeddingStore) -> list[tuple[str, int]]:
-    if store.splits is None:
-        return []
-    splits = np.asarray(store.splits)
-    found = [(escape_for_page(name), int((splits == i).sum())) for i, name in enumerate(store.split_names)]
-    outside = int((splits < 0).sum())
-    return found + ([("(no split)", outside)] if outside else [])

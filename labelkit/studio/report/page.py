@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import json
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2.utils import htmlsafe_json_dumps
 from markupsafe import Markup
 from numpy.typing import NDArray
 
@@ -50,40 +50,38 @@ def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
         page: values that ``report.html.j2`` shows, see :func:`~labelkit.studio.report.build.write_report`.
         data: data that the page's script reads, see :func:`page_data`.
     """
-    style, script = _texts(_STYLES), _script(_SCRIPTS)
-    html = (
-        _environment()
-        .get_template("report.html.j2")
-        .render(
-            page=page,
-            version=__version__,
-            style=Markup(style),
-            script=Markup(script),
-            policy=_policy(style, script),
-            data=Markup(script_safe_json(data)),
-            sheets=[Markup(base64.b64encode(sheet).decode("ascii")) for sheet in page["thumbnails"].sheets],
-            classes=data["classes"],
-            crossing=_cross_tabulate(page["grouping"], data["classes"]),
-            lossless=LOSSLESS,
-        )
+    html, _ = _render(
+        "report.html.j2",
+        _SCRIPTS,
+        "img-src data:",
+        page=page,
+        data=htmlsafe_json_dumps(data, sort_keys=True, separators=(",", ":"), allow_nan=False),
+        sheets=[Markup(base64.b64encode(sheet).decode("ascii")) for sheet in page["thumbnails"].sheets],
+        classes=data["classes"],
+        crossing=_cross_tabulate(page["grouping"], data["classes"]),
+        lossless=LOSSLESS,
     )
-    return html.encode("utf-8")
+    return html
 
 
 def render_label_page(title: str) -> tuple[bytes, str]:
-    """Render the page of ``labelkit label --serve``; return its HTML and its Content-Security-Policy.
+    """Render the page of ``labelkit label --serve`` on a store; return its HTML and its Content-Security-Policy."""
+    policy = "connect-src 'self'; frame-ancestors 'none'"
+    return _render("label.html.j2", _LABEL_SCRIPTS, policy, title=escape_for_page(title))
 
-    Args:
-        title: name of the store.
-    """
-    style, script = _texts(_STYLES), _script(_LABEL_SCRIPTS)
-    html = (
-        _environment()
-        .get_template("label.html.j2")
-        .render(title=escape_for_page(title), version=__version__, style=Markup(style), script=Markup(script))
+
+def _render(template: str, scripts: tuple[str, ...], allowed: str, **values: Any) -> tuple[bytes, str]:
+    """Render a template with its style and script; return it and the policy that allows these and what is named."""
+    # asynchronous, since a page may have to request its data
+    style, script = _texts(_STYLES), f"(async function () {{\n'use strict';\n{_texts(scripts)}}})();\n"
+    digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (script, style))
+    script_digest, style_digest = (f"'sha256-{digest}'" for digest in digests)
+    policy = (
+        f"default-src 'none'; script-src {script_digest}; style-src {style_digest}; {allowed}; "
+        "base-uri 'none'; form-action 'none'"
     )
-    policy = _policy(style, script, "connect-src 'self'; frame-ancestors 'none'")
-    return html.encode("utf-8"), policy
+    values |= {"version": __version__, "style": Markup(style), "script": Markup(script), "policy": policy}
+    return _environment().get_template(template).render(values).encode("utf-8"), policy
 
 
 @cache  # a page is rendered twice, but its templates are compiled once
@@ -107,19 +105,6 @@ def _texts(names: tuple[str, ...]) -> str:
     return "\n".join((_FOLDER / name).read_text(encoding="utf-8") for name in names)
 
 
-def _script(names: tuple[str, ...]) -> str:
-    # asynchronous, since a page may have to request its data
-    return f"(async function () {{\n'use strict';\n{_texts(names)}}})();\n"
-
-
-def script_safe_json(value: Mapping[str, Any]) -> str:
-    """Serialize a value as JSON that is safe to embed in an HTML script element."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
-    for character in "<>&":
-        text = text.replace(character, f"\\u{ord(character):04x}")
-    return text
-
-
 def page_data(
     images: ShownImages,
     grouping: Grouping | None,
@@ -139,17 +124,21 @@ def page_data(
     """
     nobody = np.full(len(images), -1)
     every = {
-        "group": nobody if grouping is None else grouping.ids,
-        "runnerUp": nobody if grouping is None else grouping.runner_up,
-        "confidence": np.full(len(images), np.nan) if grouping is None else grouping.confidence,
-        "expected": np.zeros(0) if grouping is None or grouping.expected is None else grouping.expected,
+        "group": nobody,
+        "runnerUp": nobody,
+        "confidence": np.full(len(images), np.nan),
+        "expected": np.zeros(0),
         "label": nobody,
         "usable": np.zeros(len(images)),
         "split": nobody,
         "neighbor": np.zeros(0),
         "score": np.zeros(0),
-        **columns,
     }
+    if grouping is not None:
+        every |= {"group": grouping.ids, "runnerUp": grouping.runner_up, "confidence": grouping.confidence}
+    if grouping is not None and grouping.expected is not None:
+        every["expected"] = grouping.expected
+    every |= columns
     return {
         "n": len(images),
         "names": images.names,
@@ -193,16 +182,6 @@ def neighbors_data(near: NDArray[np.int64], scores: NDArray[np.float32]) -> tupl
 def encode_array(values: NDArray[Any], kind: str) -> str:
     """Encode an array as base64 in a little-endian type such as ``<i4``."""
     return base64.b64encode(np.ascontiguousarray(values).astype(kind).tobytes()).decode("ascii")
-
-
-def _policy(style: str, script: str, more: str = "img-src data:") -> str:
-    def digest(text: str) -> str:
-        return "'sha256-" + base64.b64encode(hashlib.sha256(text.encode("utf-8")).digest()).decode("ascii") + "'"
-
-    return (
-        f"default-src 'none'; script-src {digest(script)}; style-src {digest(style)}; {more}; "
-        "base-uri 'none'; form-action 'none'"
-    )
 
 
 def _cross_tabulate(grouping: Grouping | None, classes: list[str]) -> list[tuple[str, list[int]]] | None:

@@ -35,12 +35,8 @@ def build_labeling_data(
 ) -> dict[str, Any]:
     """Return the initial labeling data of a page, as JSON for the page's script.
 
-    Args:
-        store: the store.
-        images: the images of the page.
-        grouping: groups, or None.
-        choices: likely groups of each image, see ``find_likely_groups``.
-        suggested: see ``list_suggested_images``; empty if the page requests them from a server.
+    ``choices`` are those of ``find_likely_groups``; ``suggested`` those of ``list_suggested_images``, empty if the page
+    requests them from a server.
     """
     paths = {place: escape_path(store.sample_ids[int(row)]) for place, row in enumerate(images.rows)}
     return {
@@ -93,13 +89,7 @@ def list_suggested_images(
 ) -> tuple[tuple[int, str], ...]:
     """Return (image, reason) for each image to label next, most useful first; empty if every image has a label.
 
-    Args:
-        store: the store.
-        images: the images of the page.
-        grouping: groups, or None.
-        given: labels of the images of the page.
-        seed: seed of the suggestions.
-        skipped: rows that are suggested only if no others are left.
+    ``given`` are the labels of the images of the page; rows in ``skipped`` are suggested only if no others are left.
     """
     result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
     config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)
