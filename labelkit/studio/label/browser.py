@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.hierarchy import build_hierarchy
-from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels
-from labelkit.errors import DatasetError, output_exists
+from labelkit.errors import output_exists
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import list_results, read_result
@@ -26,7 +25,7 @@ from labelkit.studio.label.session import Session, is_session, restore_session
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions
 from labelkit.studio.report.page import encode_array, page_data
-from labelkit.studio.report.thumbnails import Pictures
+from labelkit.studio.report.thumbnails import Pictures, open_pictures
 from labelkit.studio.report.work import build_labeling_data, find_likely_groups, list_suggested_images
 
 #: Longer side of thumbnails and of large images, in pixels.
@@ -154,16 +153,9 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     images = choose_images(store, store.n, 0)
     found = choose_result(store, config.grouping, find_results(store))
     grouping = None if found is None else describe_groups(store, images, *found, 1)
-    source = None
-    try:
-        source = open_store_images(store, config.dataset, config.data_root)
-    except DatasetError as error:
-        if config.dataset is not None:
-            raise
-        current_progress().warning(f"{error}; pages will show no images")
+    pictures, _ = open_pictures(config, store, images.rows)
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = compute_map_positions(images.features, "pca", 0)
-    pictures = Pictures.of_store(source, store, images.rows)
     return BrowsedStore(store, images, grouping, pictures, places, skipped_rows(config.skip, store))
 
 

@@ -14,11 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.data.datasets import ImageDataset
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -36,6 +34,7 @@ from labelkit.studio.report.thumbnails import (
     Thumbnails,
     compute_image_ids,
     make_thumbnails,
+    open_pictures,
     read_thumbnails,
 )
 from labelkit.studio.report.work import build_labeling_data, find_likely_groups, list_suggested_images
@@ -62,8 +61,8 @@ def write_report(config: ReportConfig) -> SimpleResult:
     results = find_results(store)
     chosen = choose_result(store, config.result, results)
     curves = read_curves(store.model, config.run)
-    source, note = _source(config, store)
     images = choose_images(store, config.max_images, config.seed)
+    pictures, note = open_pictures(config, store, images.rows)
     grouping = None if chosen is None else describe_groups(store, images, *chosen, _EXAMPLES)
     with current_progress().task(f"neighbors of {len(images):,} images", total=None):
         near, near_scores = find_neighbors(images, config.neighbors, store.metric)
@@ -80,7 +79,6 @@ def write_report(config: ReportConfig) -> SimpleResult:
             store, images, grouping, choose_usable_labels(None, store, images.rows), config.seed
         )
     points, words = compute_map_positions(images.features, config.projection, config.seed)
-    pictures = Pictures.of_store(source, store, images.rows)
     score_range, neighbor_columns = neighbors_data(near, near_scores)
     usable = np.zeros(store.n, dtype=bool) if store.labeled is None else store.labeled
     page: dict[str, Any] = {
@@ -138,23 +136,6 @@ def write_report(config: ReportConfig) -> SimpleResult:
         raise ConfigError("--max-size", problem, f"Set --max-size to at least {len(content) // 1000 + 1}kB.")
     commit_bytes(config.out, content)
     return _summary(config, {**page, "thumbnails": thumbnails}, len(content), time.monotonic() - started)
-
-
-def _source(config: ReportConfig, store: EmbeddingStore) -> tuple[ImageDataset | None, str]:
-    """Return the images, or ``None`` and the reason; a data set named by the user must be usable."""
-    if not store.has_images:
-        if config.dataset is not None:
-            problem = "was imported without images, so images cannot be compared with it"
-            remedy = "Remove --dataset, or import the embeddings again with --images."
-            raise DatasetError(str(store.path), problem, remedy)
-        return None, "the embeddings were imported without images"
-    try:
-        return open_store_images(store, config.dataset, config.data_root), ""
-    except DatasetError as error:
-        if config.dataset is not None:
-            raise
-        current_progress().warning(f"{error}; the page shows no images")
-        return None, escape_for_page(error.problem)
 
 
 def _thumbnails(

@@ -23,11 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.commands.common.images.read import read_embedded_image
+from labelkit.commands.common.images.read import open_store_images, read_embedded_image
 from labelkit.data.datasets import ImageDataset
+from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
+from labelkit.options.shared import StoredImagesOptions
 from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore
+from labelkit.studio.report.images import escape_for_page
 
 COLUMNS = 8
 TILES = COLUMNS * COLUMNS
@@ -85,17 +88,6 @@ class Pictures:
     rows: NDArray[np.int64]
     sha256: NDArray[np.uint8]
 
-    @classmethod
-    def of_store(cls, source: ImageDataset | None, store: EmbeddingStore, rows: NDArray[np.int64]) -> Pictures:
-        """Find the files of a store's rows (m,) by name; without files, each image's digest is a unique number."""
-        place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
-        there = np.array([place.get(store.sample_ids[int(row)], -1) for row in rows], dtype=np.int64)
-        if store.has_images:
-            return cls(source, there, np.asarray(store.sha256)[rows])
-        own = np.zeros((len(rows), 4), dtype="<u8")
-        own[:, 0] = np.arange(len(rows))
-        return cls(source, there, own.view(np.uint8))
-
     def read(self, image: int, side: int) -> Image.Image | str:
         """Read an image, shrunk to at most ``side`` pixels per side, or return as text why it cannot be shown."""
         if self.source is None:
@@ -109,6 +101,34 @@ class Pictures:
         picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
         picture.thumbnail((side, side), Image.Resampling.LANCZOS)
         return picture
+
+
+def open_pictures(config: StoredImagesOptions, store: EmbeddingStore, rows: NDArray[np.int64]) -> tuple[Pictures, str]:
+    """Find the files of a store's rows (m,) by name; without files, also return the reason.
+
+    Raises:
+        DatasetError: the data set that the user named cannot be used.
+    """
+    if not store.has_images:
+        if config.dataset is not None:
+            problem = "was imported without images, so images cannot be compared with it"
+            remedy = "Remove --dataset, or import the embeddings again with --images."
+            raise DatasetError(str(store.path), problem, remedy)
+        numbers = np.zeros((len(rows), 4), dtype="<u8")  # in place of digests
+        numbers[:, 0] = np.arange(len(rows))
+        nowhere = np.full(len(rows), -1, dtype=np.int64)
+        return Pictures(None, nowhere, numbers.view(np.uint8)), "the embeddings were imported without images"
+    source, note = None, ""
+    try:
+        source = open_store_images(store, config.dataset, config.data_root)
+    except DatasetError as error:
+        if config.dataset is not None:
+            raise
+        current_progress().warning(f"{error}; the page shows no images")
+        note = escape_for_page(error.problem)
+    place = {} if source is None else {name: row for row, name in enumerate(source.sample_ids)}
+    there = np.array([place.get(store.sample_ids[int(row)], -1) for row in rows], dtype=np.int64)
+    return Pictures(source, there, np.asarray(store.sha256)[rows]), note
 
 
 def make_thumbnails(
@@ -152,15 +172,9 @@ def compute_image_ids(sha256: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.uint64]] | None:
-    """Read the thumbnails from an earlier version of the page, if it had the same maximum size.
+    """Read the thumbnails from an earlier version of the page, and the (k,) ``compute_image_ids`` of their images.
 
-    Args:
-        page: the file, which need not exist.
-        max_size: maximum size of the new page.
-
-    Returns:
-        The thumbnails, and the (k,) ``compute_image_ids`` of their images; ``None`` without such a page, or if some of
-        its images had no thumbnail.
+    ``None`` without such a page, if it had another maximum size, or if some of its images had no thumbnail.
     """
     try:
         text = read_bytes(page).decode()
