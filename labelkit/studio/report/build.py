@@ -20,12 +20,11 @@ from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.studio.report.curves import read_curves
 from labelkit.studio.report.findings import Finding, find_neighbors, read_findings, read_suggested
 from labelkit.studio.report.groups import Grouping, choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images, compute_map_positions, escape_for_page
 from labelkit.studio.report.options import ReportConfig
-from labelkit.studio.report.overview import describe_store, score_groupings
+from labelkit.studio.report.overview import describe_store, read_curves, score_groupings
 from labelkit.studio.report.page import groups_data, neighbors_data, page_data, render_page
 from labelkit.studio.report.thumbnails import (
     LOSSLESS,
