@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -347,7 +347,7 @@ class GeneratedTables:
         self._written[path.name] = sha256_file(path)
         return True
 
-    def write(self, name: str, data: bytes) -> None:
+    def write(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """Write a table, replacing the one that ``start`` wrote before.
 
         Raises:
@@ -357,7 +357,7 @@ class GeneratedTables:
         if not self.can_replace(path):
             problem = "was changed during this run"
             raise DatasetError(str(path), problem, "Run the command again to read the new version.")
-        self._read[path] = self._written[name] = commit_bytes(path, data)
+        self._read[path] = self._written[name] = commit_bytes(path, csv_bytes(columns, rows))
 
     def remove(self, *names: str) -> None:
         """Remove tables that ``start`` wrote, except those that have changed since they were read."""
@@ -383,24 +383,17 @@ class _Files:
 
     def __init__(self, dataset: ImageDataset, known: Mapping[int, str]) -> None:
         assert dataset.root is not None
-        self._paths = [dataset.root / name for name in dataset.sample_ids]
+        self.paths = [dataset.root / name for name in dataset.sample_ids]
         self._digests = dict(known)
 
     def digest(self, place: int) -> str:
         """Return a file's SHA-256 digest in hex, or "" if the file cannot be read; ``embed`` reports that error."""
         if place not in self._digests:
             try:
-                self._digests[place] = sha256_file(self._paths[place])
+                self._digests[place] = sha256_file(self.paths[place])
             except OSError:
                 self._digests[place] = ""
         return self._digests[place]
-
-    def of_sizes(self, sizes: Set[int]) -> Iterator[int]:
-        """Yield the positions of the files whose size in bytes is in ``sizes``."""
-        for place, path in enumerate(self._paths):
-            with contextlib.suppress(OSError):
-                if path.stat().st_size in sizes:
-                    yield place
 
 
 def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
@@ -410,20 +403,18 @@ def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[Embeddin
         rows = [row for row, digest in enumerate(store.sha256) if digest.tobytes().hex() in wanted]
         sizes |= set(store.file_sizes[rows].tolist())
     found: dict[str, list[int]] = {}
-    for place in files.of_sizes(sizes) if sizes else ():
-        if files.digest(place) in wanted:
-            found.setdefault(files.digest(place), []).append(place)
+    for place, path in enumerate(files.paths if sizes else ()):
+        with contextlib.suppress(OSError):
+            if path.stat().st_size in sizes and files.digest(place) in wanted:
+                found.setdefault(files.digest(place), []).append(place)
     return found
 
 
 def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
     """Count the given rows of a store whose image files are now at a path that the store does not list."""
-    old = set(store.sample_ids)
-    files = _Files(dataset, {})
-    sizes = set(store.file_sizes[rows].tolist())
-    places = [place for place in files.of_sizes(sizes) if dataset.sample_ids[place] not in old]
-    there = {files.digest(place) for place in places}
-    return len({store.sha256[row].tobytes().hex() for row in rows} & there)
+    wanted, old = {store.sha256[row].tobytes().hex() for row in rows}, set(store.sample_ids)
+    found = _find_moved_files(wanted, _Files(dataset, {}), [store])
+    return sum(any(dataset.sample_ids[place] not in old for place in places) for places in found.values())
 
 
 def write_labels(tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels) -> None:
@@ -434,9 +425,9 @@ def write_labels(tables: GeneratedTables, dataset: ImageDataset, known: Collecte
     columns = ("path", "label", FILE_COLUMN)
     if known.away:
         away = sorted(known.away, key=lambda label: (label.path, label.file))
-        tables.write(AWAY, csv_bytes(columns, ((label.path, label.text, label.file) for label in away)))
+        tables.write(AWAY, columns, ((label.path, label.text, label.file) for label in away))
     if known.placed or (tables.folder / GIVEN).is_file():
         given = ((dataset.sample_ids[i], known.placed[i], known.files[i]) for i in sorted(known.placed))
-        tables.write(GIVEN, csv_bytes(columns, given))
+        tables.write(GIVEN, columns, given)
     if not known.away:
         tables.remove(AWAY)

@@ -55,7 +55,6 @@ from labelkit.pipelines.start.record import Record, corrections, digest, find_la
 from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import translate_os_errors
-from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
@@ -234,7 +233,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         tables.remove(*FILLED)
     for name, paths in ((SKIPPED, skipped), (SEEN, seen)):
         if paths:
-            tables.write(name, csv_bytes(("path", "label"), ([path, ""] for path in paths)))
+            tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}

@@ -72,12 +72,12 @@ def write_summary(
     result = read_result(store, str(this["answer"] or this["groups"]))
     found = read_stored_predictions(result)
     rows = _rows(store, found)
-    tables.write(LABELS, csv_bytes(COLUMNS, rows))
+    tables.write(LABELS, COLUMNS, rows)
     changed, since = (None, None) if last is None else _compare_with_earlier_result(store, rows, *last)
     if changed is None:
         tables.remove(CHANGED)
     else:
-        tables.write(CHANGED, csv_bytes(CHANGED_COLUMNS, changed))
+        tables.write(CHANGED, CHANGED_COLUMNS, changed)
     counts = {kind: sum(row[2] == kind for row in rows) for kind in ("given", "known", "new", "unsure")}
     answered, guesses = found.expected_right(("known", "new")), found.expected_right(("unsure",))
     right = None if answered is None or guesses is None else (answered, guesses)
