@@ -29,9 +29,6 @@ class ReproduceConfig(StageConfig):
     seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
     data_root: Path = _RUN(Path("data"), "Folder with the named data sets.")
     device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, or cuda:N (GPU number N, from 0).")
-    num_workers: int | None = _RUN(
-        None, "Number of worker processes that decode images; default: the row's setting.", ge=0, le=256
-    )
     dry_run: bool = _RUN(False, "Show what would run and which data are missing, without writing anything.")
     out: Path = _OUTPUT(Path("reproduced"), "Output folder; finished parts are not run again.", makes="folder")
 

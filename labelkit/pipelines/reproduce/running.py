@@ -207,15 +207,10 @@ def _run_row(
                     outputs.append({})
                     continue
                 command = complete_command(config, given, here, seed)
-                words = command
-                if config.num_workers is not None and command[0] in ("train", "embed"):
-                    # it does not affect numbers, so it is not recorded
-                    words = [*command, *([] if "--num-workers" in command else ["--num-workers", ""])]
-                    words[words.index("--num-workers") + 1] = str(config.num_workers)
                 if config.dry_run:
-                    progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(words)}")
+                    progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
-                    outputs.append(_run(command, words, here, number))
+                    outputs.append(_run(command, here, number))
             if not config.dry_run:
                 measured.append(table.extract_values(outputs))
         except LabelkitError as error:
@@ -224,8 +219,8 @@ def _run_row(
     return measured, None
 
 
-def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[str, Any]:
-    """Run a command in the form of ``words`` and store its JSON; one that ran before is not run again.
+def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
+    """Run a command and store its JSON; one that ran before is not run again.
 
     Raises:
         OutputExistsError: the folder contains the output of another command.
@@ -248,7 +243,7 @@ def _run(command: list[str], words: list[str], here: Path, number: int) -> dict[
     if is_done:
         return dict(found["output"])
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
-    words = [*words, "--resume"] if begun else words
+    words = [*command, "--resume"] if begun else command
     current_progress().message(f"labelkit {shlex.join(words)}")
     code, out = run_command([*words, "--json"])
     if code:

@@ -152,7 +152,9 @@ def make_thumbnails(
         extended = None if earlier is None else _extended(*earlier, pictures, order, pool)
         if extended is not None and sum(map(len, extended.sheets)) <= room:
             return extended
-        sizes = _sizes_to_try(image_sizes)
+        largest = int(image_sizes.max(initial=1))
+        sizes = [(largest, LOSSLESS)] if largest <= _TINY else []
+        sizes = list(dict.fromkeys([*sizes, *((min(side, largest), quality) for side, quality in _SIZES)]))
         sample = _sample(pictures, order, max(side for side, _ in sizes), pool)
         while True:
             (side, quality), number, sizes = _choose(sizes, sample, len(order), room)
@@ -215,16 +217,6 @@ def _extended(
     sizes[there] = old.sizes[before]
     sheets = (*(old.sheets[sheet] for sheet in kept), *made.sheets)
     return replace(made, sheets=sheets, tiles=tiles.astype(np.int32), sizes=sizes)
-
-
-def _sizes_to_try(image_sizes: NDArray[np.uint32]) -> list[tuple[int, int]]:
-    largest = int(image_sizes.max(initial=1))
-    sizes = [(largest, LOSSLESS)] if largest <= _TINY else []
-    for side, quality in _SIZES:
-        size = (min(side, largest), quality)
-        if size not in sizes:
-            sizes.append(size)
-    return sizes
 
 
 def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
