@@ -28,7 +28,7 @@ from labelkit.commands.common.label_files import LabeledImages, read_csv_labels
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.common.search_queries import Queries, embed_query_images, is_store, load_other_store_queries
 from labelkit.commands.common.stored_predictions import group_names, new_groups, read_stored_predictions
-from labelkit.data.datasets import FileSource, ImageDataset, sort_by_bytes
+from labelkit.data.datasets import FileSource, listing, sort_by_bytes
 from labelkit.data.folders import walk_images
 from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -157,7 +157,9 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
         texts = read_csv_labels(config.labels, LabeledImages("this call", names, None), config.label_column)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:
-        dataset = _as_dataset(photos)
+        ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
+        unknown = [None] * len(ids)
+        dataset = listing("photos", Path(), ids, unknown, unknown, FileSource(Path(), ids))
         found = embed_query_images(dataset, store, checkpoint=config.checkpoint, device=config.device, where="predict")
         asked.insert(0, found)
     predictions = [line for queries in asked for line in _answers(config, store, result, rule, queries, min_confidence)]
@@ -189,23 +191,6 @@ def _lines() -> list[str]:
     is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from PowerShell
     text = content.decode("utf-16", "replace") if is_wide else content.decode("utf-8-sig", "surrogateescape")
     return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
-
-
-def _as_dataset(photos: list[Path]) -> ImageDataset:
-    """List photos from any folders; their ids are the paths as given."""
-    ids = tuple(sort_by_bytes({str(photo) for photo in photos}))
-    none = np.full(len(ids), -1)
-    return ImageDataset(
-        name="photos",
-        root=Path(),
-        sample_ids=ids,
-        labels=none,
-        given=none >= 0,
-        class_names=(),
-        splits=none.astype(np.int16),
-        split_names=(),
-        source=FileSource(Path(), ids),
-    )
 
 
 def _answers(
