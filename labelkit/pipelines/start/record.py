@@ -5,7 +5,6 @@ A step is done if its command, and the digests of what it reads, are those that 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
 from labelkit.files import read_object
 from labelkit.progress import current_progress
-from labelkit.store.commit import canonical_json, commit_bytes, commit_json
+from labelkit.store.commit import commit_bytes, commit_json, json_digest
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_result_files, read_result
@@ -73,7 +72,7 @@ class Record:
     def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the recorded values of a step that finished with this command and input; ``None`` if it must run."""
         step = self.steps.get(name)
-        if step is None or step["command"] != command or step["inputs"] != digest(inputs):
+        if step is None or step["command"] != command or step["inputs"] != json_digest(inputs):
             return None
         if not all((self.path.parent / file).exists() for file in step["files"]):
             return None
@@ -85,7 +84,7 @@ class Record:
     ) -> None:
         """Record a finished step and save the record: its name, command line, inputs, files made, and values told."""
         made = [file.relative_to(self.path.parent).as_posix() for file in files]
-        self.steps[name] = {"command": command, "inputs": digest(inputs), "files": made, "values": dict(values)}
+        self.steps[name] = {"command": command, "inputs": json_digest(inputs), "files": made, "values": dict(values)}
         self.write()
 
     def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
@@ -137,11 +136,6 @@ def _are_texts(value: object) -> bool:
     return isinstance(value, dict) and all(
         isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values()
     )
-
-
-def digest(value: object) -> str:
-    """Return the SHA-256 digest of a value's canonical JSON."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:

@@ -51,10 +51,10 @@ from labelkit.pipelines.start.given import (
     write_labels,
 )
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.pipelines.start.record import Record, corrections, digest, find_last_finished_round, remove_confirmed
+from labelkit.pipelines.start.record import Record, corrections, find_last_finished_round, remove_confirmed
 from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
 from labelkit.progress import SilentProgress, current_progress, use_progress
-from labelkit.store.commit import translate_os_errors
+from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.studio.report.options import ReportConfig
@@ -365,7 +365,7 @@ def _listing(dataset: ImageDataset) -> str:
             found.append([name])
         else:
             found.append([name, status.st_size, status.st_mtime_ns])
-    return digest(found)
+    return json_digest(found)
 
 
 def _round(
@@ -383,7 +383,7 @@ def _round(
     One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
-    inputs = digest({"photos": listing, "labels": sorted(labels.items()), **options})
+    inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options})
     earlier, mine = record.rounds[:-1], record.rounds[-1] if record.rounds else {}
     if mine.get("inputs") != inputs:
         earlier, last = record.rounds, mine
