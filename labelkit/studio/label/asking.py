@@ -99,12 +99,13 @@ class BackgroundPredictor:
         with self._lock:
             if self.asked["state"] == "running":
                 raise InvalidStep("a prediction is already running")
-            learned = self.session.read(lambda work: choose_training_labels(work, self.browsed.images.features))
+            work, _, _ = self.session.snapshot()
+            learned = choose_training_labels(work, self.browsed.images.features)
             if not (learned >= 0).any():
                 raise InvalidStep("name a group or label an image first: there is nothing to learn from")
             number = self.asked["number"] + 1
             self.asked = {"number": number, "state": "running", "step": "grouping the images", "changed": None}
-        threading.Thread(target=self._run, args=(learned, by, client), daemon=True).start()
+        threading.Thread(target=self._run, args=(learned, work.classes, by, client), daemon=True).start()
 
     def stop(self) -> None:
         """Stop the running prediction by killing its process."""
@@ -112,21 +113,21 @@ class BackgroundPredictor:
         if self._process is not None:
             self._process.kill()
 
-    def _run(self, learned: NDArray[np.int64], by: str, client: str) -> None:
+    def _run(self, learned: NDArray[np.int64], classes: list[str], by: str, client: str) -> None:
         try:
             if self.predict is not None:
                 result = self.predict(self)
             else:
                 with tempfile.TemporaryDirectory() as folder:
-                    result = self._answer(Path(folder) / "labels.csv", learned)
+                    result = self._answer(Path(folder) / "labels.csv", learned, classes)
             changed = self._apply_prediction(result, by=by, client=client)
             self.asked = {**self.asked, "state": "done", "step": "", "changed": changed}
         except (LabelkitError, OSError, ValueError) as error:
             self.asked = {**self.asked, "state": "failed", "step": str(error)}
 
-    def _answer(self, table: Path, learned: NDArray[np.int64]) -> Result:
+    def _answer(self, table: Path, learned: NDArray[np.int64], classes: list[str]) -> Result:
         """Run the commands; return the predictions, or the groups if there are too few labels to predict."""
-        store, classes = self.session.store, self.session.read(lambda work: list(work.classes))
+        store = self.session.store
         labeled = np.flatnonzero(learned >= 0).tolist()
         lines = ([escape_path(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
         # strict encoding, because a name that is not valid text would come back changed

@@ -123,7 +123,8 @@ class BrowsedStore:
 
         A group of one image is one part; rejected rows are left out.
         """
-        rows = session.read(lambda work: np.flatnonzero((work.groups == group) & ~work.rejected))
+        work, _, _ = session.snapshot()
+        rows = np.flatnonzero((work.groups == group) & ~work.rejected)
         if len(rows) < 2:
             return [rows.tolist()]
         tree = build_hierarchy(self.images.features[rows], generator=np.random.default_rng(0))

@@ -70,7 +70,16 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
     placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
     texts = match_known_spelling(placed, base.class_names)
     fresh = sorted(set(texts.values()) - set(base.class_names), key=natural_key)
-    slips = _find_likely_typos(path, fresh, base.class_names)
+    slips: dict[str, str] = {}
+    for name in fresh:
+        near = similar_names(name, base.class_names)
+        near = near or similar_names(name, (other for other in fresh if other not in slips))
+        if near is not None:
+            slips[name] = near
+            current_progress().warning(
+                f"{path}: the new class {name!r} looks like {near!r}; if they are the same, correct the file and label "
+                "again with --overwrite"
+            )
     names = (*base.class_names, *fresh)
     number = {name: label for label, name in enumerate(names)}
     labels, rounds = base.labels.copy(), base.rounds.copy()
@@ -110,18 +119,3 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
         "similar_names": slips,
     }
     return Labels(labels, names, rounds, base.round + 1, {}), told
-
-
-def _find_likely_typos(path: Path, fresh: list[str], known: tuple[str, ...]) -> dict[str, str]:
-    """Warn of new class names that look like misspellings, and return the similar name of each."""
-    found: dict[str, str] = {}
-    for name in fresh:
-        near = similar_names(name, known) or similar_names(name, (other for other in fresh if other not in found))
-        if near is None:
-            continue
-        found[name] = near
-        current_progress().warning(
-            f"{path}: the new class {name!r} looks like {near!r}; if they are the same, correct the file and label "
-            "again with --overwrite"
-        )
-    return found

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,8 +23,6 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
 from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, changed_rows_and_groups, read_steps
-
-T = TypeVar("T")
 
 STAGE = "label"
 #: Number of last actions whose undo steps are stored in the file.
@@ -148,11 +146,6 @@ class Session:
         with self._lock:
             steps = tuple(plan(self.work))
             return self._commit(kind, steps, by=by, client=client, seen=self.round) if steps else None
-
-    def read(self, look: Callable[[LabelingState], T]) -> T:
-        """Call a function on the labeling state while holding the lock, and return its result."""
-        with self._lock:
-            return look(self.work)
 
     def snapshot(self) -> tuple[LabelingState, list[CommittedAction], int]:
         """Return a copy of the labeling state, the actions so far, and the number of the last one."""

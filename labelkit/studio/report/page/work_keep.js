@@ -35,11 +35,9 @@ async function undo() {
 
 function keptHere(kind, steps, undoes) {
   const round = keeper.log.length + 1;
-  const done = { round, kind, steps, undoes, client: keeper.client, back: apply(steps) };
-  keeper.log.push(done);
+  keeper.log.push({ round, kind, steps, undoes, client: keeper.client, back: apply(steps) });
   if (undoes) keeper.undone.add(undoes);
   keep();
-  return done;
 }
 
 function keep() {
