@@ -183,20 +183,15 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
         browsed = open_browsed_store(config, store)
         session = open_session(config, store, browsed.grouping)
         server = LabelServer(session, browsed, by=config.by, predict=predict)
-        progress = current_progress()
         if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
-            progress.warning(
+            current_progress().warning(
                 f"{folder} was made by `labelkit start`. Its tables do not receive the labels given here: to update "
                 f"them, afterward run `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
                 f"and `labelkit start PHOTOS --out {folder} --labels mine.csv`"
             )
 
-        def say(link: str) -> None:
-            progress.message(f"label in the browser: {link}")
-            progress.message(f"every action is saved in {session.name} immediately; Ctrl-C stops the server")
-
         try:
-            serve(server, config.host, config.port, opened=config.open, say=say)
+            serve(server, config.host, config.port, opened=config.open)
         except Interrupted as interrupted:
             if interrupted.signum != signal.SIGINT:
                 raise

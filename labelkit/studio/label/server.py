@@ -33,6 +33,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
+from labelkit.progress import current_progress
 from labelkit.store.results import Result
 from labelkit.studio.label.actions import InvalidStep
 from labelkit.studio.label.asking import BackgroundPredictor
@@ -375,15 +376,14 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Callable[[str], None]) -> None:
-    """Serve the labeling pages until the process is interrupted.
+def serve(server: LabelServer, host: str, port: int, *, opened: bool) -> None:
+    """Show the link, and serve the labeling pages until the process is interrupted.
 
     Args:
         server: server of the labeling session.
         host: address to listen on.
         port: port to listen on; 0: any free port.
         opened: whether to open the page in the browser.
-        say: function that shows the link.
 
     Raises:
         ResourceError: the server cannot listen on the address.
@@ -394,7 +394,9 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool, say: Calla
     token = secrets.token_urlsafe(24)
     shown = "127.0.0.1" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     link = f"http://{shown}:{port}/#{token}"
-    say(link)
+    progress = current_progress()
+    progress.message(f"label in the browser: {link}")
+    progress.message(f"every action is saved in {server.session.name} immediately; Ctrl-C stops the server")
     if opened:
         webbrowser.open(link)
     running = _Server(uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS))
