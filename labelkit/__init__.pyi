@@ -1598,7 +1598,6 @@ def reproduce(
     seeds: int = ...,
     data_root: str | PathLike[str] = ...,
     device: str = ...,
-    num_workers: int | None = ...,
     dry_run: bool = ...,
     out: str | PathLike[str] = ...,
     preset: str | PathLike[str] | None = None,
