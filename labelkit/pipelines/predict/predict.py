@@ -11,10 +11,9 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,35 +99,22 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
 """Columns of the table. kind: given (the user's label), known (a labeled class), new (a group without a name), unsure
-(the label is a guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown."""
+(the label is the best guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown. note:
+further information; may be empty."""
 
 _STANDARD_INPUT = Path("-")
 _BLOCK = 256
 _SHOWN = 5
 
 
-@dataclass(frozen=True)
-class Prediction:
-    """Predicted label of one photo.
-
-    Attributes:
-        path: path as given.
-        label: name of a class or group; for an unsure photo, the best guess.
-        kind: see ``COLUMNS``.
-        confidence: in [0, 1]; ``None``: unknown.
-        note: further information; may be empty.
-    """
+class Prediction(NamedTuple):
+    """Predicted label of one photo, with the path as given; see ``COLUMNS``."""
 
     path: str
     label: str
     kind: str
     confidence: float | None
     note: str
-
-    def texts(self) -> list[str]:
-        """Return the prediction as a row of text cells, in the order of ``COLUMNS``."""
-        stated = "" if self.confidence is None else f"{self.confidence:.4f}"
-        return [self.path, self.label, self.kind, stated, self.note]
 
 
 def predict_photos(config: PredictConfig) -> SimpleResult:
@@ -253,17 +239,20 @@ def _result(
         "result": result.name,
         "min_confidence": min_confidence,
         "counts": {kind: counts[kind] for kind in ("given", "known", "new", "unsure")},
-        "images": [asdict(line) for line in predictions],
+        "images": [line._asdict() for line in predictions],
         "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
     }
     if truth:
         values["judged"] = _judged(result, predictions, truth)
-    rows = [line.texts() for line in predictions]
+    rows = [
+        ["" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else cell for cell in line]
+        for line in predictions
+    ]
     table, text = Table("", COLUMNS, rows), ""
     if config.output_format == "csv":
         text = csv_text(COLUMNS, rows)
     elif config.output_format == "jsonl":
-        text = "".join(json.dumps(asdict(line)) + "\n" for line in predictions)
+        text = "".join(json.dumps(line._asdict()) + "\n" for line in predictions)
     made: tuple[Path, ...] = ()
     if config.out is not None:
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))

@@ -7,7 +7,6 @@ A reproduced table is also written as Markdown, CSV and LaTeX, for use in a text
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import platform
@@ -41,21 +40,16 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, translate_os_errors
 from labelkit.store.csv_table import csv_text
 
-_END_SECONDS = 30
-
 
 def run_command(words: Sequence[str]) -> tuple[int, bytes]:
     """Run a labelkit command in a subprocess and return its exit code, negative for a signal, and its output."""
-    process = subprocess.Popen([sys.executable, "-m", "labelkit", *words], stdout=subprocess.PIPE)
-    try:
-        out, _ = process.communicate()
-    except BaseException:
-        process.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_END_SECONDS)
-        if process.stdout is not None:
-            process.stdout.close()
-        raise
+    with subprocess.Popen([sys.executable, "-m", "labelkit", *words], stdout=subprocess.PIPE) as process:
+        try:
+            out, _ = process.communicate()
+        except BaseException:
+            process.terminate()
+            process.wait()  # a second signal ends this
+            raise
     return process.returncode, out
 
 
