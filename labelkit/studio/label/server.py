@@ -206,30 +206,27 @@ class LabelServer:
             exception_handlers={404: _missing, 405: _missing},
         )
 
-    async def page(self, request: Request) -> Response:
+    # Starlette runs what is not asynchronous in a pool of threads
+
+    def page(self, request: Request) -> Response:
         """Return the HTML of the labeling page, which contains no data of the store except its name."""
-        headers = {**_HEADERS, "Content-Security-Policy": self._policy}
-        return HTMLResponse(self._page, headers=headers)
+        return HTMLResponse(self._page, headers={**_HEADERS, "Content-Security-Policy": self._policy})
 
-    async def data(self, request: Request) -> Response:
+    def data(self, request: Request) -> Response:
         """Return all data that the labeling page shows, as JSON."""
+        with self._data:
+            found = self.browsed.data(self.session)
+            found["work"]["asked"] = self.asking.asked
+            content = json.dumps(found, allow_nan=False)
+        return Response(content, media_type="application/json", headers=_HEADERS)
 
-        def made() -> bytes:
-            with self._data:
-                found = self.browsed.data(self.session)
-                found["work"]["asked"] = self.asking.asked
-                return json.dumps(found, allow_nan=False).encode()
-
-        return Response(await run_in_threadpool(made), media_type="application/json", headers=_HEADERS)
-
-    async def suggested(self, request: Request) -> Response:
+    def suggested(self, request: Request) -> Response:
         """Return the images to label next, given the labels so far and the rows in the query, which were skipped."""
         rows = request.query_params.get("skip", "").split(",")
         skipped = {int(row) for row in rows if row.isdecimal() and len(row) <= 12}
-        found = await run_in_threadpool(self.browsed.suggested, self.session, skipped)
-        return JSONResponse({"suggested": found}, headers=_HEADERS)
+        return JSONResponse({"suggested": self.browsed.suggested(self.session, skipped)}, headers=_HEADERS)
 
-    async def changes(self, request: Request) -> Response:
+    def changes(self, request: Request) -> Response:
         """Return the labeling actions committed after the round in the query."""
         since = request.query_params.get("since", "")
         if not since.isdecimal() or len(since) > 12:
@@ -238,10 +235,8 @@ class LabelServer:
 
     async def act(self, request: Request) -> Response:
         """Commit the labeling action in the request."""
-        act = self.session.act
-        return await self._do(
-            request, ("kind", "steps"), lambda told, who: act(_text(told["kind"], "kind"), told["steps"], **who)
-        )
+        act, keys = self.session.act, ("kind", "steps")
+        return await self._do(request, keys, lambda told, who: act(_text(told["kind"], "kind"), told["steps"], **who))
 
     async def undo(self, request: Request) -> Response:
         """Undo the labeling action that the request names."""
@@ -273,24 +268,24 @@ class LabelServer:
         actions = [done.to_json() for done in self.session.actions_since(since)]
         return JSONResponse({"actions": actions, "asked": self.asking.asked, **more}, status, headers=_HEADERS)
 
-    async def thumbnail(self, request: Request) -> Response:
+    def thumbnail(self, request: Request) -> Response:
         """Return the thumbnail of an image."""
-        return await self._of_row(request, self._thumbnail)
+        return self._of_row(request, self._thumbnail)
 
-    async def large(self, request: Request) -> Response:
+    def large(self, request: Request) -> Response:
         """Return an image in large size."""
-        return await self._of_row(request, lambda row: self.browsed.picture(row, LARGE))
+        return self._of_row(request, lambda row: self.browsed.picture(row, LARGE))
 
-    async def similar_images(self, request: Request) -> Response:
+    def similar_images(self, request: Request) -> Response:
         """Return the images most similar to an image."""
-        return await self._of_row(request, lambda row: {"images": self.browsed.similar_images(row)})
+        return self._of_row(request, lambda row: {"images": self.browsed.similar_images(row)})
 
-    async def _of_row(self, request: Request, read: Callable[[int], bytes | str | dict[str, Any]]) -> Response:
+    def _of_row(self, request: Request, read: Callable[[int], bytes | str | dict[str, Any]]) -> Response:
         """Return a picture or values about the row that the request names; a text says why there is none."""
         row = request.path_params["row"]
         if row >= self.session.store.n:
             return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
-        found = await run_in_threadpool(read, row)
+        found = read(row)
         if isinstance(found, str):
             return _refuse(404, found)
         if isinstance(found, dict):
@@ -298,13 +293,12 @@ class LabelServer:
         headers = {**_HEADERS, "Cache-Control": "private, max-age=3600"}
         return Response(found, media_type="image/webp", headers=headers)
 
-    async def split_group(self, request: Request) -> Response:
+    def split_group(self, request: Request) -> Response:
         """Split a group in two, and return the rows of both parts."""
         group = request.path_params["group"]
         if group >= len(self.session.work.named):
             return _refuse(404, f"there is no group {group}")
-        parts = await run_in_threadpool(self.browsed.split_group, self.session, group)
-        return JSONResponse({"parts": parts}, headers=_HEADERS)
+        return JSONResponse({"parts": self.browsed.split_group(self.session, group)}, headers=_HEADERS)
 
 
 async def _missing(request: Request, error: Exception) -> Response:
