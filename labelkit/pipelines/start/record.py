@@ -6,9 +6,10 @@ A step is done if its command, and the digests of what it reads, are those that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, Field, ValidationError
 
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.commands.find.label_errors import COLUMNS
@@ -22,11 +23,9 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import list_result_files, read_result
 
 RECORD = "start.json"
-_VERSION = 1
 
 
-@dataclass
-class Record:
+class Record(BaseModel):
     """Contents of ``start.json``: the rounds and finished steps of ``start`` in one folder.
 
     Attributes:
@@ -41,13 +40,14 @@ class Record:
         steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
     """
 
-    path: Path
-    rounds: list[dict[str, Any]] = field(default_factory=list)
-    steps: dict[str, dict[str, Any]] = field(default_factory=dict)
-    left: dict[str, list[str]] = field(default_factory=dict)
-    tables: dict[str, str] = field(default_factory=dict)
-    confirmed: dict[str, str] = field(default_factory=dict)
-    call: dict[str, Any] = field(default_factory=dict)
+    path: Path = Field(exclude=True)
+    version: Literal[1] = 1
+    rounds: list[dict[str, Any]] = []
+    steps: dict[str, dict[str, Any]] = {}
+    left: dict[str, list[str]] = {}
+    tables: dict[str, str] = {}
+    confirmed: dict[str, str] = {}
+    call: dict[str, Any] = {}
 
     @classmethod
     def read(cls, folder: Path) -> Record:
@@ -59,15 +59,15 @@ class Record:
         path = folder / RECORD
         try:
             data = read_object(path, {"version": int, "rounds": list, "steps": dict})
+            return cls(**{**data, "path": path})
         except FileNotFoundError:
-            return cls(path)
+            return cls(path=path)
+        except ValidationError as error:
+            problem = "was not written by this version of labelkit"
+            raise StoreError(str(path), problem, "Choose another --out.") from error
         except (OSError, ValueError) as error:
             problem = f"cannot be read: {error}"
             raise StoreError(str(path), problem, "Restore the file, or choose a new --out.") from error
-        if data["version"] != _VERSION or not _are_texts(data.get("left", {})):
-            raise StoreError(str(path), "was not written by this version of labelkit", "Choose another --out.")
-        others = (dict(data.get(name, {})) for name in ("left", "tables", "confirmed", "call"))
-        return cls(path, list(data["rounds"]), dict(data["steps"]), *others)
 
     def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
         """Return the recorded values of a step that finished with this command and input; ``None`` if it must run."""
@@ -101,9 +101,7 @@ class Record:
 
     def write(self) -> None:
         """Write the record of finished steps to ``start.json``."""
-        noted: dict[str, object] = {"rounds": self.rounds, "left": self.left, "tables": self.tables}
-        noted |= {"confirmed": self.confirmed, "call": self.call, "steps": self.steps}
-        commit_json(self.path, {"version": _VERSION, **noted})
+        commit_json(self.path, self.model_dump())
 
 
 def corrections(labels: Mapping[str, str], store: Path, result: str) -> dict[str, str]:
@@ -129,13 +127,6 @@ def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str
             f"labels not questioned, since they correct a prediction or were in check.csv when it was saved: {left}"
         )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
-
-
-def _are_texts(value: object) -> bool:
-    """Return whether it is an object with lists of texts."""
-    return isinstance(value, dict) and all(
-        isinstance(texts, list) and all(isinstance(text, str) for text in texts) for texts in value.values()
-    )
 
 
 def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
