@@ -417,17 +417,25 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
     return sum(any(dataset.sample_ids[place] not in old for place in places) for places in found.values())
 
 
-def write_labels(tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels) -> None:
-    """Write the known labels, with the SHA-256 of each photo: those of photos that are not there first.
+def write_labels(
+    tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels, unread: Set[str] = frozenset()
+) -> None:
+    """Write the known labels, with the SHA-256 of each photo: first those of photos that are not there or ``unread``.
 
     Whenever this ends, no label is lost.
     """
-    columns = ("path", "label", FILE_COLUMN)
-    if known.away:
-        away = sorted(known.away, key=lambda label: (label.path, label.file))
-        tables.write(AWAY, columns, ((label.path, label.text, label.file) for label in away))
-    if known.placed or (tables.folder / GIVEN).is_file():
-        given = ((dataset.sample_ids[i], known.placed[i], known.files[i]) for i in sorted(known.placed))
-        tables.write(GIVEN, columns, given)
-    if not known.away:
+    names, columns = dataset.sample_ids, ("path", "label", FILE_COLUMN)
+    given = [(names[i], known.placed[i], known.files[i]) for i in sorted(known.placed)]
+    aside = [(escape_path(name), text, file) for name, text, file in given if name in unread]
+    if aside:
+        current_progress().warning(
+            f"{len(aside)} labeled photos cannot be read: {tables.folder / AWAY} keeps their labels until they are "
+            "readable again"
+        )
+    away = [*((label.path, label.text, label.file) for label in known.away), *aside]
+    if away:
+        tables.write(AWAY, columns, sorted(away, key=lambda row: (row[0], row[2])))
+    if given or (tables.folder / GIVEN).is_file():
+        tables.write(GIVEN, columns, (row for row in given if row[0] not in unread))
+    if not away:
         tables.remove(AWAY)

@@ -33,7 +33,6 @@ from labelkit.options.embed import EmbedConfig
 from labelkit.pipelines.start.background import in_background
 from labelkit.pipelines.start.browser import read_browser_labels, record_browser_round, start_in_browser
 from labelkit.pipelines.start.given import (
-    AWAY,
     CHECK,
     FILLED,
     GIVEN,
@@ -42,9 +41,7 @@ from labelkit.pipelines.start.given import (
     NOVEL,
     SEEN,
     SKIPPED,
-    CollectedLabels,
     GeneratedTables,
-    TableLabel,
     collect_labels,
     count_moved,
     skipped_photos,
@@ -237,7 +234,9 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         else:
             tables.remove(name)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}
-    _keep_labels_of_unreadable(this, tables, dataset, known)
+    unread = {name for name, _ in open_store(this.store).skipped}
+    if unread & {dataset.sample_ids[place] for place in labels}:
+        write_labels(tables, dataset, known, unread)
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
@@ -333,25 +332,6 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
         remedy = "Keep the earlier photos in the folder, choose another --out, or pass --other-photos to drop them."
         raise ConfigError("--out", problem, remedy)
     return left
-
-
-def _keep_labels_of_unreadable(
-    this: _Round, tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels
-) -> None:
-    """Keep labels of photos that cannot be read with those of photos that are not there."""
-    unread = {name for name, _ in open_store(this.store).skipped}
-    aside = {place: text for place, text in known.placed.items() if dataset.sample_ids[place] in unread}
-    if not aside:
-        return
-    current_progress().warning(
-        f"{len(aside)} labeled photos cannot be read: {this.folder / AWAY} keeps their labels until they are readable "
-        "again"
-    )
-    readable = {place: text for place, text in known.placed.items() if place not in aside}
-    unread_labels = (
-        TableLabel(escape_path(dataset.sample_ids[place]), text, known.files[place]) for place, text in aside.items()
-    )
-    write_labels(tables, dataset, replace(known, placed=readable, away=[*known.away, *unread_labels]))
 
 
 def _listing(dataset: ImageDataset) -> str:
