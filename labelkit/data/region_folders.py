@@ -23,7 +23,6 @@ from labelkit.data.datasets import (
     Objects,
     find_outside_box,
     list_splits_in_order,
-    make_empty_objects,
 )
 from labelkit.data.folders import split_from_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
@@ -182,10 +181,8 @@ def _read(path: Path) -> _File:
 
 
 def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
-    entries = file.objects.get(image)
-    if not entries:
-        return make_empty_objects()
-    boxes = np.array([entry.bbox for entry in entries], dtype=np.float64)
+    entries = file.objects.get(image, [])
+    boxes = np.array([entry.bbox for entry in entries], dtype=np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     outlines = tuple(entry.segmentation for entry in entries)
     sizes = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
@@ -193,9 +190,9 @@ def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
     return Objects(
         boxes,
         np.array([number[entry.category_id] for entry in entries], dtype=np.int64),
-        np.array([bool(entry.iscrowd) for entry in entries]),
+        np.array([entry.iscrowd != 0 for entry in entries], dtype=np.bool_),
         np.array(areas, dtype=np.float64),
-        outlines if all(outlines) else None,
+        outlines if outlines and all(outlines) else None,
     )
 
 

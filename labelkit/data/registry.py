@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from labelkit.data.archives import expand_shards, is_shards
+from labelkit.data.archives import expand_shards, is_shards, load_parquet, load_tars
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.folders import load_folder, load_remote_folder
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
+from labelkit.data.tables import load_csv
 from labelkit.errors import DatasetError
 from labelkit.files import TABLE_SUFFIXES, find_similar_path
 
@@ -69,7 +71,11 @@ def load_dataset(
     """
     if label_column is not None and not name_or_path.lower().endswith((".parquet", *TABLE_SUFFIXES)):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
-    dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
+    if name_or_path in DATASETS:
+        dataset = DATASETS[name_or_path].load(Path(data_root), download)
+    else:
+        check_dataset(name_or_path)
+        dataset = _load(name_or_path, Path(data_root), any_classes, label_column, exclude)
     if exclude and not any("excluded" in note for note in dataset.notes):
         note = f"--exclude {','.join(exclude)}: nothing was excluded; it applies to folders and tar archives"
         dataset = replace(dataset, notes=(*dataset.notes, note))
@@ -77,36 +83,22 @@ def load_dataset(
 
 
 def _load(
-    name_or_path: str,
-    data_root: Path,
-    download: bool,
-    any_classes: bool,
-    label_column: str | None,
-    exclude: Sequence[str],
+    name_or_path: str, data_root: Path, any_classes: bool, label_column: str | None, exclude: Sequence[str]
 ) -> ImageDataset:
-    spec = DATASETS.get(name_or_path)
-    if spec is not None:
-        return spec.load(data_root, download)
-    check_dataset(name_or_path)
     path = Path(name_or_path).expanduser()
     if is_shards(name_or_path) and not path.is_dir():
         files = expand_shards(name_or_path)
+        # the name of the set: the first word of the file name, or else the folder of the files
+        name = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_") or path.absolute().parent.name
         if name_or_path.lower().endswith(".parquet"):
-            from labelkit.data.archives import load_parquet
-
-            return load_parquet(files, _name_of_files(name_or_path), label_column)
-        from labelkit.data.archives import load_tars
-
-        return load_tars(files, _name_of_files(name_or_path), exclude=exclude)
+            return load_parquet(files, name, label_column)
+        return load_tars(files, name, exclude=exclude)
     if is_address(name_or_path):
-        from labelkit.data.folders import load_remote_folder
-
         if name_or_path.lower().endswith(".csv"):
             remedy = "Pass a folder, .tar or .parquet, or download the CSV and its images."
             raise DatasetError(name_or_path, "is a remote CSV, which is not supported", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
-        from labelkit.data.folders import load_folder
         from labelkit.data.region_folders import has_instances, has_masks, load_coco_folder, load_mask_folder
 
         if has_instances(path):
@@ -120,16 +112,7 @@ def _load(
             f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet",
             "Pass a folder of images, a .csv with columns path,label, or archives of images.",
         )
-    from labelkit.data.tables import load_csv
-
     return load_csv(path, data_root=data_root, label_column=label_column)
-
-
-def _name_of_files(pattern: str) -> str:
-    """Return the name of a set of files: the first word of the file name, or else the folder of the files."""
-    path = Path(pattern)
-    word = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_")
-    return word or path.absolute().parent.name
 
 
 _GENERATED: Final[dict[str, Any]] = {
