@@ -201,12 +201,10 @@ class MixedBatch:
 
 
 def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBatch:
-    """Blend each image with another image of the batch (mixup).
+    """Blend each image, in its first view, with another image of the batch (mixup).
 
-    Args:
-        batch: its first view is used.
-        alpha: parameter of the Beta distribution from which the share is drawn once per batch; 0 mixes nothing.
-        generator: source of all randomness; equal on every process, so that all mix by the same share.
+    The share is drawn once per batch from Beta(``alpha``, ``alpha``); 0 mixes nothing. The generator is equal on every
+    process, so that all mix by the same share.
     """
     images, labels = batch.images, batch.labels
     if alpha == 0:
@@ -235,13 +233,9 @@ class BlendingPlan:
 
 
 def draw_blending_plan(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> BlendingPlan:
-    """Draw a blending partner and weight for each row; the row itself gets the larger weight (MixMatch, Eq. 8 and 9).
+    """Draw a blending partner and weight for each of ``count`` rows; the row itself gets the larger weight.
 
-    Args:
-        count: number of rows, m.
-        alpha: parameter of the Beta distribution, > 0.
-        generator: source of all randomness.
-        device: device of the result.
+    The weights are drawn from Beta(``alpha``, ``alpha``), ``alpha`` > 0 (MixMatch, Eq. 8 and 9).
     """
     drawn = generator.beta(alpha, alpha, count)
     shares = np.maximum(drawn, 1 - drawn).astype(np.float32)

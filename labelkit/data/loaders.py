@@ -33,14 +33,9 @@ Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
 
 
 def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return keys that distinguish repeated draws of the same image in an epoch.
+    """Return keys (m,) int64 of the rows of an epoch: the row itself, but another number at each later occurrence.
 
-    Args:
-        rows: (m,) int64 rows in the order of an epoch.
-
-    Returns:
-        (m,) int64, the row itself at its first occurrence, distinct numbers at later ones, so that
-        an image drawn twice in an epoch is augmented in two ways.
+    So an image that is drawn twice in an epoch is augmented in two ways.
     """
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
@@ -154,14 +149,8 @@ def iterate_planned_views(
 ) -> Iterator[PlannedViews]:
     """Yield each batch plan with its views and their geometry.
 
-    Args:
-        bank: the images.
-        plans: function that returns a new iterator over the plans at each call; workers read them ahead of time.
-        normalize: normalization, applied last.
-        reader: reader of images that are not in memory; ``None`` if they are.
-
-    Raises:
-        DatasetError: an image that could be read before can no longer be read.
+    ``plans`` returns a new iterator over the plans at each call, since workers read them ahead of time; ``reader``
+    reads images that are not in memory. ``DatasetError``: an image that could be read before can no longer be read.
     """
     if reader is None:
         for plan in plans():
@@ -304,7 +293,10 @@ class EvalLoader:
         """Yield the batches of this process in order."""
         if self._bank is not None:
             for rows in self._batches:
-                yield self._from_memory(self._bank, rows)
+                draws = Draws(self._seed, self._epoch, rows)
+                (image,), _ = self._bank.make_views(rows, draws, (self._view,), normalize=self._normalize)
+                bad = [(row, self._bank.bad[row]) for row in rows.tolist() if row in self._bank.bad]
+                yield EvalBatch(image, rows, bad)
             return
         assert self._reader is not None
         for plan, crops in zip(self._plans(), self._reader.read(self._plans()), strict=True):
@@ -322,8 +314,3 @@ class EvalLoader:
         for rows in self._batches:
             draws = Draws(self._seed, self._epoch, rows if self._keys is None else self._keys[rows])
             yield BatchPlan(rows, draws, views, self._identify, least_side=least)
-
-    def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
-        draws = Draws(self._seed, self._epoch, rows)
-        (image,), _ = bank.make_views(rows, draws, (self._view,), normalize=self._normalize)
-        return EvalBatch(image, rows, [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad])
