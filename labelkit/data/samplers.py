@@ -32,9 +32,7 @@ class Sampler(Protocol):
 class UniformSampler:
     """Sampler that draws every image once per epoch, in random order.
 
-    Args:
-        rows: (m,) rows to draw from; leave out rows that cannot be read.
-        seed: seed of the run.
+    ``rows`` (m,) are those to draw from, without those that cannot be read.
     """
 
     def __init__(self, rows: ArrayLike, *, seed: int) -> None:

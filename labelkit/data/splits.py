@@ -141,12 +141,9 @@ def gcd_split(
 
 
 def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
-    """Label a few images of every class, as in semi-supervised learning.
+    """Label ``total`` images, equally many of every class, as in semi-supervised learning.
 
-    Args:
-        classes: labels and classes of the data set.
-        total: labeled images of all classes together; the first ``total % classes.count`` classes get one more.
-        seed: seed of the draw.
+    The first ``total % classes.count`` classes get one more.
 
     Raises:
         DatasetError: a class has too few images, or the total is below the number of classes.
@@ -251,13 +248,10 @@ class LabelSplit:
         return self.old_classes + self.new_classes
 
     def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return the labels that training may use, with -1 for all other images.
+        """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
             labels: (n,) int64 classes of the data set; ignored where ``labeled`` is false.
-
-        Returns:
-            (n,) int64, position in ``class_order`` where labeled, -1 elsewhere.
 
         Raises:
             ValueError: a labeled image has a class that is not old.
@@ -289,18 +283,10 @@ class LabelSplit:
 
 
 def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw the images to hold out, with the same share from each class.
+    """Draw the increasing rows to hold out, with the same share, in ``(0, 1)``, from each class.
 
-    The total is ``share * n`` rounded up; it is divided among classes by largest remainder (ties go to the first
-    class), and each class keeps at least one image.
-
-    Args:
-        labels: (n,) int64 classes; -1 counts as a class.
-        share: share of the images, in ``(0, 1)``.
-        seed: seed of the draw.
-
-    Returns:
-        Rows to hold out, increasing.
+    The total is ``share * n`` rounded up; it is divided among the classes of the labels (n,), -1 included, by largest
+    remainder (ties go to the first class), and each class keeps at least one image.
     """
     classes = np.asarray(labels, dtype=np.int64)
     values, sizes = np.unique(classes, return_counts=True)
@@ -360,13 +346,9 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
 def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
     """Resolve class names, patterns, numbers and ranges to class numbers.
 
-    Args:
-        words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns
-            of names, numbers from 0 and ranges of numbers. A word that is a class name is always read as a name.
-        class_names: name of class i.
-
-    Returns:
-        Class numbers, increasing.
+    The words are ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell
+    patterns of names, numbers from 0 and ranges of numbers. A word that is a class name is always read as a name. The
+    class numbers are increasing.
 
     Raises:
         DatasetError: a word stands for no class.
@@ -399,32 +381,21 @@ def _match_classes(word: str, class_names: Sequence[str]) -> set[int]:
 
 
 def select_first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return the rows of the first ``count`` images of each class in each split.
+    """Return the increasing rows of the first ``count`` >= 1 images of each class in each split.
 
-    Args:
-        labels: (n,) int64 classes; -1 counts as a class.
-        splits: (n,) int, split of each row; -1 counts as a split.
-        count: maximum number of rows of each class in each split, >= 1.
-
-    Returns:
-        Kept rows, increasing.
+    Labels (n,) and splits (n,) are integers, of which -1 counts as a class or split.
     """
-    seen: dict[tuple[int, int], int] = {}
-    kept = []
-    for row, key in enumerate(zip(np.asarray(labels).tolist(), np.asarray(splits).tolist(), strict=True)):
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= count:
-            kept.append(row)
-    return np.array(kept, dtype=np.int64)
+    pairs = np.stack([np.asarray(labels), np.asarray(splits)])
+    groups = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)  # one axis in every version of NumPy
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], groups[order])
+    return np.sort(order[np.arange(len(order)) - starts < count])
 
 
 def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
     """Compute long-tailed class sizes, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 
-    Args:
-        largest: number of images of class 0; may be fractional if it is the mean size of unequal classes.
-        num_classes: number of classes, at least 1.
-        imbalance_factor: ratio of the smallest to the largest class, in ``(0, 1]``.
+    ``largest`` may be fractional, as the mean size of unequal classes; ``imbalance_factor`` is in ``(0, 1]``.
 
     Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
     """
@@ -434,12 +405,7 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
 
 
 def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
-    """Choose a long-tailed subset of the images, with exponentially decreasing class sizes.
-
-    Args:
-        classes: labels and classes of the data set; images without a usable label are left out.
-        imbalance_factor: ratio of the smallest to the largest class, in ``(0, 1]``, e.g. 0.01.
-        seed: seed of the draw.
+    """Choose a long-tailed subset of the images with a usable label, with exponentially decreasing class sizes.
 
     Returns:
         Kept rows, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all its images

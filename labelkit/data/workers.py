@@ -174,13 +174,10 @@ def worker_context() -> BaseContext:
 def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callable[[str], None]) -> int:
     """Return the number of decoding processes to start.
 
-    Args:
-        asked: the requested number; ``None``: one per core, at most 8, and at most as many as fit in ``/dev/shm``.
-        images: number of images decoded in a pass; few images are decoded before processes would have started.
-        batch_bytes: size in bytes of a batch of images that a process sends.
-        say: receives a message if shared memory limits the number.
+    Without a requested number, it is one per core, at most 8, and at most as many as fit in ``/dev/shm`` with batches
+    of ``batch_bytes``; ``say`` receives a message if this limits the number. ``images`` are decoded in a pass.
     """
-    if asked is not None or images < _FEW_IMAGES:
+    if asked is not None or images < _FEW_IMAGES:  # few images are decoded before processes would have started
         return asked or 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = min(_MAX_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
@@ -196,13 +193,9 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
 def build_loader(
     read: Callable[[Any], T], plans: Plans, num_workers: int, *, persistent: bool = False
 ) -> DataLoader[T | LabelkitError]:
-    """Build a PyTorch data loader that reads planned items.
+    """Build a PyTorch data loader that reads the item of each plan by ``num_workers`` processes, or one thread if 0.
 
-    Args:
-        read: function that returns the item of a plan; pickled if there are workers.
-        plans: the plans; their iterator may be replaced before each pass.
-        num_workers: number of processes that read; 0: a thread of this process reads.
-        persistent: whether the processes live as long as the loader.
+    ``read`` is pickled for the processes, which live as long as the loader if ``persistent``, else for one pass.
     """
     options: dict[str, Any] = {}
     if num_workers:
@@ -252,16 +245,14 @@ def _lost_workers_error(reason: str) -> ResourceError:
 
 
 def _begin_worker(worker: int) -> None:
-    """Let a worker end together with the main process, and report items that it cannot send.
+    """Let a worker end together with the main process, and report items that it cannot send."""
 
-    torch watches the parent process, which here is the forkserver and lives as long as its children. Python drops
-    items that a queue cannot send, and the main process would wait for them.
-    """
-
+    # Python drops items that a queue cannot send, and the main process would wait for them
     def send_why(queue: Any, error: Exception, item: tuple[int, object]) -> None:
         queue.put((item[0], _lost_workers_error(str(error).partition("\n")[0])))
 
     Queue._on_queue_feeder_error = send_why  # type: ignore[attr-defined] # not annotated there
+    # torch watches the parent process, which here is the forkserver and lives as long as its children
     end_with_main(f"worker {worker}")
 
 

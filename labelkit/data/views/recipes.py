@@ -1,7 +1,8 @@
 """The views that each method makes of an image, according to its paper or code.
 
 Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong); others are named at
-the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the meaning of each number.
+the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the meaning of each number. Everywhere, ``size`` is
+the side in pixels; ``chiral`` images are not mirrored, and only those that are ``photographic`` change in color.
 """
 
 from __future__ import annotations
@@ -88,12 +89,6 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
     ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of strength 0.4 in all four
     properties, one image in five gray (released code). ``mocov2``: MoCo v2's view, with blur (the code's later models).
     ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe.
-        chiral: whether to leave out mirror images.
-        photographic: whether to change colors.
     """
     if recipe == "digits":
         return _digit_view(size, zoom_range=(0.8, 1.2), shift_px=0.15 * size / 2, rotation_rad=0.25)
@@ -201,12 +196,7 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
 
     ``crop-flip``: padded by 4 black pixels, cropped and mirrored (He et al., CIFAR); ``imagenet``: a random box of 8 to
     100 % of the area, mirrored; ``imagenet-jitter``: also jitter of strength 0.4 except for hue (long-tailed ImageNet);
-    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours).
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe; ``none`` changes nothing.
-        chiral: whether to leave out mirror images.
+    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours); ``none`` changes nothing.
     """
     hflip = 0.0 if chiral else 0.5
     if recipe == "none":
@@ -225,11 +215,6 @@ def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
 
     ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a random
     square of the image after resizing as in `metric_test_view`, mirrored; the others as in `classification_view`.
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe; ``none`` changes nothing.
-        chiral: whether to leave out mirror images.
     """
     if recipe == "box":
         return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
@@ -255,23 +240,16 @@ def stored_view(
 
     ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
     ``color``: FlipClass's strong view, a box of 30 to 100 %, changed colors and blur; ``digits``: as in
-    `classification_view`. All but the last are mirrored.
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe.
-        interpolation: interpolation with which the network's images are resized.
-        chiral: whether to leave out mirror images.
-        photographic: whether to change colors.
+    `classification_view`. All but the last are mirrored. The interpolation is that of the network's images.
     """
     if recipe == "digits":
         return classification_view(size, "digits", chiral=chiral)
     if recipe == "color":
         view = strong_view(size, "generic" if photographic else "fine", chiral=chiral)
     else:
-        view = (
-            simgcd_view(size, "generic", chiral=chiral) if recipe == "crop" else metric_view(size, "box", chiral=chiral)
-        )
+        view = metric_view(size, "box", chiral=chiral)
+    if recipe == "crop":
+        view = simgcd_view(size, "generic", chiral=chiral)
     return replace(view, interpolation=interpolation)
 
 
@@ -282,13 +260,8 @@ def semi_supervised_views(
 
     Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, reflected at the border, mirrored;
     ``digits``: shifted by up to an eighth, black beyond the border. Strong: the weak view, two operations of
-    RandAugment, and a square of up to half the side (FixMatch).
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe.
-        chiral: whether to leave out mirror images.
-        photographic: whether to draw from all operations and paint the square gray; else it is black.
+    RandAugment, and a square of up to half the side (FixMatch). For photos, operations are drawn from all and the
+    square is gray; otherwise it is black.
     """
     if recipe == "digits":
         weak = _digit_view(size, shift_px=size / 8)
