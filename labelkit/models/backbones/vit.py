@@ -107,8 +107,7 @@ def key_projection(attention: nn.Module) -> Tensor:
 
 def has_key_norm(attention: nn.Module) -> bool:
     """Return whether an attention layer normalizes its keys after their projection."""
-    attn: Any = attention
-    return not isinstance(attn.k_norm, nn.Identity)
+    return not isinstance(attention.k_norm, nn.Identity)
 
 
 def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
@@ -157,13 +156,6 @@ def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
     return final
 
 
-def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
-    """Return the number of rows and columns of patches in an image of the given height and width in pixels."""
-    net: Any = vit
-    rows, columns = net.patch_embed.dynamic_feat_size((height, width))
-    return int(rows), int(columns)
-
-
 def token_maps(
     vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -177,9 +169,9 @@ def token_maps(
         tokens = net.forward_features(images)
     else:
         tokens = net.norm(net.blocks(embed_tokens(vit, images, hidden, mask_token)))
-    rows, columns = patch_grid(vit, *images.shape[-2:])
+    rows, columns = net.patch_embed.dynamic_feat_size(tuple(images.shape[-2:]))
     patches = tokens[:, net.num_prefix_tokens :]
-    return tokens[:, 0], patches.reshape(len(images), rows, columns, -1)
+    return tokens[:, 0], patches.reshape(len(images), int(rows), int(columns), -1)
 
 
 def block_tokens(vit: nn.Module, images: Tensor, last_blocks: int) -> list[tuple[Tensor, Tensor]]:
