@@ -186,9 +186,6 @@ class ImageDataset:
     def select(self, rows: ArrayLike) -> ImageDataset:
         """Return a data set that contains the selected images, with unchanged class and split numbers.
 
-        Args:
-            rows: strictly increasing row numbers.
-
         Raises:
             ValueError: rows are out of range or not strictly increasing.
         """

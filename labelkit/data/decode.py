@@ -189,11 +189,7 @@ class EncodedImage:
         return pixels, pixels.shape[:2]
 
     def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty.
-
-        Args:
-            pixels: the decoded image.
-        """
+        """Return why decoding to ``pixels`` lost almost all content; ``None`` if it did not, or the image was empty."""
         content = self._content
         if not isinstance(content, bytes) or any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):
             return None  # tests a subset first, which is fast

@@ -89,13 +89,8 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     """List a folder in COCO format, in which each ``annotations/instances_<part>.json`` defines a split.
 
     The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
-    without the year. Classes are in the order of their category numbers.
-
-    Args:
-        root: the folder.
-        name: name of the set; default: that of the folder.
-        files: JSON files below the folder; default: all with such a name.
-        remedy: remedy for missing images; default: one that suits any folder.
+    without the year. Classes are in the order of their category numbers. By default, the set has the name of the
+    folder and all such files.
 
     Raises:
         DatasetError: a file is not such JSON, names no category, or has an annotation of an unknown image or category;

@@ -257,17 +257,12 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         self.data = data
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load files and other resources named in the options before training starts or resumes.
-
-        Args:
-            inputs: information and services of the run.
-        """
+        """Load files and other resources named in the options before training starts or resumes."""
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
         """Return the monitor that evaluates the method after an epoch, or ``None`` by default.
 
-        Args:
-            inputs: what the monitor may know; the method must not store any of it.
+        The method must not store any of the inputs, which only the monitor may know.
         """
         return None
 
@@ -281,11 +276,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phases of training in order, as far as they are known before training.
-
-        Args:
-            rows: rows of the data set that can be read.
-        """
+        """Return the phases of training in order, as far as they are known before; ``rows`` can be read."""
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return the phase at ``index``, or ``None`` to end the run; called when the previous phase has ended.
@@ -370,12 +361,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return True
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the matching tensors from a run with a similar network; return their description, or ``None``.
-
-        Args:
-            tensors: parameters and buffers of the run, by name.
-            where: its folder.
-        """
+        """Load the matching tensors of a run with a similar network; return their description, or ``None``."""
         return None
 
     def on_backbone_loaded(self) -> None:
