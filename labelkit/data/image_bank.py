@@ -62,6 +62,7 @@ class ImageBank:
         lost: why decoding lost almost all content of an image, by row.
         images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
+        in_memory: whether no image files need to be read.
         sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros if unreadable or unknown.
     """
 
@@ -85,6 +86,7 @@ class ImageBank:
         pixels = self._decode_all()
         self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
         self.images: Tensor | None = None
+        self.in_memory = pixels is not None
         if pixels is not None:
             images = _to_base_size(pixels, base_size)
             self.images = images.to(self.device) if _has_room(self.device, images.nbytes) else images
@@ -128,11 +130,6 @@ class ImageBank:
                     pixels = None
         self.bad = dict(sorted(self.bad.items()))
         return pixels
-
-    @property
-    def in_memory(self) -> bool:
-        """Return whether all images are in memory."""
-        return self.images is not None
 
     def reader(self, num_workers: int) -> Reader:
         """Return an image reader that keeps its worker processes alive between passes."""
@@ -286,7 +283,7 @@ class CachedViewBank(ImageBank):
         self.channels = bank.channels
         self.device = bank.device
         self.listed_rows, self.rows, self.bad = bank.listed_rows, bank.rows, bank.bad
-        self.images = None
+        self.images, self.in_memory = None, True
         self._parts = parts
         self._kinds, self._followers = tuple(kinds), tuple(followers)
         self._plain = max(kinds) + 1
@@ -294,11 +291,6 @@ class CachedViewBank(ImageBank):
         self._num_views = parts[0][0].shape[1]
         self._slots = np.full(len(bank.dataset), -1, dtype=np.int64)
         self._slots[rows] = np.arange(len(rows))
-
-    @property
-    def in_memory(self) -> bool:
-        """Return True, since no image files need to be read."""
-        return True
 
     def make_views(
         self,
@@ -365,7 +357,7 @@ class RowBank(ImageBank):
         self.listed_rows = self.rows = np.arange(len(dataset), dtype=np.int64)
         self.bad = {}
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8) if sha256 is None else sha256
-        self.images = torch.from_numpy(rows).to(self.device)
+        self.images, self.in_memory = torch.from_numpy(rows).to(self.device), True
         self._stored, self._stored_rows = stored, stored_rows
         self._neighbors: NDArray[np.int64] | None = None
         count = min(num_neighbors, len(dataset) - 1)
