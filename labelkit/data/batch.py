@@ -137,11 +137,8 @@ class DataInfo:
             ConfigError: fewer classes are requested than have labels.
         """
         if not (self.labels >= 0).any():
-            raise DatasetError(
-                dataset,
-                "no image has a label that training may use",
-                "Pass labels with --labels FILE, or use a data set with labels.",
-            )
+            problem = "no image has a label that training may use"
+            raise DatasetError(dataset, problem, "Pass labels with --labels FILE, or use a data set with labels.")
         num_classes = wanted or self.num_known_classes or self.num_old_classes
         if num_classes < 2:
             raise DatasetError(dataset, "has only one class", "Use at least two classes.")

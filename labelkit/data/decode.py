@@ -21,36 +21,16 @@ from typing import Final, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# The plugins register themselves; Pillow's own lazy registration is not safe between threads.
-from PIL import (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    GifImagePlugin,
-    Image,
-    JpegImagePlugin,
-    PngImagePlugin,
-    PpmImagePlugin,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-    WebPImagePlugin,
-)
+# AVIF and WebP register themselves.
+from PIL import AvifImagePlugin, Image, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401
 
 from labelkit.files import open_regular
 
 Channels = Literal[1, 3]
 T = TypeVar("T")
 
-_PLUGINS: Final = (
-    JpegImagePlugin.JpegImageFile,
-    PngImagePlugin.PngImageFile,
-    WebPImagePlugin.WebPImageFile,
-    GifImagePlugin.GifImageFile,
-    BmpImagePlugin.BmpImageFile,
-    TiffImagePlugin.TiffImageFile,
-    AvifImagePlugin.AvifImageFile,
-    PpmImagePlugin.PpmImageFile,
-)
-ALLOWED_FORMATS: Final = tuple(plugin.format for plugin in _PLUGINS)
+Image.preinit()  # BMP, GIF, JPEG, PNG and PPM; Pillow's own lazy registration is not safe between threads
+ALLOWED_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 IMAGE_SUFFIXES: Final = frozenset(
     ".jpg .jpeg .jpe .jfif .png .webp .gif .bmp .tif .tiff .avif .ppm .pgm .pbm .pnm".split()
 )

@@ -109,7 +109,8 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     listed: list[Listed] = []
     known: dict[str, tuple[Objects, tuple[int, int]]] = {}
     for file in read:
-        folder = _folder(root, file)
+        places = (f"{file.part}/", f"images/{file.part}/", "images/")
+        folder = next((place for place in places if (root / place).is_dir()), places[0])
         for image, about in file.images.items():
             sample_id = f"{folder}{about.file_name}"
             listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
@@ -138,12 +139,6 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
 def _split(part: str) -> str:
     word = _YEAR.sub("", part) or part
     return SPLIT_WORDS.get(word.lower(), word)
-
-
-def _folder(root: Path, file: _File) -> str:
-    """Return the folder of a file's images, relative to the root."""
-    places = (f"{file.part}/", f"images/{file.part}/", "images/")
-    return next((place for place in places if (root / place).is_dir()), places[0])
 
 
 def _read(path: Path) -> _File:

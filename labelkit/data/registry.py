@@ -107,11 +107,9 @@ def _load(
             return load_mask_folder(path)
         return load_folder(path, any_classes=any_classes, exclude=exclude)
     if path.suffix.lower() not in (*TABLE_SUFFIXES, ".xlsx", ".xls", ".xml") or not path.is_file():
-        raise DatasetError(
-            name_or_path,
-            f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet",
-            "Pass a folder of images, a .csv with columns path,label, or archives of images.",
-        )
+        problem = f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet"
+        remedy = "Pass a folder of images, a .csv with columns path,label, or archives of images."
+        raise DatasetError(name_or_path, problem, remedy)
     return load_csv(path, data_root=data_root, label_column=label_column)
 
 
@@ -121,7 +119,16 @@ _GENERATED: Final[dict[str, Any]] = {
     "reader": "named.generated:read_generated",
     "made": "drawn when first read and stored in the user's cache; nothing to fetch",
 }
+_CIFAR: Final[dict[str, Any]] = {
+    "source_url": "https://www.cs.toronto.edu/~kriz/cifar.html",
+    "reader": "named.arrays:read_cifar",
+    "num_images": {"train": Count(50_000), "test": Count(10_000)},
+    "can_download": True,
+}
 _IMAGENET: Final[dict[str, Any]] = {
+    "source_url": "https://image-net.org/download.php",
+    "license": "ImageNet terms of access: non-commercial research and education",
+    "reader": "named.lists:read_imagenet",
     "files": ("train/", "val/"),
     "archives": ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "imagenet-object-localization-challenge.zip"),
     "fetch": "Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
@@ -145,35 +152,26 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="cifar10",
             summary="60,000 photos, 32x32 color, 10 classes",
             purpose="category discovery among generic objects: 5 old, 5 new classes",
-            source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
-            reader="named.arrays:read_cifar",
+            **_CIFAR,
             num_classes=10,
-            num_images={"train": Count(50_000), "test": Count(10_000)},
             folders=("cifar-10-batches-py",),
             files=(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
             archives=("cifar-10-python.tar.gz",),
-            can_download=True,
         ),
         DatasetSpec(
             name="cifar100",
             summary="60,000 photos, 32x32 color, 100 classes",
             purpose="category discovery among generic objects: 80 old, 20 new classes",
-            source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
-            reader="named.arrays:read_cifar",
+            **_CIFAR,
             num_classes=100,
-            num_images={"train": Count(50_000), "test": Count(10_000)},
             folders=("cifar-100-python",),
             files=("meta", "train", "test"),
             archives=("cifar-100-python.tar.gz",),
-            can_download=True,
         ),
         DatasetSpec(
             name="imagenet_100",
             summary="100 classes of ImageNet-1k, drawn by the benchmark's seed",
             purpose="category discovery among generic objects: 50 old, 50 new classes",
-            source_url="https://image-net.org/download.php",
-            license="ImageNet terms of access: non-commercial research and education",
-            reader="named.lists:read_imagenet",
             num_classes=100,
             # Published as 31.9k labeled and 95.3k unlabeled (FlipClass, Table 8), each rounded to 0.1k.
             num_images={"train": Count(127_100, 127_300), "val": Count(5_000)},
@@ -185,9 +183,6 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="imagenet_1k",
             summary="1,331,167 photos, 1,000 classes (ILSVRC 2012)",
             purpose="category discovery among generic objects: 500 old, 500 new classes",
-            source_url="https://image-net.org/download.php",
-            license="ImageNet terms of access: non-commercial research and education",
-            reader="named.lists:read_imagenet",
             num_classes=1000,
             num_images={"train": Count(1_281_167), "val": Count(50_000)},
             **_IMAGENET,
@@ -502,12 +497,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             reader="named.masks:read_davis_2017",
             num_images={"train": Count(4_209), "val": Count(1_999)},
             folders=("DAVIS", "davis_2017", "DAVIS2017"),
-            files=(
-                "ImageSets/2017/train.txt",
-                "ImageSets/2017/val.txt",
-                "JPEGImages/480p/",
-                "Annotations/480p/",
-            ),
+            files=("ImageSets/2017/train.txt", "ImageSets/2017/val.txt", "JPEGImages/480p/", "Annotations/480p/"),
             archives=("DAVIS-2017-trainval-480p.zip",),
         ),
     )

@@ -198,11 +198,8 @@ class ClassBalancedSampler:
             raise DatasetError("labels", problem, "Use a data set with labels, or train without labels.")
         members = np.split(self._pool[order], starts[1:])
         if len(members) < self._classes_per_batch:
-            raise ConfigError(
-                "--batch-size",
-                f"a batch holds {self._classes_per_batch} classes, but only {len(members)} classes have labels",
-                "Lower --batch-size, or raise --images-per-class.",
-            )
+            problem = f"a batch holds {self._classes_per_batch} classes, but only {len(members)} classes have labels"
+            raise ConfigError("--batch-size", problem, "Lower --batch-size, or raise --images-per-class.")
         self._members = members
 
     def __len__(self) -> int:

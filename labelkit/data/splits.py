@@ -66,10 +66,7 @@ def _without_labels(
 
 
 def _draw_old_classes(
-    num_classes: int,
-    old_classes: Sequence[int] | None,
-    num_old_classes: int | None,
-    new_classes: Sequence[int] | None,
+    num_classes: int, old_classes: Sequence[int] | None, num_old_classes: int | None, new_classes: Sequence[int] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if old_classes is None:
         count = num_classes // 2 if num_old_classes is None else num_old_classes
@@ -150,11 +147,8 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     """
     wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
-        raise DatasetError(
-            "split",
-            f"{int(wanted.sum())} labels are too few for {classes.count} classes",
-            "Use at least one label per class.",
-        )
+        problem = f"{int(wanted.sum())} labels are too few for {classes.count} classes"
+        raise DatasetError("split", problem, "Use at least one label per class.")
     generator = keyed_generator(seed, "few-labels")
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     short = []
@@ -165,11 +159,8 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
-        raise DatasetError(
-            "split",
-            f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}",
-            "Request fewer labels.",
-        )
+        problem = f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}"
+        raise DatasetError("split", problem, "Request fewer labels.")
     params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
@@ -312,11 +303,8 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
     """
     chosen, count = classes_by_name(words, class_names), len(class_names)
     if not 0 < len(chosen) < count:
-        raise DatasetError(
-            "split",
-            f"{len(chosen)} of {count} classes would be held out",
-            "Keep some classes for training and some for testing.",
-        )
+        problem = f"{len(chosen)} of {count} classes would be held out"
+        raise DatasetError("split", problem, "Keep some classes for training and some for testing.")
     return chosen
 
 
@@ -420,11 +408,8 @@ def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         i = int(empty[0])
-        raise DatasetError(
-            "split",
-            f"{classes.title(i)} would be left without an image (it has {sizes[i]})",
-            "Use an imbalance factor closer to 1, or a data set with images of every class.",
-        )
+        remedy = "Use an imbalance factor closer to 1, or a data set with images of every class."
+        raise DatasetError("split", f"{classes.title(i)} would be left without an image (it has {sizes[i]})", remedy)
     generator = keyed_generator(seed, "long-tail")
     kept = [
         generator.choice(np.flatnonzero(usable & (labels == i)), int(counts[i]), replace=False) for i in range(count)

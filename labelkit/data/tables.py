@@ -83,11 +83,8 @@ def _raise_faults(where: str, faults: Sequence[str]) -> None:
         return
     more = len(faults) - MAX_FAULTS_SHOWN
     shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-    raise DatasetError(
-        where,
-        f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n",
-        "Each row is path,label or path,label,split; an empty label means unlabeled.",
-    )
+    problem = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
+    raise DatasetError(where, problem, "Each row is path,label or path,label,split; an empty label means unlabeled.")
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
@@ -166,11 +163,7 @@ def _find_by_path_rule(missing: set[str], folders: Sequence[Path], table: Path) 
 
 
 def read_label_csv(
-    path: Path,
-    label_column: str | None = None,
-    *,
-    empty_ok: bool = False,
-    tell: Callable[[str], None] | None = None,
+    path: Path, label_column: str | None = None, *, empty_ok: bool = False, tell: Callable[[str], None] | None = None
 ) -> dict[str, str]:
     """Read the class of each path, as written, from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 

@@ -57,11 +57,8 @@ class Runtime:
         chosen = compute_device(device)
         use_cpu = chosen.type == "cpu"
         if chosen.index is not None and count_processes() > 1:
-            raise ResourceError(
-                f"--device {device}",
-                f"names one GPU, but {count_processes()} processes need one each",
-                "Use --device cuda.",
-            )
+            problem = f"names one GPU, but {count_processes()} processes need one each"
+            raise ResourceError(f"--device {device}", problem, "Use --device cuda.")
         if precision == "fp16" and use_cpu:
             raise ResourceError("--precision fp16", "needs a GPU", "On a CPU, use --precision bf16 or float32.")
         if use_cpu:

@@ -314,11 +314,8 @@ def check_same_options(
     if differing:
         # the file of the run lacks options that did not exist then
         younger = [f"--{key.replace('_', '-')} {value}" for key, value in (before or {}).items() if key not in written]
-        raise CheckpointMismatch(
-            str(run / CONFIG),
-            "options differ from the run: " + "; ".join(differing),
-            f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run.",
-        )
+        remedy = f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run."
+        raise CheckpointMismatch(str(run / CONFIG), "options differ from the run: " + "; ".join(differing), remedy)
     if saved.get("epochs") == options.get("epochs"):
         return None
     return (

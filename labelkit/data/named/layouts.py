@@ -223,11 +223,8 @@ def list_files(
         found = Counter(row.split for row in listed if row.sample_id not in gone)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
-        raise DatasetIncomplete(
-            str(root),
-            f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}",
-            remedy,
-        )
+        problem = f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}"
+        raise DatasetIncomplete(str(root), problem, remedy)
     return build_numbered_listing(
         name,
         root,
@@ -260,11 +257,8 @@ def attach_masks(
     assert root is not None
     files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
     if missing := _missing(root, files):
-        raise DatasetIncomplete(
-            str(root),
-            f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}",
-            remedy,
-        )
+        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}"
+        raise DatasetIncomplete(str(root), problem, remedy)
     return replace(dataset, masks=FileMasks(root, files, class_table(meaning)), mask_classes=tuple(mask_classes))
 
 

@@ -24,14 +24,7 @@ OBJECTS: Final = 0
 SCENES: Final = 1
 VIDEOS: Final = 2
 DIGITS: Final = 3
-SHAPES: Final = (
-    "striped disc",
-    "checked square",
-    "dotted triangle",
-    "shaded ring",
-    "rippled cross",
-    "speckled star",
-)
+SHAPES: Final = ("striped disc", "checked square", "dotted triangle", "shaded ring", "rippled cross", "speckled star")
 
 _FINE: Final = 2 * SIDE
 _ATTEMPTS: Final = 20
