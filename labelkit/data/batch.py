@@ -126,11 +126,7 @@ class DataInfo:
     row_center: NDArray[np.float32] | None = None
 
     def class_count(self, dataset: str, wanted: int | None) -> int:
-        """Return the number of classes for a classifier: the requested number, or that of the data set.
-
-        Args:
-            dataset: name of the data set, for messages.
-            wanted: the requested number, if any.
+        """Return the number of classes for a classifier: the ``wanted`` number, or that of the data set.
 
         Raises:
             DatasetError: no image has a label that may be used, or there is a single class.

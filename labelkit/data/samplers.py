@@ -180,10 +180,9 @@ class ClassBalancedSampler:
         self._batches = -(-len(self._pool) // batch_size)  # rounded up
 
     def relabel(self, labels: ArrayLike) -> None:
-        """Replace the labels used for sampling from the next epoch on; rows and epoch length stay the same.
+        """Replace the labels (n,) int64 used for sampling from the next epoch on; -1 = not drawn until replaced again.
 
-        Args:
-            labels: (n,) int64, -1 = not drawn until the labels are replaced again.
+        Rows and epoch length stay the same.
 
         Raises:
             ConfigError: there are fewer classes than a batch needs.

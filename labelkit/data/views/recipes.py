@@ -119,14 +119,9 @@ def siamese_views(
 ) -> tuple[ViewSpec, ViewSpec]:
     """Return the two views of SimCLR, each part of which is optional (CoTAP, App. B.1).
 
-    Args:
-        size: side in pixels.
-        crop: a random box for each view, the same box for both, or the whole image.
-        scale: share of the image's area in a box.
-        flip: probability of a mirror image.
-        jitter: probability of jitter of strength 0.5: 0.4 for brightness, contrast and saturation, 0.1 for hue.
-        gray: probability of losing color.
-        blur: probability of blur.
+    The crop is a random box for each view, the same box for both, or the whole image; ``scale`` is the share of the
+    image's area in a box. The other numbers are probabilities: of a mirror image, of jitter of strength 0.5 (0.4 for
+    brightness, contrast and saturation, 0.1 for hue), of losing color, and of blur.
     """
     view = ViewSpec(
         size,
@@ -157,15 +152,10 @@ def crop_views(
     Each view has its own box and is mirrored independently. If boxes must overlap, an image is mirrored in all of its
     views or in none, so that places in one view can be found in another.
 
-    Args:
-        sizes: side of a large and of a small view in pixels.
-        num_local: number of small views.
-        recipe: ``dino``: jitter, gray, blur, solarize; ``paper``: without solarize; ``none``: no color changes.
-        global_scale: share of the image's area in a large view.
-        local_scale: share in a small view.
-        min_overlap: minimum overlap of the large views, and of small with large ones, as image shares; ``None``: any.
-        chiral: whether to leave out mirror images.
-        photographic: whether to change colors.
+    ``sizes`` are the sides of a large and of a small view; a large view shows a share ``global_scale`` of the image's
+    area, each of ``num_local`` small ones ``local_scale``. ``min_overlap`` is the minimum overlap of the large views,
+    and of small with large ones, as image shares. Recipes: ``dino``: jitter, gray, blur, solarize; ``paper``: without
+    solarize; ``none``: no color changes.
     """
     colors = float(photographic and recipe != "none")
 
