@@ -102,12 +102,7 @@ class TarSource:
 
 
 def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
-    """List the images in tar archives as a data set.
-
-    Args:
-        paths: uncompressed archives.
-        name: name of the data set.
-        exclude: patterns of members to leave out; see :func:`labelkit.data.folders.exclusion_reason`.
+    """List the images in uncompressed tar archives as a data set, without members that match ``exclude``.
 
     Raises:
         DatasetError: a file is truncated or not an archive, there are no images, or two members have the same name.
@@ -152,7 +147,9 @@ def _members(
     try:
         with path.open() as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
             for member in archive:
-                inner = _name_of(member.name)
+                # no leading ./ or /, no .. that would lead elsewhere, no null characters
+                parts = member.name.replace("\0", "").split("/")
+                inner = "/".join(part for part in parts if part not in ("", ".", ".."))
                 suffix = PurePosixPath(inner).suffix.lower()
                 if not member.isreg() or member.sparse is not None:
                     if not member.isdir():
@@ -189,12 +186,6 @@ def _bytes_at(file: BinaryIO, offset: int, size: int) -> bytes:
     content = file.read(size)
     file.seek(before)
     return content
-
-
-def _name_of(name: str) -> str:
-    """Return the name of a member as an id: no leading ./ or /, no .. that would lead elsewhere, no null characters."""
-    parts = [part for part in name.replace("\0", "").split("/") if part not in ("", ".", "..")]
-    return "/".join(parts)
 
 
 def _key_of(inner: str) -> str:
@@ -257,12 +248,9 @@ class ParquetSource:
 
 
 def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | None = None) -> ImageDataset:
-    """List the images in Parquet files as a data set.
+    """List the images in Parquet files with the same columns as a data set.
 
-    Args:
-        paths: files with the same columns.
-        name: name of the data set.
-        label_column: column of labels; default: one with a usual name, or the only one with Hugging Face class names.
+    The default column of labels is one with a usual name, or the only one with Hugging Face class names.
 
     Raises:
         DatasetError: pyarrow is missing, a file is damaged or has no column of images, or two files share a name.
@@ -311,15 +299,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
 def _read_listing(
     path: FileLocation, column: str | None, label_column: str | None
 ) -> tuple[str, list[int], list[object], list[str], str]:
-    """Read the labels and row groups of a file, without its images.
-
-    Returns:
-        The column of images, the number of rows of each group, the labels, their class names as far as the file has
-        them, and the reason if there are no labels.
-
-    Raises:
-        DatasetError: it cannot be read, or lacks a column of images or the requested column of labels.
-    """
+    """Return a file's column of images, rows per group, labels, class names (if any), and why there are no labels."""
     import pyarrow.parquet as pq
 
     where = str(path)

@@ -126,22 +126,15 @@ class DataInfo:
     row_center: NDArray[np.float32] | None = None
 
     def class_count(self, dataset: str, wanted: int | None) -> int:
-        """Return the number of classes for a classifier: the requested number, or that of the data set.
-
-        Args:
-            dataset: name of the data set, for messages.
-            wanted: the requested number, if any.
+        """Return the number of classes for a classifier: the ``wanted`` number, or that of the data set.
 
         Raises:
             DatasetError: no image has a label that may be used, or there is a single class.
             ConfigError: fewer classes are requested than have labels.
         """
         if not (self.labels >= 0).any():
-            raise DatasetError(
-                dataset,
-                "no image has a label that training may use",
-                "Pass labels with --labels FILE, or use a data set with labels.",
-            )
+            problem = "no image has a label that training may use"
+            raise DatasetError(dataset, problem, "Pass labels with --labels FILE, or use a data set with labels.")
         num_classes = wanted or self.num_known_classes or self.num_old_classes
         if num_classes < 2:
             raise DatasetError(dataset, "has only one class", "Use at least two classes.")
@@ -201,12 +194,10 @@ class MixedBatch:
 
 
 def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBatch:
-    """Blend each image with another image of the batch (mixup).
+    """Blend each image, in its first view, with another image of the batch (mixup).
 
-    Args:
-        batch: its first view is used.
-        alpha: parameter of the Beta distribution from which the share is drawn once per batch; 0 mixes nothing.
-        generator: source of all randomness; equal on every process, so that all mix by the same share.
+    The share is drawn once per batch from Beta(``alpha``, ``alpha``); 0 mixes nothing. The generator is equal on every
+    process, so that all mix by the same share.
     """
     images, labels = batch.images, batch.labels
     if alpha == 0:
@@ -235,13 +226,9 @@ class BlendingPlan:
 
 
 def draw_blending_plan(count: int, alpha: float, generator: np.random.Generator, device: torch.device) -> BlendingPlan:
-    """Draw a blending partner and weight for each row; the row itself gets the larger weight (MixMatch, Eq. 8 and 9).
+    """Draw a blending partner and weight for each of ``count`` rows; the row itself gets the larger weight.
 
-    Args:
-        count: number of rows, m.
-        alpha: parameter of the Beta distribution, > 0.
-        generator: source of all randomness.
-        device: device of the result.
+    The weights are drawn from Beta(``alpha``, ``alpha``), ``alpha`` > 0 (MixMatch, Eq. 8 and 9).
     """
     drawn = generator.beta(alpha, alpha, count)
     shares = np.maximum(drawn, 1 - drawn).astype(np.float32)

@@ -22,14 +22,8 @@ def resized_side(size: int, resize_ratio: float) -> int:
 def center_boxes(size: int, side: int, heights: ArrayLike, widths: ArrayLike) -> NDArray[np.float64]:
     """Compute the box in each original image that remains visible after resizing and center cropping.
 
-    Args:
-        size: side of the square crop in pixels.
-        side: shorter side after resizing in pixels.
-        heights: (b,) heights of the originals in pixels.
-        widths: (b,) widths.
-
-    Returns:
-        (b, 4) float64 left, top, right, bottom in pixels of the originals.
+    The shorter side is resized to ``side`` pixels, and a square of ``size`` is cropped. Heights and widths are (b,), in
+    pixels of the originals, as are the boxes, (b, 4) float64 left, top, right, bottom.
     """
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     rows, columns = resized_shape(side, h, w)
@@ -53,12 +47,8 @@ def resized_boxes(
 ) -> NDArray[np.float64]:
     """Convert square crops of resized images to boxes (b, 4) in the original images.
 
-    Args:
-        size: side of the squares in pixels.
-        top: (b,) first row of each.
-        left: (b,) first column.
-        step_y: (b,) pixels of the original per pixel of the resized image, vertically.
-        step_x: (b,) likewise, horizontally.
+    A square of ``size`` pixels begins at a row ``top`` (b,) and a column ``left`` (b,); ``step_y`` and ``step_x`` (b,)
+    are pixels of the original per pixel of the resized image.
     """
     return np.stack((left * step_x, top * step_y, (left + size) * step_x, (top + size) * step_y), axis=1)
 

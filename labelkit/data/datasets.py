@@ -186,9 +186,6 @@ class ImageDataset:
     def select(self, rows: ArrayLike) -> ImageDataset:
         """Return a data set that contains the selected images, with unchanged class and split numbers.
 
-        Args:
-            rows: strictly increasing row numbers.
-
         Raises:
             ValueError: rows are out of range or not strictly increasing.
         """
@@ -304,19 +301,9 @@ def build_numbered_listing(
     listed: bool = False,
     **facts: Any,
 ) -> ImageDataset:
-    """Build a data set from the class numbers and split numbers of its images.
+    """Build a data set as :func:`listing` does, from the (n,) class and split numbers of its images, -1 = none.
 
-    Args:
-        name: name of the set.
-        root: as in :func:`listing`.
-        ids: n different names of images, in the order of ``source``.
-        labels: (n,) class of each, -1 = unknown.
-        splits: (n,) split of each, -1 = in none.
-        source: reads the images.
-        class_names: name of class i.
-        split_names: name of split i.
-        listed: whether published splits are drawn in the order of ``ids``.
-        facts: further fields of the data set, unchanged.
+    ``listed`` says whether published splits are drawn in the order of ``ids``; ``facts`` are further fields.
     """
     order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
     return ImageDataset(
@@ -418,11 +405,6 @@ def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int |
     return int(outside[0]) if len(outside) else None
 
 
-def make_empty_objects() -> Objects:
-    """Return the annotations of an image without objects."""
-    return Objects(np.zeros((0, 4)), np.zeros(0, np.int64), np.zeros(0, np.bool_), np.zeros(0), None)
-
-
 @dataclass(frozen=True, slots=True)
 class JoinedSource:
     """Concatenation of two sources, with the items of the first one before those of the second."""
@@ -501,20 +483,16 @@ class FileMasks:
         classes = self.table[values]
         if classes.min() == _MEANINGLESS:
             row, column = (int(place[0]) for place in np.nonzero(classes == _MEANINGLESS))
+            known = np.flatnonzero(self.table != _MEANINGLESS)
+            parts = np.split(known, np.flatnonzero(np.diff(known) > 1) + 1)
+            ranges = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
             raise DatasetError(
                 str(path),
                 f"value {values[row, column]} in row {row}, column {column} is not the number of a class; known "
-                "values are "
-                f"{_ranges(np.flatnonzero(self.table != _MEANINGLESS))}",
+                f"values are {ranges}",
                 "Check whether the mask belongs to another data set, or shows classes as colors.",
             )
         return classes.astype(np.uint8)
-
-
-def _ranges(values: NDArray[np.int64]) -> str:
-    """Format increasing numbers as ranges, such as ``0 to 20, 255``."""
-    parts = np.split(values, np.flatnonzero(np.diff(values) > 1) + 1)
-    return ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
 
 
 def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:

@@ -21,36 +21,16 @@ from typing import Final, Literal, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-# The plugins register themselves; Pillow's own lazy registration is not safe between threads.
-from PIL import (
-    AvifImagePlugin,
-    BmpImagePlugin,
-    GifImagePlugin,
-    Image,
-    JpegImagePlugin,
-    PngImagePlugin,
-    PpmImagePlugin,
-    TiffImagePlugin,
-    UnidentifiedImageError,
-    WebPImagePlugin,
-)
+# AVIF and WebP register themselves.
+from PIL import AvifImagePlugin, Image, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError, WebPImagePlugin  # noqa: F401
 
 from labelkit.files import open_regular
 
 Channels = Literal[1, 3]
 T = TypeVar("T")
 
-_PLUGINS: Final = (
-    JpegImagePlugin.JpegImageFile,
-    PngImagePlugin.PngImageFile,
-    WebPImagePlugin.WebPImageFile,
-    GifImagePlugin.GifImageFile,
-    BmpImagePlugin.BmpImageFile,
-    TiffImagePlugin.TiffImageFile,
-    AvifImagePlugin.AvifImageFile,
-    PpmImagePlugin.PpmImageFile,
-)
-ALLOWED_FORMATS: Final = tuple(plugin.format for plugin in _PLUGINS)
+Image.preinit()  # BMP, GIF, JPEG, PNG and PPM; Pillow's own lazy registration is not safe between threads
+ALLOWED_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "PPM")
 IMAGE_SUFFIXES: Final = frozenset(
     ".jpg .jpeg .jpe .jfif .png .webp .gif .bmp .tif .tiff .avif .ppm .pgm .pbm .pnm".split()
 )
@@ -100,11 +80,7 @@ def image_suffixes() -> frozenset[str]:
 
 @cache
 def _heif_format() -> str:
-    """Enable Pillow to open HEIC; return Pillow's name for the format.
-
-    Raises:
-        BadImage: pillow-heif is not installed.
-    """
+    """Enable Pillow to open HEIC and return its name for the format; ``BadImage``: pillow-heif is not installed."""
     if find_spec("pillow_heif") is None:
         raise BadImage(f"HEIC, {HEIF_REMEDY}")
     import_module("pillow_heif").register_heif_opener(thumbnails=False)
@@ -171,28 +147,29 @@ class EncodedImage:
         Raises:
             BadImage: format not allowed, image too large, truncated or damaged, or float or 32-bit pixels.
         """
-        return self._decode(channels, least_side, MAX_PIXELS)[0]
+        return self.decode_reduced(channels, least_side, most_pixels=MAX_PIXELS)[0]
 
     def decode_reduced(
-        self, channels: Channels, least_side: int | None = None
+        self, channels: Channels, least_side: int | None = None, *, most_pixels: float = _WHOLE_PIXELS
     ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        """Decode the image like ``decode``, but shrink images above 64 megapixels by a power of 2.
-
-        Args:
-            channels: as for ``decode``.
-            least_side: likewise; ``None``: shrink no other images.
+        """Decode the image like ``decode``, but shrink images above ``most_pixels`` by a power of 2.
 
         Returns:
             The pixels, and the height and width of the image at full size.
         """
-        return self._decode(channels, least_side, _WHOLE_PIXELS)
+        stored = self._content
+        if isinstance(stored, bytes):
+            return _read(stored, lambda image: _decode(image, channels, least_side, most_pixels))
+        if channels == stored.shape[2]:
+            pixels = stored.copy()
+        elif channels == 3:
+            pixels = np.repeat(stored, 3, axis=2)
+        else:
+            pixels = np.array(Image.fromarray(stored).convert("L"), dtype=np.uint8)[:, :, None]
+        return pixels, pixels.shape[:2]
 
     def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Return why decoding lost almost all content, or ``None`` if it did not or the image was empty.
-
-        Args:
-            pixels: the decoded image.
-        """
+        """Return why decoding to ``pixels`` lost almost all content; ``None`` if it did not, or the image was empty."""
         content = self._content
         if not isinstance(content, bytes) or any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):
             return None  # tests a subset first, which is fast
@@ -209,20 +186,6 @@ class EncodedImage:
             return None
 
         return _read(content, look)
-
-    def _decode(
-        self, channels: Channels, least_side: int | None, most_pixels: float
-    ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
-        stored = self._content
-        if isinstance(stored, bytes):
-            return _read(stored, lambda image: _decode(image, channels, least_side, most_pixels))
-        if channels == stored.shape[2]:
-            pixels = stored.copy()
-        elif channels == 3:
-            pixels = np.repeat(stored, 3, axis=2)
-        else:
-            pixels = np.array(Image.fromarray(stored).convert("L"), dtype=np.uint8)[:, :, None]
-        return pixels, pixels.shape[:2]
 
 
 def _read(content: bytes, work: Callable[[Image.Image], T]) -> T:

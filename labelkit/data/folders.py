@@ -10,14 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from labelkit.data.datasets import (
-    SPLIT_WORDS,
-    FileSource,
-    ImageDataset,
-    ImageSource,
-    listing,
-    sort_by_bytes,
-)
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, listing, sort_by_bytes
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
 from labelkit.data.remote import FileLocation, RemoteSource, find_files
 from labelkit.errors import DatasetError
@@ -49,9 +42,7 @@ def split_from_name(name: str) -> str | None:
 def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
     """Return which part of a path excludes the file from the data set and why, or ``None`` if it is included.
 
-    Args:
-        name: parts separated by ``/``.
-        exclude: patterns with ``*`` and ``?`` for names, or, if they contain ``/``, for paths.
+    Patterns have ``*`` and ``?``, and are for names, or, if they contain ``/``, for paths.
     """
     parts = name.split("/")
     for end, part in enumerate(parts):
@@ -69,12 +60,8 @@ def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] 
 def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: Sequence[str] = ()) -> list[str]:
     """List the relative paths of all image files under a folder, following symbolic links, in no particular order.
 
-    Parts of a path are separated by ``/``. Circular links are not followed.
-
-    Args:
-        folder: the folder.
-        ignored: counter of the files that are not listed, by kind.
-        exclude: patterns of files to leave out; see :func:`exclusion_reason`.
+    Parts of a path are separated by ``/``. Circular links are not followed. ``ignored`` counts the files that are not
+    listed, by kind; :func:`exclusion_reason` describes the patterns to ``exclude``.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -110,22 +97,13 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
 
 
 def load_folder(
-    root: Path,
-    *,
-    name: str | None = None,
-    any_classes: bool = True,
-    exclude: Sequence[str] = (),
+    root: Path, *, name: str | None = None, any_classes: bool = True, exclude: Sequence[str] = ()
 ) -> ImageDataset:
     """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
-    :func:`splits_and_classes` describes the meaning of folders.
-
-    Args:
-        root: the folder.
-        name: name of the data set; default: that of the folder.
-        any_classes: if False, folders are classes only if there are at least two, each with at least two images;
-            otherwise a note says why they are not.
-        exclude: patterns of files to leave out; see :func:`exclusion_reason`.
+    :func:`splits_and_classes` describes the meaning of folders, :func:`exclusion_reason` the patterns to ``exclude``.
+    Unless ``any_classes``, folders are classes only if there are at least two, each with at least two images;
+    otherwise a note says why they are not.
 
     Raises:
         DatasetError: there are no images, or a folder cannot be listed.

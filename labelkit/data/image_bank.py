@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from typing import Any, Final
@@ -62,6 +62,7 @@ class ImageBank:
         lost: why decoding lost almost all content of an image, by row.
         images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
             CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
+        in_memory: whether no image files need to be read.
         sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros if unreadable or unknown.
     """
 
@@ -85,6 +86,7 @@ class ImageBank:
         pixels = self._decode_all()
         self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
         self.images: Tensor | None = None
+        self.in_memory = pixels is not None
         if pixels is not None:
             images = _to_base_size(pixels, base_size)
             self.images = images.to(self.device) if _has_room(self.device, images.nbytes) else images
@@ -102,15 +104,13 @@ class ImageBank:
                 try:
                     encoded = self.dataset.source.read(row)
                     image, full = encoded.decode_reduced(self.channels)
-                    lost = encoded.lost_content(image)
+                    if (lost := encoded.lost_content(image)) is not None:
+                        self.lost[row] = lost
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
+                    found.append(image if max(full) <= SMALL_SIDE else None)
                 except BadImage as bad:
                     self.bad[row] = bad.reason
                     found.append(np.zeros(0, dtype=np.uint8))
-                    continue
-                if lost is not None:
-                    self.lost[row] = lost
-                found.append(image if max(full) <= SMALL_SIDE else None)
             return found
 
         n = len(self.listed_rows)
@@ -131,11 +131,6 @@ class ImageBank:
         self.bad = dict(sorted(self.bad.items()))
         return pixels
 
-    @property
-    def in_memory(self) -> bool:
-        """Return whether all images are in memory."""
-        return self.images is not None
-
     def reader(self, num_workers: int) -> Reader:
         """Return an image reader that keeps its worker processes alive between passes."""
         if self._reader is None or self._reader[0] != num_workers:
@@ -144,10 +139,7 @@ class ImageBank:
         return Reader(self.dataset.source, self.channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
-        """Raise an error if more images are unreadable than allowed.
-
-        Args:
-            max_bad: allowed share in ``[0, 1]``.
+        """Raise an error if a larger share of the images is unreadable than ``max_bad`` in ``[0, 1]``.
 
         Raises:
             DatasetError: more are bad, or all of them; the message names the first ones with reasons.
@@ -233,23 +225,16 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
 
 
 def number_view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
-    """Number the kinds of views in order of first appearance, and return the kind number of each view.
+    """Number the kinds of an epoch's views in order of first appearance, and return the kind number of each view.
 
-    Args:
-        views: views of an epoch.
-        kept_at: what is cached of each; views that are drawn alike and cached alike are of one kind.
+    Views that are drawn alike and cached alike, as ``kept_at`` says, are of one kind.
     """
     pairs = list(zip(views, kept_at, strict=True))
     different = [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
     return tuple(different.index(pair) for pair in pairs)
 
 
-def draw_views(
-    draws: Draws,
-    kinds: Sequence[int],
-    num_views: int,
-    followers: Sequence[int] = (),
-) -> NDArray[np.int64]:
+def draw_views(draws: Draws, kinds: Sequence[int], num_views: int, followers: Sequence[int] = ()) -> NDArray[np.int64]:
     """Draw, for each view of an epoch, which cached view of each image it uses.
 
     Args:
@@ -298,7 +283,7 @@ class CachedViewBank(ImageBank):
         self.channels = bank.channels
         self.device = bank.device
         self.listed_rows, self.rows, self.bad = bank.listed_rows, bank.rows, bank.bad
-        self.images = None
+        self.images, self.in_memory = None, True
         self._parts = parts
         self._kinds, self._followers = tuple(kinds), tuple(followers)
         self._plain = max(kinds) + 1
@@ -306,11 +291,6 @@ class CachedViewBank(ImageBank):
         self._num_views = parts[0][0].shape[1]
         self._slots = np.full(len(bank.dataset), -1, dtype=np.int64)
         self._slots[rows] = np.arange(len(rows))
-
-    @property
-    def in_memory(self) -> bool:
-        """Return True, since no image files need to be read."""
-        return True
 
     def make_views(
         self,
@@ -327,10 +307,8 @@ class CachedViewBank(ImageBank):
             move_tensor_to_device(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
             for place, kind in enumerate(self._kinds)
         )
-        if not self._followers:
-            return made, ()
         geometry = []
-        for place, kind in enumerate(self._kinds):
+        for place, kind in enumerate(self._kinds if self._followers else ()):
             matrices = self._gathered(rows, self._plain + 1 + kind, drawn[:, place])
             geometry.append(ViewGeometry(move_tensor_to_device(torch.from_numpy(matrices), self.device), matrices))
         return made, tuple(geometry)
@@ -379,7 +357,7 @@ class RowBank(ImageBank):
         self.listed_rows = self.rows = np.arange(len(dataset), dtype=np.int64)
         self.bad = {}
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8) if sha256 is None else sha256
-        self.images = torch.from_numpy(rows).to(self.device)
+        self.images, self.in_memory = torch.from_numpy(rows).to(self.device), True
         self._stored, self._stored_rows = stored, stored_rows
         self._neighbors: NDArray[np.int64] | None = None
         count = min(num_neighbors, len(dataset) - 1)
@@ -407,48 +385,31 @@ class RowBank(ImageBank):
         plain = self.gather(rows)
         made = []
         # the stored views of a step differ from each other if there are enough
-        kinds = [0 for spec in views if spec.row is not None and spec.row.stored]
-        drawn = iter(self._stored_views(rows, draws, kinds))
+        places = [number for number, spec in enumerate(views) if spec.row is not None and spec.row.stored]
+        drawn = None if self._stored is None else draw_views(draws, [0] * len(places), self._stored.shape[1])
         for number, spec in enumerate(views):
             if spec.row is None:
                 made.append(plain)
-                continue
-            if spec.row.stored:
-                made.append(next(drawn))
-                continue
-            near = None
-            if spec.row.mix and self._neighbors is not None:
-                near = self.gather(self._neighbors[rows].reshape(-1)).reshape(len(rows), -1, plain.shape[1])
-            made.append(augment_embeddings(plain, near, spec.row, draws, number))
+            elif spec.row.stored:
+                assert self._stored is not None
+                assert self._stored_rows is not None
+                assert drawn is not None
+                values = self._stored[self._stored_rows[rows], drawn[:, places.index(number)]].astype(np.float32)
+                made.append(F.normalize(move_tensor_to_device(torch.from_numpy(values), self.device), dim=1))
+            else:
+                near = None
+                if spec.row.mix and self._neighbors is not None:
+                    near = self.gather(self._neighbors[rows].reshape(-1)).reshape(len(rows), -1, plain.shape[1])
+                made.append(augment_embeddings(plain, near, spec.row, draws, number))
         return tuple(made), ()
-
-    def _stored_views(self, rows: NDArray[np.int64], draws: Draws, kinds: Sequence[int]) -> Iterator[Tensor]:
-        """Yield (b, d) float32 of length 1 for each stored view."""
-        if not kinds:
-            return
-        assert self._stored is not None
-        assert self._stored_rows is not None
-        drawn = draw_views(draws, kinds, self._stored.shape[1])
-        for place in range(len(kinds)):
-            values = self._stored[self._stored_rows[rows], drawn[:, place]].astype(np.float32)
-            yield F.normalize(move_tensor_to_device(torch.from_numpy(values), self.device), dim=1)
 
 
 def augment_embeddings(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Draws, view: int) -> Tensor:
     """Augment unit-length embeddings as specified by a view: mix in neighbors, add noise and apply dropout.
 
     A row of length 1 is moved on the sphere in three ways, each with random numbers keyed by seed, epoch, sample and
-    view: a share of one of its nearest rows is mixed in, noise is added, some of its numbers are set to 0.
-
-    Args:
-        rows: (b, d) float32 of length 1.
-        neighbors: (b, k, d) the nearest rows of each; needed if ``how`` mixes.
-        how: specification of the view.
-        draws: random numbers of the b rows.
-        view: number of the view.
-
-    Returns:
-        (b, d) float32 of length 1.
+    view: a share of one of its nearest rows is mixed in, noise is added, some of its numbers are set to 0. ``rows`` are
+    (b, d) float32 of length 1, as is the result; ``neighbors`` are (b, k, d), needed if ``how`` mixes.
     """
     changed = rows
     if how.mix:

@@ -8,7 +8,7 @@ an ordered pass are the same for any number of processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -33,14 +33,9 @@ Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
 
 
 def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return keys that distinguish repeated draws of the same image in an epoch.
+    """Return keys (m,) int64 of the rows of an epoch: the row itself, but another number at each later occurrence.
 
-    Args:
-        rows: (m,) int64 rows in the order of an epoch.
-
-    Returns:
-        (m,) int64, the row itself at its first occurrence, distinct numbers at later ones, so that
-        an image drawn twice in an epoch is augmented in two ways.
+    So an image that is drawn twice in an epoch is augmented in two ways.
     """
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
@@ -51,12 +46,13 @@ def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
     return rows + (occurrence << _OCCURRENCE_SHIFT)
 
 
+@dataclass(eq=False)
 class TrainLoader:
     """Loader of augmented training batches, which do not depend on the number of workers.
 
     Random numbers are keyed by seed, epoch, row (and how often it was drawn before) and view.
 
-    Args:
+    Attributes:
         bank: the images; batches are made on its device.
         views: specifications of the views of each image, or a function from the epoch to them.
         sampler: rows of an epoch, for all processes; it must draw from ``bank.rows`` only.
@@ -70,51 +66,37 @@ class TrainLoader:
         world_size: number of processes.
         first_epoch: epoch of the run that is the sampler's first epoch.
         pairing: the images that second views show; default: the same image as the first views.
-
-    Attributes:
         steps_per_epoch: number of full batches of an epoch; a smaller last batch is dropped.
 
     Raises:
         ConfigError: the batch size is not a multiple of the number of processes, or above an epoch's draws.
     """
 
-    def __init__(
-        self,
-        bank: ImageBank,
-        views: Views,
-        sampler: Sampler,
-        labels: ArrayLike,
-        *,
-        batch_size: int,
-        seed: int,
-        normalize: Normalize,
-        num_workers: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-        first_epoch: int = 0,
-        pairing: Pairing | None = None,
-    ) -> None:
-        if batch_size < 1 or batch_size % world_size:
-            raise ConfigError(
-                "--batch-size",
-                f"{batch_size} cannot be divided among {world_size} processes",
-                "Use a multiple of the number of processes.",
-            )
-        if len(sampler) < batch_size:
-            problem = f"{batch_size} exceeds the {len(sampler)} images in an epoch"
+    bank: ImageBank
+    views: Views
+    sampler: Sampler
+    labels: ArrayLike
+    _: KW_ONLY
+    batch_size: int
+    seed: int
+    normalize: Normalize
+    num_workers: int = 0
+    rank: int = 0
+    world_size: int = 1
+    first_epoch: int = 0
+    pairing: Pairing | None = None
+
+    def __post_init__(self) -> None:
+        bank, draws = self.bank, len(self.sampler)
+        if self.batch_size < 1 or self.batch_size % self.world_size:
+            problem = f"{self.batch_size} cannot be divided among {self.world_size} processes"
+            raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
+        if draws < self.batch_size:
+            problem = f"{self.batch_size} exceeds the {draws} images in an epoch"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
-        self._labels = np.array(labels, dtype=np.int64)
-        self._bank = bank
-        self._views = views
-        self._sampler = sampler
-        self._batch_size = batch_size
-        self._seed = seed
-        self._normalize = normalize
-        self._rank, self._world_size = rank, world_size
-        self._first_epoch = first_epoch
-        self._pairing = pairing
-        self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.channels, num_workers)
-        self.steps_per_epoch = len(sampler) // batch_size
+        self._labels = np.array(self.labels, dtype=np.int64)
+        self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.channels, self.num_workers)
+        self.steps_per_epoch = draws // self.batch_size
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
         """Yield this process's share of each batch in an epoch.
@@ -126,23 +108,23 @@ class TrainLoader:
         Raises:
             DatasetError: an image that could be read before can no longer be read.
         """
-        rows = self._sampler.indices(epoch - self._first_epoch)
+        rows = self.sampler.indices(epoch - self.first_epoch)
         keys = occurrence_keys(rows)
-        views = tuple(self._views(epoch) if callable(self._views) else self._views)
-        self._bank.check_views(views)
+        views = tuple(self.views(epoch) if callable(self.views) else self.views)
+        self.bank.check_views(views)
 
         def plans() -> Iterator[BatchPlan]:
             for step in range(start_step, self.steps_per_epoch):
-                batch = slice(step * self._batch_size + self._rank, (step + 1) * self._batch_size, self._world_size)
+                batch = slice(step * self.batch_size + self.rank, (step + 1) * self.batch_size, self.world_size)
                 pairs = None
-                if self._pairing is not None:
-                    pairs = self._pairing.plan(rows[batch], keys[batch], seed=self._seed, epoch=epoch)
-                yield BatchPlan(rows[batch], Draws(self._seed, epoch, keys[batch]), views, pairs=pairs)
+                if self.pairing is not None:
+                    pairs = self.pairing.plan(rows[batch], keys[batch], seed=self.seed, epoch=epoch)
+                yield BatchPlan(rows[batch], Draws(self.seed, epoch, keys[batch]), views, pairs=pairs)
 
-        for plan, made, geometry in iterate_planned_views(self._bank, plans, self._normalize, self._reader):
+        for plan, made, geometry in iterate_planned_views(self.bank, plans, self.normalize, self._reader):
             host = HostBatch(self._labels[plan.rows], plan.rows.copy())
             links = [] if plan.pairs is None else [plan.pairs.links.copy()]
-            labels, sent_rows, *sent = move_to_device((host.labels, host.sample_index, *links), self._bank.device)
+            labels, sent_rows, *sent = move_to_device((host.labels, host.sample_index, *links), self.bank.device)
             yield Batch(made, labels, sent_rows, geometry, sent[0] if sent else None, host)
 
 
@@ -154,14 +136,8 @@ def iterate_planned_views(
 ) -> Iterator[PlannedViews]:
     """Yield each batch plan with its views and their geometry.
 
-    Args:
-        bank: the images.
-        plans: function that returns a new iterator over the plans at each call; workers read them ahead of time.
-        normalize: normalization, applied last.
-        reader: reader of images that are not in memory; ``None`` if they are.
-
-    Raises:
-        DatasetError: an image that could be read before can no longer be read.
+    ``plans`` returns a new iterator over the plans at each call, since workers read them ahead of time; ``reader``
+    reads images that are not in memory. ``DatasetError``: an image that could be read before can no longer be read.
     """
     if reader is None:
         for plan in plans():
@@ -215,13 +191,14 @@ class EvalBatch:
         return np.flatnonzero(~np.isin(self.rows, [row for row, _ in self.bad]))
 
 
+@dataclass(eq=False)
 class EvalLoader:
     """Loader that yields each image exactly once, in order and without padding.
 
     Batch borders depend on rows and batch size alone; process r of w takes batches k with
     k mod w = r. So an image always shares its batch with the same images, for any number of processes.
 
-    Args:
+    Attributes:
         images: a bank, or a data set that is then decoded on the fly.
         view: specification of the view; without randomness unless there is a seed.
         rows: rows in the desired order; all listed ones by default, bad ones keep their place.
@@ -246,55 +223,49 @@ class EvalLoader:
         ValueError: the view has randomness and there is no seed.
     """
 
-    def __init__(
-        self,
-        images: ImageBank | ImageDataset,
-        view: ViewSpec,
-        *,
-        batch_size: int,
-        normalize: Normalize,
-        rows: ArrayLike | None = None,
-        channels: Channels | None = None,
-        device: str | torch.device | None = None,
-        num_workers: int = 0,
-        reader: Reader | None = None,
-        rank: int = 0,
-        world_size: int = 1,
-        identify: bool = False,
-        seed: int | None = None,
-        epoch: int = 0,
-        fast_decode: bool = False,
-        join_single: bool = False,
-        more_views: Sequence[ViewSpec] = (),
-        keys: NDArray[np.int64] | None = None,
-    ) -> None:
-        if seed is None and view != ViewSpec(
+    images: ImageBank | ImageDataset
+    view: ViewSpec
+    _: KW_ONLY
+    batch_size: int
+    normalize: Normalize
+    rows: ArrayLike | None = None
+    channels: Channels | None = None
+    device: str | torch.device | None = None
+    num_workers: int = 0
+    reader: Reader | None = None
+    rank: int = 0
+    world_size: int = 1
+    identify: bool = False
+    seed: int | None = None
+    epoch: int = 0
+    fast_decode: bool = False
+    join_single: bool = False
+    more_views: Sequence[ViewSpec] = ()
+    keys: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        images, view, size = self.images, self.view, self.batch_size
+        if self.seed is None and view != ViewSpec(
             view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
         ):
             raise ValueError(f"an evaluation view must have no randomness: {view}")
-        bank = images if isinstance(images, ImageBank) else None
-        dataset = images.dataset if isinstance(images, ImageBank) else images
-        every = np.arange(len(dataset)) if bank is None else bank.listed_rows
-        self._rows = every.astype(np.int64) if rows is None else np.asarray(rows, dtype=np.int64)
-        self._channels: Channels = bank.channels if bank else (channels or dataset.in_channels)
-        self._device = bank.device if bank else torch.device(device or "cpu")
-        self._bank = bank if bank is not None and bank.in_memory else None
-        self._dataset = dataset
-        self._view = view
-        self._normalize = normalize
-        self._identify = identify
-        self._seed, self._epoch = seed or 0, epoch
-        self._least_side = 2 * view.resized_side if fast_decode else None
-        self._more, self._keys = tuple(more_views), keys
-        batches = [self._rows[start : start + batch_size] for start in range(0, len(self._rows), batch_size)]
-        if join_single and len(batches) > 1 and len(batches[-1]) == 1:
+        if isinstance(images, ImageBank):
+            every, self._device = images.listed_rows, images.device
+            self._bank = images if images.in_memory else None
+            self._reader = None if images.in_memory else images.reader(self.num_workers)
+        else:
+            every, self._device, self._bank = (
+                np.arange(len(images), dtype=np.int64),
+                torch.device(self.device or "cpu"),
+                None,
+            )
+            channels = self.channels or images.in_channels
+            self._reader = self.reader or Reader(images.source, channels, self.num_workers)
+        rows = np.asarray(every if self.rows is None else self.rows, dtype=np.int64)
+        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+        if self.join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]
-        self._batches = batches[rank::world_size]
-        self._reader: Reader | None = None
-        if bank is None:
-            self._reader = reader or Reader(dataset.source, self._channels, num_workers)
-        elif self._bank is None:
-            self._reader = bank.reader(num_workers)
+        self._batches = batches[self.rank :: self.world_size]
 
     def __len__(self) -> int:
         """Return the number of batches of this process."""
@@ -304,26 +275,24 @@ class EvalLoader:
         """Yield the batches of this process in order."""
         if self._bank is not None:
             for rows in self._batches:
-                yield self._from_memory(self._bank, rows)
+                draws = Draws(self.seed or 0, self.epoch, rows)
+                (image,), _ = self._bank.make_views(rows, draws, (self.view,), normalize=self.normalize)
+                bad = [(row, self._bank.bad[row]) for row in rows.tolist() if row in self._bank.bad]
+                yield EvalBatch(image, rows, bad)
             return
         assert self._reader is not None
         for plan, crops in zip(self._plans(), self._reader.read(self._plans()), strict=True):
             rows = plan.rows
-            images = (image for image, _ in _finished(plan, crops, self._device, self._normalize))
+            images = (image for image, _ in _finished(plan, crops, self._device, self.normalize))
             batch = EvalBatch(next(images), rows, crops.bad, crops.lost, views=images)
-            if self._identify:
+            if self.identify:
                 sizes = crops.sizes.astype(np.uint32)
                 sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
                 batch = replace(batch, sha256=crops.sha256, file_sizes=crops.file_sizes, image_sizes=sizes)
             yield batch
 
     def _plans(self) -> Iterator[BatchPlan]:
-        views, least = (self._view, *self._more), self._least_side
+        views, least = (self.view, *self.more_views), 2 * self.view.resized_side if self.fast_decode else None
         for rows in self._batches:
-            draws = Draws(self._seed, self._epoch, rows if self._keys is None else self._keys[rows])
-            yield BatchPlan(rows, draws, views, self._identify, least_side=least)
-
-    def _from_memory(self, bank: ImageBank, rows: NDArray[np.int64]) -> EvalBatch:
-        draws = Draws(self._seed, self._epoch, rows)
-        (image,), _ = bank.make_views(rows, draws, (self._view,), normalize=self._normalize)
-        return EvalBatch(image, rows, [(row, bank.bad[row]) for row in rows.tolist() if row in bank.bad])
+            draws = Draws(self.seed or 0, self.epoch, rows if self.keys is None else self.keys[rows])
+            yield BatchPlan(rows, draws, views, self.identify, least_side=least)

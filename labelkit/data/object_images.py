@@ -134,15 +134,7 @@ def require_pycocotools() -> None:
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:
-    """Convert object outlines to binary masks.
-
-    Args:
-        outlines: outline of each object in COCO's form: polygons or run lengths, compressed or not.
-        height: height of the image.
-        width: width of the image.
-
-    Returns:
-        (m, h, w) uint8, 1 inside.
+    """Convert object outlines in COCO's form, polygons or run lengths, to binary masks (m, h, w) uint8, 1 inside.
 
     Raises:
         ValueError: an outline is invalid.

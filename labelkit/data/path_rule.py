@@ -46,12 +46,8 @@ def find_paths(
 ) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a table refer to, using the matching rule of this module.
 
-    Args:
-        paths: paths as written in the table.
-        sample_ids: ids of all images.
-        table: the CSV that contains the paths.
-        root: folder of the images; ``None`` if unknown.
-        spellings: alternative spellings of ids, with their positions.
+    ``root`` is the folder of the images, if known; ``spellings`` are alternative spellings of ids, with their
+    positions.
 
     Returns:
         Position of the image among the ids, by path as written; and the paths that name no image, as written.

@@ -23,7 +23,6 @@ from labelkit.data.datasets import (
     Objects,
     find_outside_box,
     list_splits_in_order,
-    make_empty_objects,
 )
 from labelkit.data.folders import split_from_name, walk_images
 from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
@@ -90,13 +89,8 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     """List a folder in COCO format, in which each ``annotations/instances_<part>.json`` defines a split.
 
     The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
-    without the year. Classes are in the order of their category numbers.
-
-    Args:
-        root: the folder.
-        name: name of the set; default: that of the folder.
-        files: JSON files below the folder; default: all with such a name.
-        remedy: remedy for missing images; default: one that suits any folder.
+    without the year. Classes are in the order of their category numbers. By default, the set has the name of the
+    folder and all such files.
 
     Raises:
         DatasetError: a file is not such JSON, names no category, or has an annotation of an unknown image or category;
@@ -115,7 +109,8 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     listed: list[Listed] = []
     known: dict[str, tuple[Objects, tuple[int, int]]] = {}
     for file in read:
-        folder = _folder(root, file)
+        places = (f"{file.part}/", f"images/{file.part}/", "images/")
+        folder = next((place for place in places if (root / place).is_dir()), places[0])
         for image, about in file.images.items():
             sample_id = f"{folder}{about.file_name}"
             listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
@@ -144,12 +139,6 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
 def _split(part: str) -> str:
     word = _YEAR.sub("", part) or part
     return SPLIT_WORDS.get(word.lower(), word)
-
-
-def _folder(root: Path, file: _File) -> str:
-    """Return the folder of a file's images, relative to the root."""
-    places = (f"{file.part}/", f"images/{file.part}/", "images/")
-    return next((place for place in places if (root / place).is_dir()), places[0])
 
 
 def _read(path: Path) -> _File:
@@ -182,10 +171,8 @@ def _read(path: Path) -> _File:
 
 
 def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
-    entries = file.objects.get(image)
-    if not entries:
-        return make_empty_objects()
-    boxes = np.array([entry.bbox for entry in entries], dtype=np.float64)
+    entries = file.objects.get(image, [])
+    boxes = np.array([entry.bbox for entry in entries], dtype=np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     outlines = tuple(entry.segmentation for entry in entries)
     sizes = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
@@ -193,9 +180,9 @@ def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
     return Objects(
         boxes,
         np.array([number[entry.category_id] for entry in entries], dtype=np.int64),
-        np.array([bool(entry.iscrowd) for entry in entries]),
+        np.array([entry.iscrowd != 0 for entry in entries], dtype=np.bool_),
         np.array(areas, dtype=np.float64),
-        outlines if all(outlines) else None,
+        outlines if outlines and all(outlines) else None,
     )
 
 

@@ -9,10 +9,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from labelkit.data.archives import expand_shards, is_shards
+from labelkit.data.archives import expand_shards, is_shards, load_parquet, load_tars
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.folders import load_folder, load_remote_folder
 from labelkit.data.named.layouts import Count, DatasetSpec
 from labelkit.data.remote import is_address
+from labelkit.data.tables import load_csv
 from labelkit.errors import DatasetError
 from labelkit.files import TABLE_SUFFIXES, find_similar_path
 
@@ -69,7 +71,11 @@ def load_dataset(
     """
     if label_column is not None and not name_or_path.lower().endswith((".parquet", *TABLE_SUFFIXES)):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
-    dataset = _load(name_or_path, Path(data_root), download, any_classes, label_column, exclude)
+    if name_or_path in DATASETS:
+        dataset = DATASETS[name_or_path].load(Path(data_root), download)
+    else:
+        check_dataset(name_or_path)
+        dataset = _load(name_or_path, Path(data_root), any_classes, label_column, exclude)
     if exclude and not any("excluded" in note for note in dataset.notes):
         note = f"--exclude {','.join(exclude)}: nothing was excluded; it applies to folders and tar archives"
         dataset = replace(dataset, notes=(*dataset.notes, note))
@@ -77,36 +83,22 @@ def load_dataset(
 
 
 def _load(
-    name_or_path: str,
-    data_root: Path,
-    download: bool,
-    any_classes: bool,
-    label_column: str | None,
-    exclude: Sequence[str],
+    name_or_path: str, data_root: Path, any_classes: bool, label_column: str | None, exclude: Sequence[str]
 ) -> ImageDataset:
-    spec = DATASETS.get(name_or_path)
-    if spec is not None:
-        return spec.load(data_root, download)
-    check_dataset(name_or_path)
     path = Path(name_or_path).expanduser()
     if is_shards(name_or_path) and not path.is_dir():
         files = expand_shards(name_or_path)
+        # the name of the set: the first word of the file name, or else the folder of the files
+        name = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_") or path.absolute().parent.name
         if name_or_path.lower().endswith(".parquet"):
-            from labelkit.data.archives import load_parquet
-
-            return load_parquet(files, _name_of_files(name_or_path), label_column)
-        from labelkit.data.archives import load_tars
-
-        return load_tars(files, _name_of_files(name_or_path), exclude=exclude)
+            return load_parquet(files, name, label_column)
+        return load_tars(files, name, exclude=exclude)
     if is_address(name_or_path):
-        from labelkit.data.folders import load_remote_folder
-
         if name_or_path.lower().endswith(".csv"):
             remedy = "Pass a folder, .tar or .parquet, or download the CSV and its images."
             raise DatasetError(name_or_path, "is a remote CSV, which is not supported", remedy)
         return load_remote_folder(name_or_path, any_classes=any_classes, exclude=exclude)
     if path.is_dir():
-        from labelkit.data.folders import load_folder
         from labelkit.data.region_folders import has_instances, has_masks, load_coco_folder, load_mask_folder
 
         if has_instances(path):
@@ -115,21 +107,10 @@ def _load(
             return load_mask_folder(path)
         return load_folder(path, any_classes=any_classes, exclude=exclude)
     if path.suffix.lower() not in (*TABLE_SUFFIXES, ".xlsx", ".xls", ".xml") or not path.is_file():
-        raise DatasetError(
-            name_or_path,
-            f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet",
-            "Pass a folder of images, a .csv with columns path,label, or archives of images.",
-        )
-    from labelkit.data.tables import load_csv
-
+        problem = f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet"
+        remedy = "Pass a folder of images, a .csv with columns path,label, or archives of images."
+        raise DatasetError(name_or_path, problem, remedy)
     return load_csv(path, data_root=data_root, label_column=label_column)
-
-
-def _name_of_files(pattern: str) -> str:
-    """Return the name of a set of files: the first word of the file name, or else the folder of the files."""
-    path = Path(pattern)
-    word = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_")
-    return word or path.absolute().parent.name
 
 
 _GENERATED: Final[dict[str, Any]] = {
@@ -138,7 +119,16 @@ _GENERATED: Final[dict[str, Any]] = {
     "reader": "named.generated:read_generated",
     "made": "drawn when first read and stored in the user's cache; nothing to fetch",
 }
+_CIFAR: Final[dict[str, Any]] = {
+    "source_url": "https://www.cs.toronto.edu/~kriz/cifar.html",
+    "reader": "named.arrays:read_cifar",
+    "num_images": {"train": Count(50_000), "test": Count(10_000)},
+    "can_download": True,
+}
 _IMAGENET: Final[dict[str, Any]] = {
+    "source_url": "https://image-net.org/download.php",
+    "license": "ImageNet terms of access: non-commercial research and education",
+    "reader": "named.lists:read_imagenet",
     "files": ("train/", "val/"),
     "archives": ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "imagenet-object-localization-challenge.zip"),
     "fetch": "Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
@@ -162,35 +152,26 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="cifar10",
             summary="60,000 photos, 32x32 color, 10 classes",
             purpose="category discovery among generic objects: 5 old, 5 new classes",
-            source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
-            reader="named.arrays:read_cifar",
+            **_CIFAR,
             num_classes=10,
-            num_images={"train": Count(50_000), "test": Count(10_000)},
             folders=("cifar-10-batches-py",),
             files=(*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
             archives=("cifar-10-python.tar.gz",),
-            can_download=True,
         ),
         DatasetSpec(
             name="cifar100",
             summary="60,000 photos, 32x32 color, 100 classes",
             purpose="category discovery among generic objects: 80 old, 20 new classes",
-            source_url="https://www.cs.toronto.edu/~kriz/cifar.html",
-            reader="named.arrays:read_cifar",
+            **_CIFAR,
             num_classes=100,
-            num_images={"train": Count(50_000), "test": Count(10_000)},
             folders=("cifar-100-python",),
             files=("meta", "train", "test"),
             archives=("cifar-100-python.tar.gz",),
-            can_download=True,
         ),
         DatasetSpec(
             name="imagenet_100",
             summary="100 classes of ImageNet-1k, drawn by the benchmark's seed",
             purpose="category discovery among generic objects: 50 old, 50 new classes",
-            source_url="https://image-net.org/download.php",
-            license="ImageNet terms of access: non-commercial research and education",
-            reader="named.lists:read_imagenet",
             num_classes=100,
             # Published as 31.9k labeled and 95.3k unlabeled (FlipClass, Table 8), each rounded to 0.1k.
             num_images={"train": Count(127_100, 127_300), "val": Count(5_000)},
@@ -202,9 +183,6 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             name="imagenet_1k",
             summary="1,331,167 photos, 1,000 classes (ILSVRC 2012)",
             purpose="category discovery among generic objects: 500 old, 500 new classes",
-            source_url="https://image-net.org/download.php",
-            license="ImageNet terms of access: non-commercial research and education",
-            reader="named.lists:read_imagenet",
             num_classes=1000,
             num_images={"train": Count(1_281_167), "val": Count(50_000)},
             **_IMAGENET,
@@ -519,12 +497,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             reader="named.masks:read_davis_2017",
             num_images={"train": Count(4_209), "val": Count(1_999)},
             folders=("DAVIS", "davis_2017", "DAVIS2017"),
-            files=(
-                "ImageSets/2017/train.txt",
-                "ImageSets/2017/val.txt",
-                "JPEGImages/480p/",
-                "Annotations/480p/",
-            ),
+            files=("ImageSets/2017/train.txt", "ImageSets/2017/val.txt", "JPEGImages/480p/", "Annotations/480p/"),
             archives=("DAVIS-2017-trainval-480p.zip",),
         ),
     )

@@ -105,11 +105,9 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
 
 
 def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
-    """Return the files that match the given names or patterns, sorted by name.
+    """Return the files that match the given paths or addresses, sorted by name.
 
-    Args:
-        text: the pattern as the user wrote it, for messages.
-        names: paths or addresses, with ``*`` and ``?`` as wildcards for existing files.
+    Names may have ``*`` and ``?`` as wildcards for existing files; ``text`` is what the user wrote, for messages.
 
     Raises:
         DatasetError: there are no files, or a named one is missing; or as for :func:`find_files`.

@@ -32,9 +32,7 @@ class Sampler(Protocol):
 class UniformSampler:
     """Sampler that draws every image once per epoch, in random order.
 
-    Args:
-        rows: (m,) rows to draw from; leave out rows that cannot be read.
-        seed: seed of the run.
+    ``rows`` (m,) are those to draw from, without those that cannot be read.
     """
 
     def __init__(self, rows: ArrayLike, *, seed: int) -> None:
@@ -182,10 +180,9 @@ class ClassBalancedSampler:
         self._batches = -(-len(self._pool) // batch_size)  # rounded up
 
     def relabel(self, labels: ArrayLike) -> None:
-        """Replace the labels used for sampling from the next epoch on; rows and epoch length stay the same.
+        """Replace the labels (n,) int64 used for sampling from the next epoch on; -1 = not drawn until replaced again.
 
-        Args:
-            labels: (n,) int64, -1 = not drawn until the labels are replaced again.
+        Rows and epoch length stay the same.
 
         Raises:
             ConfigError: there are fewer classes than a batch needs.
@@ -200,11 +197,8 @@ class ClassBalancedSampler:
             raise DatasetError("labels", problem, "Use a data set with labels, or train without labels.")
         members = np.split(self._pool[order], starts[1:])
         if len(members) < self._classes_per_batch:
-            raise ConfigError(
-                "--batch-size",
-                f"a batch holds {self._classes_per_batch} classes, but only {len(members)} classes have labels",
-                "Lower --batch-size, or raise --images-per-class.",
-            )
+            problem = f"a batch holds {self._classes_per_batch} classes, but only {len(members)} classes have labels"
+            raise ConfigError("--batch-size", problem, "Lower --batch-size, or raise --images-per-class.")
         self._members = members
 
     def __len__(self) -> int:

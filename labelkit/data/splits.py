@@ -66,10 +66,7 @@ def _without_labels(
 
 
 def _draw_old_classes(
-    num_classes: int,
-    old_classes: Sequence[int] | None,
-    num_old_classes: int | None,
-    new_classes: Sequence[int] | None,
+    num_classes: int, old_classes: Sequence[int] | None, num_old_classes: int | None, new_classes: Sequence[int] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     if old_classes is None:
         count = num_classes // 2 if num_old_classes is None else num_old_classes
@@ -141,23 +138,17 @@ def gcd_split(
 
 
 def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
-    """Label a few images of every class, as in semi-supervised learning.
+    """Label ``total`` images, equally many of every class, as in semi-supervised learning.
 
-    Args:
-        classes: labels and classes of the data set.
-        total: labeled images of all classes together; the first ``total % classes.count`` classes get one more.
-        seed: seed of the draw.
+    The first ``total % classes.count`` classes get one more.
 
     Raises:
         DatasetError: a class has too few images, or the total is below the number of classes.
     """
     wanted = total // classes.count + (np.arange(classes.count) < total % classes.count).astype(np.int64)
     if bool((wanted < 1).any()):
-        raise DatasetError(
-            "split",
-            f"{int(wanted.sum())} labels are too few for {classes.count} classes",
-            "Use at least one label per class.",
-        )
+        problem = f"{int(wanted.sum())} labels are too few for {classes.count} classes"
+        raise DatasetError("split", problem, "Use at least one label per class.")
     generator = keyed_generator(seed, "few-labels")
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     short = []
@@ -168,11 +159,8 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
-        raise DatasetError(
-            "split",
-            f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}",
-            "Request fewer labels.",
-        )
+        problem = f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}"
+        raise DatasetError("split", problem, "Request fewer labels.")
     params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
@@ -251,13 +239,10 @@ class LabelSplit:
         return self.old_classes + self.new_classes
 
     def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
-        """Return the labels that training may use, with -1 for all other images.
+        """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
             labels: (n,) int64 classes of the data set; ignored where ``labeled`` is false.
-
-        Returns:
-            (n,) int64, position in ``class_order`` where labeled, -1 elsewhere.
 
         Raises:
             ValueError: a labeled image has a class that is not old.
@@ -289,18 +274,10 @@ class LabelSplit:
 
 
 def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw the images to hold out, with the same share from each class.
+    """Draw the increasing rows to hold out, with the same share, in ``(0, 1)``, from each class.
 
-    The total is ``share * n`` rounded up; it is divided among classes by largest remainder (ties go to the first
-    class), and each class keeps at least one image.
-
-    Args:
-        labels: (n,) int64 classes; -1 counts as a class.
-        share: share of the images, in ``(0, 1)``.
-        seed: seed of the draw.
-
-    Returns:
-        Rows to hold out, increasing.
+    The total is ``share * n`` rounded up; it is divided among the classes of the labels (n,), -1 included, by largest
+    remainder (ties go to the first class), and each class keeps at least one image.
     """
     classes = np.asarray(labels, dtype=np.int64)
     values, sizes = np.unique(classes, return_counts=True)
@@ -326,11 +303,8 @@ def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[in
     """
     chosen, count = classes_by_name(words, class_names), len(class_names)
     if not 0 < len(chosen) < count:
-        raise DatasetError(
-            "split",
-            f"{len(chosen)} of {count} classes would be held out",
-            "Keep some classes for training and some for testing.",
-        )
+        problem = f"{len(chosen)} of {count} classes would be held out"
+        raise DatasetError("split", problem, "Keep some classes for training and some for testing.")
     return chosen
 
 
@@ -360,13 +334,9 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
 def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
     """Resolve class names, patterns, numbers and ranges to class numbers.
 
-    Args:
-        words: ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell patterns
-            of names, numbers from 0 and ranges of numbers. A word that is a class name is always read as a name.
-        class_names: name of class i.
-
-    Returns:
-        Class numbers, increasing.
+    The words are ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell
+    patterns of names, numbers from 0 and ranges of numbers. A word that is a class name is always read as a name. The
+    class numbers are increasing.
 
     Raises:
         DatasetError: a word stands for no class.
@@ -399,32 +369,21 @@ def _match_classes(word: str, class_names: Sequence[str]) -> set[int]:
 
 
 def select_first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return the rows of the first ``count`` images of each class in each split.
+    """Return the increasing rows of the first ``count`` >= 1 images of each class in each split.
 
-    Args:
-        labels: (n,) int64 classes; -1 counts as a class.
-        splits: (n,) int, split of each row; -1 counts as a split.
-        count: maximum number of rows of each class in each split, >= 1.
-
-    Returns:
-        Kept rows, increasing.
+    Labels (n,) and splits (n,) are integers, of which -1 counts as a class or split.
     """
-    seen: dict[tuple[int, int], int] = {}
-    kept = []
-    for row, key in enumerate(zip(np.asarray(labels).tolist(), np.asarray(splits).tolist(), strict=True)):
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= count:
-            kept.append(row)
-    return np.array(kept, dtype=np.int64)
+    pairs = np.stack([np.asarray(labels), np.asarray(splits)])
+    groups = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)  # one axis in every version of NumPy
+    order = np.argsort(groups, kind="stable")
+    starts = np.searchsorted(groups[order], groups[order])
+    return np.sort(order[np.arange(len(order)) - starts < count])
 
 
 def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
     """Compute long-tailed class sizes, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 
-    Args:
-        largest: number of images of class 0; may be fractional if it is the mean size of unequal classes.
-        num_classes: number of classes, at least 1.
-        imbalance_factor: ratio of the smallest to the largest class, in ``(0, 1]``.
+    ``largest`` may be fractional, as the mean size of unequal classes; ``imbalance_factor`` is in ``(0, 1]``.
 
     Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
     """
@@ -434,12 +393,7 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
 
 
 def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
-    """Choose a long-tailed subset of the images, with exponentially decreasing class sizes.
-
-    Args:
-        classes: labels and classes of the data set; images without a usable label are left out.
-        imbalance_factor: ratio of the smallest to the largest class, in ``(0, 1]``, e.g. 0.01.
-        seed: seed of the draw.
+    """Choose a long-tailed subset of the images with a usable label, with exponentially decreasing class sizes.
 
     Returns:
         Kept rows, increasing; class i has ``long_tail_counts(images / classes, ...)[i]`` of them, or all its images
@@ -454,11 +408,8 @@ def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         i = int(empty[0])
-        raise DatasetError(
-            "split",
-            f"{classes.title(i)} would be left without an image (it has {sizes[i]})",
-            "Use an imbalance factor closer to 1, or a data set with images of every class.",
-        )
+        remedy = "Use an imbalance factor closer to 1, or a data set with images of every class."
+        raise DatasetError("split", f"{classes.title(i)} would be left without an image (it has {sizes[i]})", remedy)
     generator = keyed_generator(seed, "long-tail")
     kept = [
         generator.choice(np.flatnonzero(usable & (labels == i)), int(counts[i]), replace=False) for i in range(count)

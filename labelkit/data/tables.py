@@ -1,4 +1,4 @@
-"""Data sets from a CSV file of images, labels and splits, and the rule by which a label names a class.
+"""Data sets from a table (CSV or JSON) of images, labels and splits, and the rule by which a label names a class.
 
 The rule applies to CSV, tar, Parquet and imported rows. Spaces around a label are ignored, accented letters are equal
 in either Unicode form, and a whole number is the same with and without ``.0``: ``3``, `` 3`` and ``3.0`` are one
@@ -16,7 +16,7 @@ import os
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,14 +31,14 @@ from labelkit.data.datasets import (
     sort_by_bytes,
 )
 from labelkit.data.folders import walk_images
-from labelkit.data.json_tables import json_as_csv
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table, open_regular, open_table
+from labelkit.files import decode_table, open_regular, open_table, parse_json
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
 _COLUMNS_SHOWN: Final = 12
+_LABELS_SHOWN: Final = 5
 
 PATH_COLUMNS: Final = (
     "path",
@@ -83,11 +83,8 @@ def _raise_faults(where: str, faults: Sequence[str]) -> None:
         return
     more = len(faults) - MAX_FAULTS_SHOWN
     shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-    raise DatasetError(
-        where,
-        f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n",
-        "Each row is path,label or path,label,split; an empty label means unlabeled.",
-    )
+    problem = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
+    raise DatasetError(where, problem, "Each row is path,label or path,label,split; an empty label means unlabeled.")
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
@@ -166,24 +163,12 @@ def _find_by_path_rule(missing: set[str], folders: Sequence[Path], table: Path) 
 
 
 def read_label_csv(
-    path: Path,
-    label_column: str | None = None,
-    *,
-    empty_ok: bool = False,
-    tell: Callable[[str], None] | None = None,
+    path: Path, label_column: str | None = None, *, empty_ok: bool = False, tell: Callable[[str], None] | None = None
 ) -> dict[str, str]:
-    """Read image labels from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
+    """Read the class of each path, as written, from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
-    The images need not exist. Rows with an empty label are left out.
-
-    Args:
-        path: the file.
-        label_column: header of the column of labels; default: the usual one.
-        empty_ok: whether the file may have no labels, or no rows.
-        tell: receives sentences for people about labels that were read as none or joined.
-
-    Returns:
-        Class by path as written, in the order of the file.
+    The images need not exist. Rows with an empty label are left out; with ``empty_ok``, all may be. ``tell`` receives
+    sentences for people about labels that were read as none or joined.
 
     Raises:
         DatasetError: the file is unreadable, no row has a label, or a path has two labels.
@@ -289,11 +274,11 @@ def _read_csv_rows(
     marked: list[list[int]] = []
     while True:
         try:
-            fields = next(reader)
-        except StopIteration:
-            break
+            fields = next(reader, None)
         except csv.Error as error:
             faults.append(f"line {reader.line_num}: unreadable: {error}")
+            break
+        if fields is None:
             break
         if not fields:
             continue
@@ -336,11 +321,7 @@ def _read_csv_rows(
 
 
 def _opened(text: str, where: str) -> tuple[Any, list[str]]:
-    """Return a reader positioned after the header, and the column names.
-
-    Raises:
-        DatasetError: there is no header, or no column of paths with any of the delimiters comma, semicolon and tab.
-    """
+    """Return a reader positioned after the header, and the column names; ``DatasetError``: there are no paths."""
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
     try:
@@ -358,10 +339,8 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
 def find_label_column(header: Sequence[str], asked: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
     """Find the label column in a header, or return an empty name and the reason why there is none.
 
-    Args:
-        header: names of all columns.
-        asked: the column that the user named, if any.
-        others: columns known to contain classes; without a usual name, one of them is taken if it is the only one.
+    ``asked`` is the column that the user named, if any. Without a usual name, the column of ``others``, which are known
+    to contain classes, is taken if it is the only one.
     """
     shown = _join_first_few(header, most=_COLUMNS_SHOWN)
     by_lower = {name.lower(): name for name in reversed(header)}
@@ -374,6 +353,71 @@ def find_label_column(header: Sequence[str], asked: str | None, others: Sequence
     if usual:
         return "", f"{len(usual)} columns may hold the labels: {', '.join(usual)}"
     return "", f"no column 'label' (or {', '.join(LABEL_COLUMNS[1:])}), found {shown}"
+
+
+def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
+    """Convert JSON (COCO, FiftyOne, Label Studio, ``{path: label}``, or a list or lines of objects) to CSV text.
+
+    Raises:
+        DatasetError: it is none of these, or an image has several labels.
+    """
+    table = io.StringIO()
+    try:
+        rows = [
+            {key: _only_label(row, one, where) if key.lower() in label_columns else one for key, one in row.items()}
+            for row in _json_rows(text)
+        ]
+        writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+        table.getvalue().encode()  # JSON may contain halves of characters, which no file name or class has
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        remedy = "Pass COCO, FiftyOne or Label Studio JSON, {path: label}, objects with keys path and label, or a CSV."
+        raise DatasetError(where, "is not JSON with image labels in a known format", remedy) from error
+    return table.getvalue()
+
+
+def _json_rows(text: str) -> list[dict[str, Any]]:
+    """Return the rows of a table."""
+    try:
+        value = parse_json(text)
+    except ValueError:  # one object in each line
+        value = [parse_json(line) for line in text.split("\n") if line.strip()]
+    if isinstance(value, list):
+        return [_read_task(one) if isinstance(one.get("data"), dict) else one for one in value]
+    if {"images", "annotations", "categories"} <= value.keys():
+        names = {one["id"]: one["name"] for one in value["categories"]}
+        found = defaultdict(list)
+        for one in value["annotations"]:
+            found[one["image_id"]].append(names[one["category_id"]])
+        return [{"path": one["file_name"], "label": found[one["id"]]} for one in value["images"]]
+    if {"classes", "labels"} == value.keys():
+        classes = dict(enumerate(value["classes"])) | {None: None}
+        value = {path: classes[at] for path, at in value["labels"].items()}
+    if any(isinstance(label, list) for label in value.values()):
+        raise ValueError("lists, as of the images of each split")
+    return [{"path": path, "label": label} for path, label in value.items()]
+
+
+def _read_task(task: dict[str, Any]) -> dict[str, Any]:
+    """Return the image and the choices of a task of Label Studio."""
+    results = [one for answer in task["annotations"] if not answer.get("was_cancelled") for one in answer["result"]]
+    choices = [choice for one in results if one["type"] == "choices" for choice in one["value"]["choices"]]
+    return {"path": _json_path(task["data"]), "label": choices}
+
+
+def _json_path(row: dict[str, Any]) -> object:
+    return row.get("image") or next((one for one in row.values() if isinstance(one, str)), "?")
+
+
+def _only_label(row: dict[str, Any], label: Any, where: str) -> object:
+    """Return the only label of an image; empty without any."""
+    several = label["choices"] if isinstance(label, dict) else label
+    found = list(dict.fromkeys(several if isinstance(several, list) else [several]))
+    if len(found) > 1:
+        problem = f"the image {_json_path(row)!r} has {len(found)} labels: {', '.join(map(str, found[:_LABELS_SHOWN]))}"
+        raise DatasetError(where, problem, "Keep only one label per image.")
+    return found[0] if found else ""
 
 
 def missing_labels_note(fault: str) -> str:

@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_all_start_methods, get_context
 from multiprocessing.context import BaseContext
 from multiprocessing.queues import Queue
@@ -69,55 +69,48 @@ class Crops:
     file_sizes: NDArray[np.uint64]  # (b,)
 
 
-class _CropReader:
-    """Callable that reads, decodes, crops and resizes one planned batch."""
-
-    def __init__(self, source: ImageSource, channels: Channels) -> None:
-        self._source = source
-        self._channels = channels
-
-    def __call__(self, plan: BatchPlan) -> Crops:
-        """Return the crops for a plan."""
-        b, c = len(plan.rows), self._channels
-        crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
-        boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
-        sizes, partner_sizes = np.ones((b, 2), dtype=np.int64), np.ones((b, 2), dtype=np.int64)
-        sha256 = np.zeros((b, 32), dtype=np.uint8)
-        file_sizes = np.zeros(b, dtype=np.uint64)
-        bad, lost = [], []
-        for i, row in enumerate(plan.rows.tolist()):
+def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Crops:
+    """Read, decode, crop and resize one planned batch."""
+    b, c = len(plan.rows), channels
+    crops = tuple(np.zeros((b, spec.size, spec.size, c), dtype=np.uint8) for spec in plan.views)
+    boxes = tuple(np.tile(np.array([0.0, 0.0, 1.0, 1.0]), (b, 1)) for _ in plan.views)
+    sizes, partner_sizes = np.ones((b, 2), dtype=np.int64), np.ones((b, 2), dtype=np.int64)
+    sha256 = np.zeros((b, 32), dtype=np.uint8)
+    file_sizes = np.zeros(b, dtype=np.uint64)
+    bad, lost = [], []
+    for i, row in enumerate(plan.rows.tolist()):
+        try:
+            encoded = source.read(row)
+            if plan.identify:
+                sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
+                file_sizes[i] = encoded.size
+            image, full = encoded.decode_reduced(c, plan.least_side)
+            if plan.identify and (reason := encoded.lost_content(image)) is not None:
+                lost.append((row, reason))
+        except BadImage as error:
+            # Reported, not raised, because an exception loses its type when it leaves a worker.
+            bad.append((row, error.reason))
+            continue
+        sizes[i] = partner_sizes[i] = full
+        shrink = round(max(full) / max(image.shape[:2]))  # a power of 2
+        partner = image
+        if plan.pairs is not None and plan.pairs.rows[i] != row:
             try:
-                encoded = self._source.read(row)
-                if plan.identify:
-                    sha256[i] = np.frombuffer(encoded.sha256, dtype=np.uint8)
-                    file_sizes[i] = encoded.size
-                image, full = encoded.decode_reduced(c, plan.least_side)
-                if plan.identify and (reason := encoded.lost_content(image)) is not None:
-                    lost.append((row, reason))
+                partner = source.read(int(plan.pairs.rows[i])).decode(c)
             except BadImage as error:
-                # Reported, not raised, because an exception loses its type when it leaves a worker.
-                bad.append((row, error.reason))
+                bad.append((int(plan.pairs.rows[i]), error.reason))
                 continue
-            sizes[i] = partner_sizes[i] = full
-            shrink = round(max(full) / max(image.shape[:2]))  # a power of 2
-            partner = image
-            if plan.pairs is not None and plan.pairs.rows[i] != row:
-                try:
-                    partner = self._source.read(int(plan.pairs.rows[i])).decode(c)
-                except BadImage as error:
-                    bad.append((int(plan.pairs.rows[i]), error.reason))
-                    continue
-                partner_sizes[i] = partner.shape[:2]
-            pairs = None if plan.pairs is None else plan.pairs.take(i)
-            sizes_of = ([full[0]], [full[1]]), ([partner.shape[0]], [partner.shape[1]])
-            chosen = draw_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
-            for view, spec in enumerate(plan.views):
-                shown = partner if spec.shows_partner else image
-                boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
-                crops[view][i] = crop_and_resize(shown, boxes[view][i] / shrink, spec)
-        # Copied by NumPy, because in a separate thread torch would start a second pool of threads.
-        tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
-        return Crops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
+            partner_sizes[i] = partner.shape[:2]
+        pairs = None if plan.pairs is None else plan.pairs.take(i)
+        sizes_of = ([full[0]], [full[1]]), ([partner.shape[0]], [partner.shape[1]])
+        chosen = draw_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
+        for view, spec in enumerate(plan.views):
+            shown = partner if spec.shows_partner else image
+            boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
+            crops[view][i] = crop_and_resize(shown, boxes[view][i] / shrink, spec)
+    # Copied by NumPy, because in a separate thread torch would start a second pool of threads.
+    tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)
+    return Crops(tensors, boxes, sizes, partner_sizes, bad, lost, sha256, file_sizes)
 
 
 class _Items(Dataset[T | LabelkitError]):
@@ -174,13 +167,10 @@ def worker_context() -> BaseContext:
 def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callable[[str], None]) -> int:
     """Return the number of decoding processes to start.
 
-    Args:
-        asked: the requested number; ``None``: one per core, at most 8, and at most as many as fit in ``/dev/shm``.
-        images: number of images decoded in a pass; few images are decoded before processes would have started.
-        batch_bytes: size in bytes of a batch of images that a process sends.
-        say: receives a message if shared memory limits the number.
+    Without a requested number, it is one per core, at most 8, and at most as many as fit in ``/dev/shm`` with batches
+    of ``batch_bytes``; ``say`` receives a message if this limits the number. ``images`` are decoded in a pass.
     """
-    if asked is not None or images < _FEW_IMAGES:
+    if asked is not None or images < _FEW_IMAGES:  # few images are decoded before processes would have started
         return asked or 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = min(_MAX_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
@@ -196,13 +186,9 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
 def build_loader(
     read: Callable[[Any], T], plans: Plans, num_workers: int, *, persistent: bool = False
 ) -> DataLoader[T | LabelkitError]:
-    """Build a PyTorch data loader that reads planned items.
+    """Build a PyTorch data loader that reads the item of each plan by ``num_workers`` processes, or one thread if 0.
 
-    Args:
-        read: function that returns the item of a plan; pickled if there are workers.
-        plans: the plans; their iterator may be replaced before each pass.
-        num_workers: number of processes that read; 0: a thread of this process reads.
-        persistent: whether the processes live as long as the loader.
+    ``read`` is pickled for the processes, which live as long as the loader if ``persistent``, else for one pass.
     """
     options: dict[str, Any] = {}
     if num_workers:
@@ -252,16 +238,14 @@ def _lost_workers_error(reason: str) -> ResourceError:
 
 
 def _begin_worker(worker: int) -> None:
-    """Let a worker end together with the main process, and report items that it cannot send.
+    """Let a worker end together with the main process, and report items that it cannot send."""
 
-    torch watches the parent process, which here is the forkserver and lives as long as its children. Python drops
-    items that a queue cannot send, and the main process would wait for them.
-    """
-
+    # Python drops items that a queue cannot send, and the main process would wait for them
     def send_why(queue: Any, error: Exception, item: tuple[int, object]) -> None:
         queue.put((item[0], _lost_workers_error(str(error).partition("\n")[0])))
 
     Queue._on_queue_feeder_error = send_why  # type: ignore[attr-defined] # not annotated there
+    # torch watches the parent process, which here is the forkserver and lives as long as its children
     end_with_main(f"worker {worker}")
 
 
@@ -271,7 +255,7 @@ class Reader:
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
         self.busy = False
         self._plans = Plans(iter(()))
-        self._loader = build_loader(_CropReader(source, channels), self._plans, num_workers, persistent=True)
+        self._loader = build_loader(partial(_read_crops, source, channels), self._plans, num_workers, persistent=True)
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
         """Yield the result of each plan, in order.

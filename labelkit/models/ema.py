@@ -77,14 +77,7 @@ class EMATeacher(nn.Module):
 
     @torch.no_grad()
     def update(self, student: nn.Module) -> None:
-        """Move the teacher's weights one EMA step toward ``student``.
-
-        Args:
-            student: a module with the parameters and buffers of the copied network.
-
-        Raises:
-            KeyError: it lacks one of them.
-        """
+        """Move the weights one EMA step toward ``student``; ``KeyError``: it lacks parameters or buffers."""
         ema_update(self.module, student, self.decay, buffers="copy")
 
 

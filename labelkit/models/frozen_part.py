@@ -44,21 +44,20 @@ class FrozenPart:
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
 
     @torch.no_grad()
-    def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
+    def keep(self, net: Any, images: Tensor, view: int | None) -> Tensor:
         """Compute the tokens or pooled features to cache for normalized images (b, c, h, w).
 
         ``view`` is 0 or 1, or ``None`` for use outside training, where no key moves. Returned are tokens (b, k, t, f)
         that enter the k blocks, (b, t, f) without a view, or features (b, f) if ``pooled``.
         """
-        vit: Any = net
         if self.pooled:
-            pooled: Tensor = vit.forward_head(vit.forward_features(images), pre_logits=True)
+            pooled: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
             return pooled
         wanted = self.blocks[1][-1:] if view is None else self.blocks[view]
         tokens = embed_tokens(net, images)
         found = [tokens] if 0 in wanted else []
         for index in range(wanted[-1]):
-            tokens = vit.blocks[index](tokens)
+            tokens = net.blocks[index](tokens)
             if index + 1 in wanted:
                 found.append(tokens)
         kept = torch.stack(found, dim=1)
@@ -101,17 +100,16 @@ def find_frozen_part(
     return FrozenPart(((min((*moved, grad_from_block)),), (*moved, grad_from_block)))
 
 
-def pool_tokens(vit: nn.Module, tokens: Tensor, part: FrozenPart) -> Tensor:
+def pool_tokens(vit: Any, tokens: Tensor, part: FrozenPart) -> Tensor:
     """Compute the pooled features (b, f) from tokens that `FrozenPart.keep` cached without a view."""
-    net: Any = vit
     made = tokens.float()
     if part.pooled:
         return made
-    depth, first = len(net.blocks), part.blocks[1][-1]
+    depth, first = len(vit.blocks), part.blocks[1][-1]
     for index in range(first, depth):
         early = index == depth - 1 and pools_class_token(vit)
-        made = class_token_block(vit, made) if early else net.blocks[index](made)
-    features: Tensor = net.forward_head(net.norm(made), pre_logits=True)
+        made = class_token_block(vit, made) if early else vit.blocks[index](made)
+    features: Tensor = vit.forward_head(vit.norm(made), pre_logits=True)
     return features
 
 
@@ -224,16 +222,15 @@ class _StopForward(Exception):  # noqa: N818 - not an error, but a way to end a 
         self.maps = maps
 
 
-def _left(net: nn.Module, last: str, images: Tensor) -> Tensor:
+def _left(net: Any, last: str, images: Tensor) -> Tensor:
     """Run images through a network up to a module, and return the output of that module."""
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
         raise _StopForward(output)
 
     handle = net.get_submodule(last).register_forward_hook(leave)
-    forward: Any = net
     try:
-        forward.forward_features(images)
+        net.forward_features(images)
     except _StopForward as left:
         return left.maps
     finally:
@@ -242,16 +239,15 @@ def _left(net: nn.Module, last: str, images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _cut(net: nn.Module, units: Sequence[str], last: str, image_shape: Sequence[int]) -> FrozenStages | None:
+def _cut(net: Any, units: Sequence[str], last: str, image_shape: Sequence[int]) -> FrozenStages | None:
     """Find the modules up to the end of a stage; ``None`` if the others do not reproduce the result from its output."""
     images = torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
     order: list[str] = []
     handles = [
         net.get_submodule(name).register_forward_hook(lambda *_, name=name: order.append(name)) for name in units
     ]
-    forward: Any = net
     try:
-        whole = forward.forward_features(images)
+        whole = net.forward_features(images)
     finally:
         for handle in handles:
             handle.remove()
@@ -263,7 +259,7 @@ def _cut(net: nn.Module, units: Sequence[str], last: str, image_shape: Sequence[
         return None
     try:
         with bypass_modules(net, names):
-            again = forward.forward_features(maps)
+            again = net.forward_features(maps)
     except (RuntimeError, TypeError, ValueError):
         return None
     if not isinstance(again, Tensor) or again.shape != whole.shape or not torch.equal(again, whole):

@@ -60,8 +60,7 @@ class InferenceNetwork(nn.Module, ABC):
     def patch_features(self, images: Tensor) -> Tensor:
         """Compute unnormalized features (b, rows, cols, w) at each position of images (b, c, h, w).
 
-        Args:
-            images: prepared as for ``embed``, or of another size that the network accepts.
+        Images are prepared as for ``embed``, or of another size that the network accepts.
 
         Raises:
             UnsupportedBackboneError: the network has no feature map.

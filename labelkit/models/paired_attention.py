@@ -242,7 +242,7 @@ def check_blocks(blocks: Collection[int], depth: int, name: str = "align_blocks"
 
 
 def paired_block(
-    vit: nn.Module,
+    vit: Any,
     index: int,
     tokens: Tensor,
     update: KeyUpdate,
@@ -258,8 +258,7 @@ def paired_block(
     `paired_forward`, and ``pair`` with the teacher's keys before the move and the student's queries. With ``others``,
     the student's tokens (b, t, f), ``tokens`` and the result are the teacher's, (b, t, f).
     """
-    net: Any = vit
-    block: Any = net.blocks[index]
+    block = vit.blocks[index]
     normed = block.norm1(tokens)
     queries, keys, values = split_qkv(block.attn, normed)
     half = len(keys) // 2 if others is None else len(keys)
@@ -302,12 +301,11 @@ def _energies(before: Tensor, after: Tensor, queries: Tensor, alpha: float, beta
     return {name: value.detach() for name, value in log.items()}
 
 
-def _w_k(vit: nn.Module, index: int, space: UpdateSpace) -> Tensor | None:
+def _w_k(vit: Any, index: int, space: UpdateSpace) -> Tensor | None:
     """Return the key projection of a block if the update space needs it."""
     if space == "key":
         return None
-    net: Any = vit
-    attention = net.blocks[index].attn
+    attention = vit.blocks[index].attn
     name = type(vit).__name__
     if space == "token" and has_key_norm(attention):
         problem = f"block {index} normalizes its keys after the projection, so tokens cannot be updated"

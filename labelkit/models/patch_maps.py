@@ -5,8 +5,6 @@ It consists of the patch tokens after the last norm of transformers, and of the 
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError
@@ -48,7 +46,11 @@ def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) 
     """
     grid = _checked_grid(net, images, name)
     if isinstance(features, Tensor) and features.ndim == 4:
-        return features if _is_channels_last(net, features) else features.permute(0, 2, 3, 1)
+        # channels are the axis of the network's width; if both axes have it, timm's format decides
+        first, last = (features.shape[axis] == getattr(net, "num_features", None) for axis in (1, 3))
+        if first == last:
+            last = str(getattr(net, "output_fmt", "NCHW")) in ("NHWC", "Format.NHWC")
+        return features if last else features.permute(0, 2, 3, 1)
     if not isinstance(features, Tensor) or features.ndim != 3 or grid is None:
         shape = tuple(features.shape[1:]) if isinstance(features, Tensor) else type(features).__name__
         raise no_feature_map(name, f"its features have no rows and columns ({shape} for each image)")
@@ -82,12 +84,3 @@ def size_error(name: str, images: Tensor, problem: str) -> ConfigError:
     """Return the error for images (b, c, h, w) whose size a network cannot process."""
     height, width = images.shape[-2:]
     return ConfigError("--image-size", f"{height} x {width} pixels {problem} for {name}", "Choose another size.")
-
-
-def _is_channels_last(net: Any, maps: Tensor) -> bool:
-    """Return whether maps are (b, h, w, f) and not (b, f, h, w), by the width if unique, else by timm's format."""
-    width = getattr(net, "num_features", None)
-    first, last = maps.shape[1] == width, maps.shape[3] == width
-    if first != last:
-        return last
-    return str(getattr(net, "output_fmt", "NCHW")) in ("NHWC", "Format.NHWC")

@@ -66,30 +66,24 @@ class LoadedCheckpoint:
             raise CheckpointDamaged(str(self.folder / name), f"cannot be read: {error}", "Restore the file.") from error
 
 
+@dataclass
 class CheckpointWriter:
     """Writer of a run's checkpoints, used by every process.
 
-    Args:
+    Attributes:
         folder: ``checkpoints`` of the run folder.
         rank: number of this process.
         share: returns the main process's text on every process.
         barrier: waits for all processes.
+        kept_step: step of the last checkpoint written before any sign of failure; never pruned, as later ones may be
+            bad.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        rank: int = 0,
-        share: Callable[[str], str] = lambda text: text,
-        barrier: Callable[[], None] = lambda: None,
-    ) -> None:
-        self.folder = folder
-        self.rank = rank
-        self._share = share
-        self._barrier = barrier
-        #: Step of the last checkpoint written before any sign of failure; never pruned, as later ones may be bad.
-        self.kept_step: int | None = None
+    folder: Path
+    rank: int = 0
+    share: Callable[[str], str] = lambda text: text
+    barrier: Callable[[], None] = lambda: None
+    kept_step: int | None = None
 
     def save(
         self,
@@ -121,7 +115,7 @@ class CheckpointWriter:
                 commit_json(self.folder / "best.json", pointer)
             commit_json(self.folder / "last.json", pointer)
             self.prune()
-        self._barrier()
+        self.barrier()
         return final
 
     def _write(
@@ -133,25 +127,28 @@ class CheckpointWriter:
         state: dict[str, Any],
         metadata: Mapping[str, str],
     ) -> None:
-        name = self._share(f".tmp-{state['step']}-{secrets.token_hex(4)}")
+        name = self.share(f".tmp-{state['step']}-{secrets.token_hex(4)}")
         temporary = self.folder / name
         try:
             if self.rank == 0:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 temporary.mkdir()
-            self._barrier()
+            self.barrier()
             commit_bytes(temporary / rank_file(self.rank), _serialize(per_rank, {}))
             if self.rank == 0:
                 commit_bytes(temporary / MODEL, _serialize(model, metadata))
                 commit_bytes(temporary / TRAINING, _serialize(training, {}))
-            self._barrier()
+            self.barrier()
             if self.rank == 0:
                 files = {}
                 for path in sorted(temporary.iterdir()):
                     data = read_bytes(path)
                     files[path.name] = {"sha256": _sha256(data), "size": len(data)}
                 header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
-                commit_bytes(temporary / STATE, _serialize_with_digest(_to_json({**state, **header})))
+                content = _to_json({**state, **header})
+                # with the digest of the rest of it, since no other file verifies this one
+                sealed = {**content, "sha256": _sha256(canonical_json(content).encode())}
+                commit_bytes(temporary / STATE, canonical_json(sealed).encode())
                 if final.exists():
                     # The same step is saved again, for example right after a resume. The old checkpoint stays in the
                     # trash until last.json is written: if this process dies before, load_checkpoint finds it there.
@@ -258,13 +255,8 @@ def load_checkpoint(
 ) -> LoadedCheckpoint | None:
     """Verify and open the last or best checkpoint of a run, or an older one if the last is damaged.
 
-    Args:
-        run: run folder, its ``checkpoints`` folder, or one checkpoint.
-        which: ``last`` or ``best``.
-        say: shows a message about skipped checkpoints and the one that is used instead.
-
-    Returns:
-        The checkpoint, or ``None`` if the run has none yet.
+    ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``say`` shows a message about skipped ones.
+    ``None``: the run has none yet.
 
     Raises:
         CheckpointDamaged: checkpoints exist but none verifies, or the requested one does not.
@@ -305,11 +297,8 @@ def load_checkpoint(
             if warnings:
                 say(f"{'; '.join(warnings)}. {candidate.name} is used instead")
             return loaded
-    raise CheckpointDamaged(
-        str(folder),
-        "no checkpoint is intact: " + "; ".join(warnings),
-        "Restore the folder, or train again with --overwrite.",
-    )
+    problem = "no checkpoint is intact: " + "; ".join(warnings)
+    raise CheckpointDamaged(str(folder), problem, "Restore the folder, or train again with --overwrite.")
 
 
 def _find_checkpoint_folder(folder: Path, pointer: Mapping[str, str]) -> Path:
@@ -341,11 +330,6 @@ def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> by
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     data: bytes = save_safetensors(copies, metadata=dict(metadata) or None)
     return data
-
-
-def _serialize_with_digest(state: dict[str, Any]) -> bytes:
-    """Return canonical JSON with the digest of the rest of it, since no other file verifies this one."""
-    return canonical_json({**state, "sha256": _sha256(canonical_json(state).encode())}).encode()
 
 
 def _make_trash_path(folder: Path) -> Path:

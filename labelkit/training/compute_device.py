@@ -15,11 +15,8 @@ def compute_device(device: str) -> torch.device:
     """
     wanted, _, number = device.partition(":")
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ResourceError(
-            f"--device {device}",
-            "no CUDA device is visible to torch",
-            "Use --device cpu, or install torch for your GPU.",
-        )
+        problem = "no CUDA device is visible to torch"
+        raise ResourceError(f"--device {device}", problem, "Use --device cpu, or install torch for your GPU.")
     if number and int(number) >= torch.cuda.device_count():
         there = torch.cuda.device_count()
         problem = f"does not exist, since torch sees only {there} GPU(s), numbered from 0"

@@ -57,11 +57,8 @@ class Runtime:
         chosen = compute_device(device)
         use_cpu = chosen.type == "cpu"
         if chosen.index is not None and count_processes() > 1:
-            raise ResourceError(
-                f"--device {device}",
-                f"names one GPU, but {count_processes()} processes need one each",
-                "Use --device cuda.",
-            )
+            problem = f"names one GPU, but {count_processes()} processes need one each"
+            raise ResourceError(f"--device {device}", problem, "Use --device cuda.")
         if precision == "fp16" and use_cpu:
             raise ResourceError("--precision fp16", "needs a GPU", "On a CPU, use --precision bf16 or float32.")
         if use_cpu:
@@ -70,7 +67,7 @@ class Runtime:
             _set_up_gpu(chosen, deterministic=deterministic)
         if threads is not None:
             torch.set_num_threads(threads)
-        mixed = {"float32": "no", "bf16": "bf16", "fp16": "fp16"}[precision]
+        mixed = "no" if precision == "float32" else precision
         if count_processes() == 1:
             # accelerate fixes device and precision for the life of the process; a notebook may need others
             AcceleratorState._reset_state(reset_partial_state=True)
@@ -96,7 +93,13 @@ class Runtime:
         """Return the peak memory use so far in bytes, of the GPU if one is used, else of this process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
-        return peak_resident_bytes()
+        try:
+            import resource
+        except ImportError:  # Windows
+            memory = psutil.Process().memory_info()
+            return int(getattr(memory, "peak_wset", memory.rss))
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
     def barrier(self) -> None:
         """Wait until all processes have reached this point."""
@@ -242,17 +245,6 @@ class Runtime:
                 torch.distributed.destroy_process_group()
 
 
-def peak_resident_bytes() -> int:
-    """Return the peak resident memory of this process in bytes."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        memory = psutil.Process().memory_info()
-        return int(getattr(memory, "peak_wset", memory.rss))
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
 @cache
 def keep_freed_memory() -> None:
     """Configure the C library to keep large freed blocks instead of returning them to the system.
@@ -268,11 +260,7 @@ def keep_freed_memory() -> None:
 
 
 def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
-    """Configure how this process computes on a GPU.
-
-    Raises:
-        ResourceError: the device has no deterministic algorithms.
-    """
+    """Configure how this process computes on a GPU; ``ResourceError``: it has no deterministic algorithms."""
     if deterministic and device.type != "cuda":
         raise ResourceError(
             "--deterministic", f"torch has no deterministic algorithms for {device.type}", "Use --device cpu."
@@ -328,13 +316,9 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """Return the states of the global generators of torch, NumPy and Python, and of CUDA on a GPU.
-
-    Args:
-        device: device of the run; on a CPU, CUDA is not queried, since that would use GPU memory.
-    """
+    """Return the states of the global generators of torch, NumPy and Python, and of CUDA on a GPU."""
     states = {"torch": torch.get_rng_state()}
-    if device.type == "cuda":
+    if device.type == "cuda":  # on a CPU, the question would use GPU memory
         states["cuda"] = torch.cuda.get_rng_state(device)
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     states["numpy_keys"] = torch.from_numpy(np.asarray(keys).astype(np.int64))
@@ -379,15 +363,9 @@ class DeterministicResize(TorchFunctionMode):
 
 
 def resize_bicubic(images: Tensor, height: int, width: int) -> Tensor:
-    """Resize images by matrix products, as ``interpolate(mode="bicubic", antialias=True)`` does.
+    """Resize images (b, c, h, w) by matrix products, as ``interpolate(mode="bicubic", antialias=True)`` does.
 
-    Args:
-        images: (b, c, h, w) float32 or float64.
-        height: rows of the result.
-        width: its columns.
-
-    Returns:
-        (b, c, height, width) of the same dtype.
+    The result is (b, c, height, width), float32 or float64 as the images.
     """
     rows, columns = (
         _weights(old, new, images.device, images.dtype)

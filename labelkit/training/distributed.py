@@ -47,13 +47,8 @@ def gather_batch(part: Tensor) -> Tensor:
     """Gather the per-image values of a batch from all processes, in batch order.
 
     Every process must compute the same loss from the result. Averaging the gradients of the parameters then yields the
-    gradient of the whole batch, since each part gets the sum over processes.
-
-    Args:
-        part: (b, ...) of this process's images; the same number on each process.
-
-    Returns:
-        (b * processes, ...); gradients flow.
+    gradient of the whole batch, since each part gets the sum over processes. A part is (b, ...), with the same b on
+    each process; the result is (b * processes, ...), through which gradients flow.
     """
     if get_rank_and_world_size()[1] == 1:
         return part

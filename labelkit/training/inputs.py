@@ -25,6 +25,11 @@ class HeldOutImages:
     bank: ImageBank
     labels: NDArray[np.int64]
 
+    @property
+    def known(self) -> NDArray[np.int64]:
+        """Return the rows (m,) that can be read and whose class is known."""
+        return self.bank.rows[self.labels[self.bank.rows] >= 0]
+
 
 @dataclass(frozen=True)
 class RunInputs:
@@ -71,3 +76,8 @@ class MonitorInputs:
     sample_ids: tuple[str, ...]
     held_out: HeldOutImages | None = None
     write_text: Callable[[str, str], None] = lambda name, text: None
+
+    @property
+    def known(self) -> NDArray[np.int64]:
+        """Return the rows (m,) whose class is known."""
+        return self.rows[self.truth[self.rows] >= 0]

@@ -119,6 +119,9 @@ class TrainState:
         phase_steps: updates in the whole phase.
         log_now: the logs of the next step are written, so costly ones are worth computing.
         is_main: this process writes files.
+        embed: runs a network over the images, each exactly once, and returns all results; its arguments are those of
+            `labelkit.training.trainer.Trainer.full_pass`.
+        visit: likewise, but returns only the results of this process; see ``local_pass`` there.
         combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
         log: writes a separate line to the log, from its kind and its values.
         warn: shows a message to the user.
@@ -134,46 +137,15 @@ class TrainState:
     phase_steps: int = field(default=0, kw_only=True)
     log_now: bool = False
     is_main: bool = True
-    full_pass: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
+    embed: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
     generator: Callable[[str], np.random.Generator] = lambda purpose: np.random.default_rng(0)
-    local_pass: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
+    visit: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
     gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing  # type: ignore[assignment] # no trainer
     combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value
     log: Callable[[str, Mapping[str, float]], None] = _nothing
     warn: Callable[[str], None] = _nothing
     batches: Callable[[Phase, int], Iterator[Batch]] = lambda phase, epoch: iter(())
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
-
-    def embed(
-        self,
-        network: Callable[[Tensor], Tensor],
-        rows: NDArray[np.int64] | None = None,
-        how: FullPass | None = None,
-    ) -> Tensor:
-        """Run ``network`` over the images, each exactly once, and return all results.
-
-        Args:
-            network: images (b, c, h, w) to (b, d).
-            rows: rows of the data set; default: all that can be read.
-            how: mode and order of the pass; default: evaluation, in the order of ``rows``.
-
-        Returns:
-            (len(rows), d) float32 in the order of ``rows``, on the CPU, equal on every process.
-        """
-        return self.full_pass(network, rows) if how is None else self.full_pass(network, rows, how)
-
-    def visit(
-        self,
-        network: Callable[[Tensor], Tensor],
-        rows: NDArray[np.int64] | None = None,
-        how: FullPass | None = None,
-    ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Run ``network`` over the images like ``embed``, but return only the results of this process.
-
-        Returns:
-            (m, d) float32 on the CPU and (m,) int64, their rows; over all processes, each row occurs once.
-        """
-        return self.local_pass(network, rows, how)
 
     def mean_count(self, count: float) -> float:
         """Return the mean of a count over all processes, each of which passes its own."""
@@ -257,17 +229,12 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         self.data = data
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load files and other resources named in the options before training starts or resumes.
-
-        Args:
-            inputs: information and services of the run.
-        """
+        """Load files and other resources named in the options before training starts or resumes."""
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
         """Return the monitor that evaluates the method after an epoch, or ``None`` by default.
 
-        Args:
-            inputs: what the monitor may know; the method must not store any of it.
+        The method must not store any of the inputs, which only the monitor may know.
         """
         return None
 
@@ -281,11 +248,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phases of training in order, as far as they are known before training.
-
-        Args:
-            rows: rows of the data set that can be read.
-        """
+        """Return the phases of training in order, as far as they are known before; ``rows`` can be read."""
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return the phase at ``index``, or ``None`` to end the run; called when the previous phase has ended.
@@ -370,12 +333,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return True
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the matching tensors from a run with a similar network; return their description, or ``None``.
-
-        Args:
-            tensors: parameters and buffers of the run, by name.
-            where: its folder.
-        """
+        """Load the matching tensors of a run with a similar network; return their description, or ``None``."""
         return None
 
     def on_backbone_loaded(self) -> None:

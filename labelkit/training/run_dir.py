@@ -286,14 +286,9 @@ def check_same_options(
     allowed: frozenset[str],
     before: Mapping[str, object] | None = None,
 ) -> str | None:
-    """Check that a resumed run uses the options that it was started with.
+    """Check that a resumed run uses the options that it was started with, except those that are ``allowed`` to differ.
 
-    Args:
-        run: the run folder.
-        method: name of the method.
-        options: the current options.
-        allowed: options that may differ.
-        before: for options that a run of an earlier version lacks, the values with the same meaning.
+    ``before`` has, for options that a run of an earlier version lacks, the values with the same meaning.
 
     Returns:
         A message about a run that is extended; ``None`` for other runs.
@@ -319,11 +314,8 @@ def check_same_options(
     if differing:
         # the file of the run lacks options that did not exist then
         younger = [f"--{key.replace('_', '-')} {value}" for key, value in (before or {}).items() if key not in written]
-        raise CheckpointMismatch(
-            str(run / CONFIG),
-            "options differ from the run: " + "; ".join(differing),
-            f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run.",
-        )
+        remedy = f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run."
+        raise CheckpointMismatch(str(run / CONFIG), "options differ from the run: " + "; ".join(differing), remedy)
     if saved.get("epochs") == options.get("epochs"):
         return None
     return (

@@ -77,11 +77,7 @@ def checkpoint_status(folder: Path) -> CheckpointStatus:
 
 
 def training_status(run: Path, report: Callable[[int], None] = lambda count: None) -> TrainingStatus:
-    """Inspect a run folder and verify every checkpoint in it.
-
-    Args:
-        run: the folder.
-        report: called with 1 for each checkpoint.
+    """Inspect a run folder and verify every checkpoint in it; ``report`` is called with 1 for each of them.
 
     Raises:
         CheckpointError: it is not a run folder.

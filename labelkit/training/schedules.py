@@ -9,70 +9,35 @@ code begins at 0, which leaves the network unchanged, and reaches the peak in th
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from labelkit.options.training import TrainConfig
 
 BETAS = (0.9, 0.999)
 """Default decays of Adam's moments."""
+Schedule = Callable[[int], float]
+"""A value by the step."""
 
 
-@dataclass(frozen=True, slots=True)
-class LearningRate:
-    """Learning rate schedule with linear warm-up, then cosine, constant or step decay.
+def scheduled_lr(config: TrainConfig, time: float) -> float:
+    """Return the learning rate of a run at a time t in epochs; a fraction counts only with ``lr_update`` ``step``.
 
-    Args:
-        peak: highest value, > 0.
-        epochs: length of the run.
-        shape: ``cosine``, ``constant`` or ``step``.
-        final_ratio: ratio of the final to the highest value (cosine), reached at ``epochs``.
-        warmup_epochs: epochs w of linear growth, < ``epochs``; the value at time t is ``peak * (t + 1) / (w + 1)``.
-        drop_epochs: epochs, increasing, at whose start the value is multiplied by ``drop_factor`` (step).
-        drop_factor: in (0, 1).
-        moves_each_step: the value also changes inside an epoch; otherwise it stays constant there.
-
-    The cosine is ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * final_ratio`` and t
-    in epochs; t may be a fraction.
+    It grows linearly for ``lr_warmup_epochs`` w, ``peak * (t + 1) / (w + 1)``. Then it is constant; or multiplied by
+    ``lr_drop_factor`` at the start of each of ``lr_drop_epochs`` (``step``); or the cosine
+    ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * lr_final_ratio``.
     """
-
-    peak: float
-    epochs: int
-    shape: str = "cosine"
-    final_ratio: float = 1e-3
-    warmup_epochs: int = 0
-    drop_epochs: tuple[int, ...] = ()
-    drop_factor: float = 0.1
-    moves_each_step: bool = False
-
-    @classmethod
-    def from_config(cls, config: TrainConfig) -> LearningRate:
-        """Create the schedule from the options of a run."""
-        return cls(
-            config.lr,
-            config.epochs,
-            config.lr_schedule,
-            config.lr_final_ratio,
-            config.lr_warmup_epochs,
-            config.lr_drop_epochs,
-            config.lr_drop_factor,
-            config.lr_update == "step",
-        )
-
-    def at(self, epoch: float) -> float:
-        """Return the learning rate at a time in epochs; the time may be fractional."""
-        if epoch < self.warmup_epochs:
-            return self.peak * (epoch + 1) / (self.warmup_epochs + 1)
-        if self.shape == "constant":
-            return self.peak
-        if self.shape == "step":
-            return self.peak * self.drop_factor ** sum(drop <= epoch for drop in self.drop_epochs)
-        floor = self.peak * self.final_ratio
-        position = (epoch - self.warmup_epochs) / (self.epochs - self.warmup_epochs)
-        return floor + 0.5 * (self.peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
-
-    def within(self, epoch: int, share: float) -> float:
-        """Return the learning rate at a fraction, in [0, 1), of the given epoch."""
-        return self.at(epoch + share if self.moves_each_step else epoch)
+    now = time if config.lr_update == "step" else math.floor(time)
+    peak, warmup = config.lr, config.lr_warmup_epochs
+    if now < warmup:
+        return peak * (now + 1) / (warmup + 1)
+    if config.lr_schedule == "constant":
+        return peak
+    if config.lr_schedule == "step":
+        return peak * config.lr_drop_factor ** sum(drop <= now for drop in config.lr_drop_epochs)
+    floor = peak * config.lr_final_ratio
+    position = (now - warmup) / (config.epochs - warmup)
+    return floor + 0.5 * (peak - floor) * (1 + math.cos(math.pi * min(position, 1.0)))
 
 
 def sigmoid_ramp(step: float, length: float) -> float:
@@ -117,87 +82,55 @@ def compute_max_decay(steps: int, largest: float = 0.999) -> float:
     return min(largest, max(0.0, 1 - 10 / steps))
 
 
-@dataclass(frozen=True, slots=True)
-class EMADecay:
-    """EMA decay of a teacher: low before ``ramp_steps``, high afterward, and never above that of a plain average.
+def ema_decay(low: float, high: float, ramp_steps: int) -> Schedule:
+    """Return a teacher's EMA decay by the update t = 1, 2, ... of the run: ``min(1 - 1 / (t + 1), a(t))``.
 
-    ``min(1 - 1 / (t + 1), a(t))`` for the updates t = 1, 2, ... of the run.
-
-    Args:
-        low, high: decays in [0, 1), low <= high.
-        ramp_steps: T; a is ``low`` for t < T, then ``high``.
+    a is ``low`` for t < ``ramp_steps``, then ``high``, both in [0, 1); no decay is above that of a plain average.
 
     Source: ``CuriousAI/mean-teacher``; the dissertation's 0.99 and 0.999.
     """
-
-    low: float
-    high: float
-    ramp_steps: int
-
-    def __call__(self, step: int) -> float:
-        """Return the decay at an update of the run, counted from 1."""
-        return min(1 - 1 / (step + 1), self.low if step < self.ramp_steps else self.high)
+    return lambda step: min(1 - 1 / (step + 1), low if step < ramp_steps else high)
 
 
-@dataclass(frozen=True, slots=True)
-class PhaseLearningRate:
-    """Learning rate schedule of one phase as a function of its step, counted from 0.
+def phase_lr(
+    peak: float, steps: int, shape: str = "cosine", horizon: float = 1.0, ramp_up: float = 0.0, ramp_down: float = 0.0
+) -> Schedule:
+    """Return the learning rate of a phase of T ``steps`` by its step t, counted from 0, with a ``peak`` > 0.
 
-    Args:
-        peak: highest value, > 0.
-        steps: length of the phase, T.
-        shape: ``constant``; ``cosine``: ``0.5 peak (1 + cos(pi t / h T))``; ``fixmatch``: ``peak cos(7 pi t / 16 T)``;
-            ``ramps``: sigmoid growth at the start and ``exp(-12.5 x^2)`` at the end, x from 0 to 1 (Mean Teacher).
-        horizon: h >= 1, length of the cosine divided by that of the phase.
-        ramp_up, ramp_down: shares of the phase that the ramps take.
+    The shapes are ``constant``; ``cosine``: ``0.5 peak (1 + cos(pi t / h T))`` with h >= 1, the ``horizon``;
+    ``fixmatch``: ``peak cos(7 pi t / 16 T)``; ``ramps``: sigmoid growth in a share ``ramp_up`` of the phase at its
+    start, and ``exp(-12.5 x^2)`` in a share ``ramp_down`` at its end, x from 0 to 1 (Mean Teacher).
     """
 
-    peak: float
-    steps: int
-    shape: str = "cosine"
-    horizon: float = 1.0
-    ramp_up: float = 0.0
-    ramp_down: float = 0.0
+    def rate(step: int) -> float:
+        share = step / steps
+        if shape == "constant":
+            return peak
+        if shape == "cosine":
+            return 0.5 * peak * (1 + math.cos(math.pi * min(share / horizon, 1.0)))
+        if shape == "fixmatch":
+            return peak * math.cos(7 * math.pi * share / 16)
+        return peak * sigmoid_ramp(share, ramp_up) * _falling(share, ramp_down)
 
-    def __call__(self, step: int) -> float:
-        """Return the learning rate at a step."""
-        share = step / self.steps
-        if self.shape == "constant":
-            return self.peak
-        if self.shape == "cosine":
-            return 0.5 * self.peak * (1 + math.cos(math.pi * min(share / self.horizon, 1.0)))
-        if self.shape == "fixmatch":
-            return self.peak * math.cos(7 * math.pi * share / 16)
-        return self.peak * sigmoid_ramp(share, self.ramp_up) * _falling(share, self.ramp_down)
+    return rate
 
 
-@dataclass(frozen=True, slots=True)
-class AdamMoments:
-    """Schedule of Adam's betas in one phase as a function of its step, counted from 0.
+def adam_betas(
+    steps: int, ramp_up: float, ramp_down: float, beta1_end: float, beta2_start: float
+) -> Callable[[int], tuple[float, float]]:
+    """Return Adam's betas in a phase of T ``steps`` by its step, counted from 0; they follow the ramps of `phase_lr`.
 
-    They follow the ramps of the learning rate.
-
-    Args:
-        steps: length of the phase, T.
-        ramp_up, ramp_down: shares of the phase in which the rate grows and falls.
-        beta1_end: the first one at the end; 0.9 before the ramp, and inside it, with x as in `PhaseLearningRate`,
-            ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``.
-        beta2_start: the second one while the rate grows; then 0.999.
+    The first one is 0.9, and in the ramp at the end ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``, with x as in
+    `phase_lr`. The second one is ``beta2_start`` while the rate grows, then 0.999.
 
     Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``, with 0.5 and 0.99.
     """
 
-    steps: int
-    ramp_up: float = 0.0
-    ramp_down: float = 0.0
-    beta1_end: float = BETAS[0]
-    beta2_start: float = BETAS[1]
+    def betas(step: int) -> tuple[float, float]:
+        first = beta1_end + (BETAS[0] - beta1_end) * _falling(step / steps, ramp_down)
+        return first, beta2_start if step < ramp_up * steps else BETAS[1]
 
-    def __call__(self, step: int) -> tuple[float, float]:
-        """Return both betas at a step."""
-        fallen = _falling(step / self.steps, self.ramp_down)
-        second = self.beta2_start if step < self.ramp_up * self.steps else BETAS[1]
-        return self.beta1_end + (BETAS[0] - self.beta1_end) * fallen, second
+    return betas
 
 
 def _falling(share: float, length: float) -> float:
@@ -205,27 +138,19 @@ def _falling(share: float, length: float) -> float:
     return math.exp(-12.5 * (max(0.0, share - (1 - length)) / length) ** 2) if length else 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class CosineSchedule:
-    """Cosine schedule between two values: ``f + 0.5 (s - f)(1 + cos(pi (t - w) / (T - w)))``.
+def cosine_schedule(start: float, end: float, steps: int, warmup_steps: int = 0) -> Schedule:
+    """Return a cosine between two values by the step t, counted from 0.
 
-    Args:
-        start: s, at the end of the warm-up.
-        end: f, reached after the last step; may be larger than ``start``.
-        steps: T.
-        warmup_steps: w, steps of linear growth, < T; the value at step t is ``start (t + 1) / (w + 1)``.
+    It is ``f + 0.5 (s - f)(1 + cos(pi (t - w) / (T - w)))``: after w ``warmup_steps`` of linear growth,
+    ``start (t + 1) / (w + 1)``, it begins at s and reaches f, which may be larger, after the last of T steps.
 
     Source: DINO, for learning rate, weight decay and the decay of the teacher alike; the warm-up is ours, see above.
     """
 
-    start: float
-    end: float
-    steps: int
-    warmup_steps: int = 0
+    def value(step: int) -> float:
+        if step < warmup_steps:
+            return start * (step + 1) / (warmup_steps + 1)
+        share = min((step - warmup_steps) / (steps - warmup_steps), 1.0)
+        return end + 0.5 * (start - end) * (1 + math.cos(math.pi * share))
 
-    def __call__(self, step: int) -> float:
-        """Return the value at a step, counted from 0."""
-        if step < self.warmup_steps:
-            return self.start * (step + 1) / (self.warmup_steps + 1)
-        share = min((step - self.warmup_steps) / (self.steps - self.warmup_steps), 1.0)
-        return self.end + 0.5 * (self.start - self.end) * (1 + math.cos(math.pi * share))
+    return value

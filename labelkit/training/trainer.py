@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -35,19 +35,13 @@ from labelkit.training.checkpoint import (
     load_model_state,
     rank_file,
 )
-from labelkit.training.devices import (
-    Runtime,
-    explain_nondeterminism,
-    generator_states,
-    restore_generators,
-    seed_step,
-)
+from labelkit.training.devices import Runtime, explain_nondeterminism, generator_states, restore_generators, seed_step
 from labelkit.training.guards import Guard, check_weights, feature_spread, sample_rows
 from labelkit.training.method import FullPass, Method, Monitor, Phase, TrainState
 from labelkit.training.optim import build_optimizer, load_named_optimizer_state, named_optimizer_state, set_lr
 from labelkit.training.run_dir import RunDir
 from labelkit.training.saving import Clock, Progress, reproducibility_facts
-from labelkit.training.schedules import LearningRate
+from labelkit.training.schedules import scheduled_lr
 
 
 @contextmanager
@@ -93,10 +87,11 @@ class FitResult:
     history: list[dict[str, float]] = field(default_factory=list)
 
 
+@dataclass(eq=False)
 class Trainer:
     """Training loop of one method, writing into one run folder.
 
-    Args:
+    Attributes:
         method: the network and its events.
         bank: the training images.
         labels: (n,) int64 training labels, -1 = unlabeled.
@@ -107,38 +102,31 @@ class Trainer:
         report: shows progress.
         message: shows a message.
         metadata: metadata of ``model.safetensors``, in addition to version and fingerprint.
+        kept: cached outputs of the frozen part, if training uses them instead of images.
+        progress: clock, best score and metrics of the run.
     """
 
-    def __init__(
-        self,
-        method: Method[Any],
-        bank: ImageBank,
-        labels: NDArray[np.int64],
-        config: RunConfig,
-        runtime: Runtime,
-        *,
-        run: RunDir | None = None,
-        monitor: Monitor | None = None,
-        report: Task | None = None,
-        message: Callable[[str], None] = lambda text: None,
-        metadata: Mapping[str, str] | None = None,
-    ) -> None:
-        self.method = method
-        self.bank = bank
-        self.labels = labels
-        self.config = config
-        self.runtime = runtime
-        self.run = run
-        self.monitor = monitor
-        self.report = report
-        self.message = message
-        self.metadata = dict(metadata or {})
-        #: Cached outputs of the frozen part, if training uses them instead of images.
-        self.kept: CachedViewBank | None = None
-        self.progress = Progress()
-        self.phases = method.phases(bank.rows)
-        self.config = config = self._with_workers(config)
-        self.lr = self._learning_rate()
+    method: Method[Any]
+    bank: ImageBank
+    labels: NDArray[np.int64]
+    config: RunConfig
+    runtime: Runtime
+    _: KW_ONLY
+    run: RunDir | None = None
+    monitor: Monitor | None = None
+    report: Task | None = None
+    message: Callable[[str], None] = lambda text: None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    kept: CachedViewBank | None = field(default=None, init=False)
+    progress: Progress = field(default_factory=Progress, init=False)
+
+    def __post_init__(self) -> None:
+        method, runtime, run = self.method, self.runtime, self.run
+        self.phases = method.phases(self.bank.rows)
+        self.config = config = self._with_workers(self.config)
+        counted, planned = config.in_epochs, sum(phase.epochs for phase in self.phases)
+        if counted is not None and planned != counted.epochs:
+            raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
         if config.compile:
             runtime.compile(method)
         # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
@@ -158,16 +146,6 @@ class Trainer:
         if run is not None:
             share, barrier = runtime.broadcast_text, runtime.barrier
             self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, share=share, barrier=barrier)
-
-    def _learning_rate(self) -> LearningRate | None:
-        """Return the learning rate of a run counted in epochs; in other runs, phases have their own."""
-        counted = self.config.in_epochs
-        if counted is None:
-            return None
-        planned = sum(phase.epochs for phase in self.phases)
-        if planned != counted.epochs:
-            raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
-        return LearningRate.from_config(counted)
 
     def _with_workers(self, config: RunConfig) -> RunConfig:
         """Return the options with the number of decoding processes set."""
@@ -222,9 +200,8 @@ class Trainer:
         if self.monitor is None or not self.monitor.compares_with_start:
             return {}
         self.method.eval()
-        return {
-            name: float(value) for name, value in self.monitor.before(self.method, self._state(log_now=False)).items()
-        }
+        scores = self.monitor.before(self.method, self._state(log_now=False))
+        return {name: float(value) for name, value in scores.items()}
 
     def _train_epoch(self) -> bool:
         """Run the rest of the running epoch, and return False if it stopped on request."""
@@ -274,8 +251,9 @@ class Trainer:
                 group["betas"] = phase.betas(step)
         if phase.lr is not None:
             set_lr(self.optimizer, phase.lr(step), clock.epoch)
-        elif self.lr is not None:
-            set_lr(self.optimizer, self.lr.within(clock.epoch, step_in_epoch / updates), clock.epoch)
+        elif self.config.in_epochs is not None:  # in other runs, phases have their own rates
+            now = scheduled_lr(self.config.in_epochs, clock.epoch + step_in_epoch / updates)
+            set_lr(self.optimizer, now, clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
         """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
@@ -381,10 +359,7 @@ class Trainer:
     # ------------------------------------------------------------------ shared parts
 
     def steps_per_epoch(self, epoch: int | None = None) -> int:
-        """Return the number of optimizer updates per epoch of the current phase.
-
-        Args:
-            epoch: epoch of the run; default: the running one.
+        """Return the number of optimizer updates in an epoch of the current phase, by default the running one.
 
         Raises:
             ConfigError: there are fewer images than one batch.
@@ -448,12 +423,7 @@ class Trainer:
         )
 
     def batches(self, phase: Phase, epoch: int) -> Iterator[Batch]:
-        """Return this process's share of the batches of a phase's first epoch, for ``TrainState.batches``.
-
-        Args:
-            phase: phase that defines the batches; its length and learning rate are left to the caller.
-            epoch: epoch that determines the random numbers of the views.
-        """
+        """Return this process's share of the batches of a phase's first epoch, for ``TrainState.batches``."""
         return self._loader_of(phase, epoch).epoch(epoch)
 
     def average_gradients(self, parameters: Iterable[torch.nn.Parameter]) -> None:
@@ -469,9 +439,9 @@ class Trainer:
             steps_per_epoch=self.steps_per_epoch(),
             log_now=log_now,
             is_main=self.runtime.is_main,
-            full_pass=self.full_pass,
+            embed=self.full_pass,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
-            local_pass=self.local_pass,
+            visit=self.local_pass,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
             log=lambda kind, values: self._record({"kind": kind, **values}),
@@ -491,12 +461,17 @@ class Trainer:
     # ------------------------------------------------------------------ passes outside of training
 
     def full_pass(
-        self,
-        network: Callable[[Tensor], Tensor],
-        rows: NDArray[np.int64] | None = None,
-        how: FullPass | None = None,
+        self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None, how: FullPass | None = None
     ) -> Tensor:
-        """Run a network over images and gather the results on every process, for ``TrainState.embed``.
+        """Run a network over images, each exactly once, and gather the results on every process.
+
+        Args:
+            network: images (b, c, h, w) to (b, d).
+            rows: rows of the data set; default: all that can be read.
+            how: mode and order of the pass; default: evaluation, in the order of ``rows``.
+
+        Returns:
+            (len(rows), d) float32 in the order of ``rows``, on the CPU, equal on every process.
 
         Raises:
             DivergenceError: results are not finite.
@@ -514,12 +489,13 @@ class Trainer:
         return found
 
     def local_pass(
-        self,
-        network: Callable[[Tensor], Tensor],
-        rows: NDArray[np.int64] | None = None,
-        how: FullPass | None = None,
+        self, network: Callable[[Tensor], Tensor], rows: NDArray[np.int64] | None = None, how: FullPass | None = None
     ) -> tuple[Tensor, NDArray[np.int64]]:
-        """Run a network over this process's share of the images, for ``TrainState.visit``."""
+        """Run a network over this process's share of the images, with the arguments of ``full_pass``.
+
+        Returns:
+            (m, d) float32 on the CPU and (m,) int64, their rows; over all processes, each row occurs once.
+        """
         how = how or FullPass()
         if how.mode == "eval":
             self.runtime.share_statistics(self.method)

@@ -34,10 +34,6 @@ class BenchmarkClasses:
     def check(self, name: str, num_classes: int) -> None:
         """Raise an error if the number of classes in the data differs from that of the benchmark.
 
-        Args:
-            name: name of the data set, for the message.
-            num_classes: number of classes of the data.
-
         Raises:
             DatasetError: the numbers differ.
         """
@@ -47,17 +43,13 @@ class BenchmarkClasses:
                 f"the class list of this benchmark does not match the data: expected {self.num_classes:,} classes, "
                 f"found {num_classes:,}",
                 f"See `labelkit datasets --dataset {name}`. For a subset of the benchmark, use --label-split none, "
-                "or choose "
-                "old classes with --num-old-classes or --old-classes.",
+                "or choose old classes with --num-old-classes or --old-classes.",
             )
 
 
 @cache
 def benchmark_classes(name: str) -> BenchmarkClasses:
     """Read the published lists of old and new classes of a named data set.
-
-    Args:
-        name: a key of ``labelkit.data.registry.DATASETS``.
 
     Raises:
         FileNotFoundError: there is no list of this name.

@@ -25,8 +25,6 @@ _BLOCK: Final = 100
 _VERSION: Final = 2
 
 Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
-
-
 _SHAPES: Final = ("background", *scenes.SHAPES)
 # For each set, what to draw and the names of the mask values; no names if the values number the objects of a video.
 _SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {

@@ -103,11 +103,7 @@ class DatasetSpec:
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
 
     def load(self, data_root: Path, download: bool = False) -> ImageDataset:
-        """Load the listing of the data set from the data root.
-
-        Args:
-            data_root: folder of the named sets.
-            download: fetch a missing set, if labelkit can.
+        """Load the listing of the data set from the data root; ``download`` fetches a missing set, if labelkit can.
 
         Raises:
             DatasetAbsent, DatasetIncomplete: it is missing, not unpacked, or lacks files that its lists name.
@@ -210,14 +206,6 @@ def list_files(
 ) -> ImageDataset:
     """Build a data set from its official image lists, whose entries may be in any order.
 
-    Args:
-        name: name of the set.
-        root: its folder.
-        listed: every image, in the order of the lists.
-        split_names: names of the splits.
-        class_names: name of class i.
-        remedy: remedy for faults, for messages.
-
     Raises:
         DatasetError: the lists name an image twice.
         DatasetIncomplete: images that the lists name are missing.
@@ -235,11 +223,8 @@ def list_files(
         found = Counter(row.split for row in listed if row.sample_id not in gone)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
-        raise DatasetIncomplete(
-            str(root),
-            f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}",
-            remedy,
-        )
+        problem = f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}"
+        raise DatasetIncomplete(str(root), problem, remedy)
     return build_numbered_listing(
         name,
         root,
@@ -260,14 +245,10 @@ def attach_masks(
     mask_classes: Sequence[str],
     remedy: str,
 ) -> ImageDataset:
-    """Add mask files to the images of a data set.
+    """Add mask files to the images of a data set, which are files below its root.
 
-    Args:
-        dataset: the images, which are files below ``root``.
-        mask_of: maps a sample id to the name of its mask, relative to the same folder.
-        meaning: maps the value of a pixel to its class; other values are errors.
-        mask_classes: see ``ImageDataset``.
-        remedy: remedy for images without mask, for messages.
+    ``mask_of`` maps a sample id to the name of its mask, relative to the root; ``meaning`` maps the value of a pixel to
+    its class, and other values are errors; ``remedy`` is for images without mask.
 
     Raises:
         DatasetIncomplete: images have no mask.
@@ -275,13 +256,9 @@ def attach_masks(
     root = dataset.root
     assert root is not None
     files = tuple(mask_of(sample_id) for sample_id in dataset.sample_ids)
-    missing = _missing(root, files)
-    if missing:
-        raise DatasetIncomplete(
-            str(root),
-            f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}",
-            remedy,
-        )
+    if missing := _missing(root, files):
+        problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}"
+        raise DatasetIncomplete(str(root), problem, remedy)
     return replace(dataset, masks=FileMasks(root, files, class_table(meaning)), mask_classes=tuple(mask_classes))
 
 
@@ -301,9 +278,7 @@ def list_images(root: Path, folder: str) -> list[str]:
 def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the image files in each class folder, following symbolic links, in no particular order.
 
-    Args:
-        folder: folder that contains the class folders.
-        wanted: class folders to list; the others count as empty. All by default.
+    If some are ``wanted``, the others count as empty.
 
     Raises:
         DatasetError: a folder cannot be listed.

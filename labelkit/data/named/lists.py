@@ -176,13 +176,9 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
 def _class_folders(
     spec: DatasetSpec, root: Path, files: Mapping[str, Mapping[str, Sequence[str]]], names: Sequence[str]
 ) -> ImageDataset:
-    """List class folders as ``torchvision.datasets.ImageFolder`` numbers them.
+    """List the sorted class folders ``names`` as ``torchvision.datasets.ImageFolder`` numbers them.
 
-    Args:
-        spec: specification of the set.
-        root: its folder.
-        files: folder of each split, in the order of the splits -> class folder -> file names.
-        names: class folders, sorted; others are left out.
+    ``files``: folder of each split, in the order of the splits -> class folder -> file names.
     """
     rows = [
         Listed(f"{folder}/{name}/{file}", label, split)

@@ -12,11 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from labelkit.data.datasets import (
-    IGNORE,
-    ImageDataset,
-    sort_by_bytes,
-)
+from labelkit.data.datasets import IGNORE, ImageDataset, sort_by_bytes
 from labelkit.data.named.layouts import (
     DatasetSpec,
     Listed,

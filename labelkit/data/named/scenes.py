@@ -24,14 +24,7 @@ OBJECTS: Final = 0
 SCENES: Final = 1
 VIDEOS: Final = 2
 DIGITS: Final = 3
-SHAPES: Final = (
-    "striped disc",
-    "checked square",
-    "dotted triangle",
-    "shaded ring",
-    "rippled cross",
-    "speckled star",
-)
+SHAPES: Final = ("striped disc", "checked square", "dotted triangle", "shaded ring", "rippled cross", "speckled star")
 
 _FINE: Final = 2 * SIDE
 _ATTEMPTS: Final = 20
@@ -145,26 +138,17 @@ def hsv_color(hue: float, saturation: float, value: float) -> Floats:
     return np.asarray(value * (1 - saturation * np.clip(np.minimum(k, 4 - k), 0, 1)))
 
 
-def _draw_colors(generator: np.random.Generator) -> tuple[Floats, Floats]:
-    """Draw two background colors (2, 3) and the 4 x 4 grid that mixes them."""
+def _draw_background(generator: np.random.Generator) -> Floats:
+    """Draw steps 1 and 2: two colors mixed by a smooth map, and strokes; (128, 128, 3) in [0, 1]."""
     bounds = ((0, 1), (0, 0.5), (0.25, 0.75)) * 2
     numbers = [generator.uniform(low, high) for low, high in bounds]
     colors = np.stack([hsv_color(*numbers[:3]), hsv_color(*numbers[3:])])
-    return colors, generator.uniform(0, 1, (4, 4))
-
-
-def _draw_strokes(generator: np.random.Generator) -> Floats:
-    count = int(generator.integers(*_STROKES))
-    return np.asarray(generator.uniform(_STROKE_LOW, _STROKE_HIGH, (count, len(_STROKE_LOW))))
-
-
-def _draw_background(generator: np.random.Generator) -> Floats:
-    """Draw steps 1 and 2: two colors mixed by a smooth map, and strokes; (128, 128, 3) in [0, 1]."""
-    colors, grid = _draw_colors(generator)
+    grid = generator.uniform(0, 1, (4, 4))
     weights = _build_corner_aligned_weights()
     mix = (weights @ grid @ weights.T)[..., None]
     canvas: Floats = colors[0] * (1 - mix) + colors[1] * mix
-    for x, y, length, angle, half_width, *offset in _draw_strokes(generator):
+    strokes = generator.uniform(_STROKE_LOW, _STROKE_HIGH, (int(generator.integers(*_STROKES)), len(_STROKE_LOW)))
+    for x, y, length, angle, half_width, *offset in strokes:
         rows, columns, dx, dy = _window(x, y, np.hypot(length / 2, half_width))
         along = dx * np.cos(angle) + dy * np.sin(angle)
         across = dy * np.cos(angle) - dx * np.sin(angle)

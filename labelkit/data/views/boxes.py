@@ -20,25 +20,12 @@ MAX_DRAWS: Final = 50
 
 
 def crop_boxes(
-    spec: ViewSpec,
-    heights: ArrayLike,
-    widths: ArrayLike,
-    draws: Draws,
-    view: int,
-    draw: int = 0,
+    spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, draws: Draws, view: int, draw: int = 0
 ) -> NDArray[np.float64]:
     """Draw one view's crop box for each original image, independently of other views.
 
-    Args:
-        spec: specification of the view.
-        heights: (b,) heights of the originals in pixels.
-        widths: (b,) widths.
-        draws: random numbers of the b samples.
-        view: number of the view.
-        draw: number of the draw, if boxes are drawn repeatedly.
-
-    Returns:
-        (b, 4) float64 left, top, right, bottom in pixels of the originals.
+    Heights and widths are (b,), in pixels of the originals, as are the boxes, (b, 4) float64 left, top, right, bottom.
+    ``draw`` is the number of the draw, if boxes are drawn repeatedly.
     """
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     count = _AREA_DRAWS if spec.area_range is not None else 2 if spec.crop == "random" else 0
@@ -63,14 +50,8 @@ def draw_crop_boxes(
 ) -> list[NDArray[np.float64]]:
     """Draw the crop boxes of all views in order, because some must overlap with earlier ones.
 
-    Args:
-        views: all views of an image.
-        sizes: (b,) heights and (b,) widths of the originals in pixels.
-        partner_sizes: likewise, for the images of views that show a partner.
-        draws: random numbers of the b samples.
-
-    Returns:
-        For each view (b, 4) float64 left, top, right, bottom in pixels of the image that it shows.
+    ``sizes`` are (b,) heights and (b,) widths of the originals in pixels, ``partner_sizes`` those of the images of
+    views that show a partner. The boxes of a view are as in :func:`crop_boxes`, in pixels of the image that it shows.
     """
     made: list[NDArray[np.float64]] = []
     for number, spec in enumerate(views):
@@ -148,10 +129,10 @@ def _overlapping_boxes(
     draws: Draws,
     view: int,
 ) -> NDArray[np.float64]:
-    """Redraw the boxes (b, 4) that overlap too little with those of other views.
+    """Redraw the boxes (b, 4) that overlap too little with those of other views; each depends on its own image alone.
 
     After `MAX_DRAWS` draws, a box becomes that of its only anchor; with several anchors, it becomes a random box inside
-    their intersection, with sides of half to all of its length. A box depends on its own image alone.
+    their intersection, with sides of half to all of its length.
     """
     heights, widths = (np.asarray(side) for side in sizes)
     smallest = spec.min_overlap * heights * widths

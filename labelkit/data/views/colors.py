@@ -76,10 +76,7 @@ def adjust_hue(images: Tensor, shifts: Tensor) -> Tensor:
 def gaussian_blur(images: Tensor, sigmas: Tensor, kernel: int) -> Tensor:
     """Blur images (b, c, h, w) with a separate Gaussian per sample and reflection at the edges.
 
-    Args:
-        images: float values.
-        sigmas: (b,) standard deviations in pixels, positive.
-        kernel: odd width in pixels, at most twice the shorter side.
+    ``sigmas`` (b,) are standard deviations in pixels, > 0; ``kernel`` is an odd width, at most twice the shorter side.
     """
     half = kernel // 2
     if half == 0:
@@ -138,11 +135,7 @@ OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
 def choose_operations(
     uniform: NDArray[np.float32], pool: Pool
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
-    """Draw RandAugment operations and their strengths.
-
-    Args:
-        uniform: (b, 2 n) numbers in [0, 1).
-        pool: name of the pool of operations.
+    """Draw RandAugment operations and their strengths from (b, 2 n) numbers in [0, 1).
 
     Returns:
         (b, n) numbers of operations, (b, n) strengths in [0, 1), and the names of the operations by number.
@@ -182,16 +175,9 @@ def geometric_matrices(
 def apply_color_operations(
     images: Tensor, chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> Tensor:
-    """Apply the drawn operations that are not geometric, in order.
+    """Apply the operations drawn by ``choose_operations`` that are not geometric, in order.
 
-    Args:
-        images: (b, c, h, w) float32 in [0, 1]; changed in place.
-        chosen: see ``choose_operations``.
-        strengths: likewise.
-        names: likewise.
-
-    Returns:
-        (b, c, h, w) float32 in [0, 1].
+    Images are (b, c, h, w) float32 in [0, 1], and are changed in place.
     """
     planned, arrays = [], []
     for place in range(chosen.shape[1]):
@@ -208,13 +194,10 @@ def apply_color_operations(
 
 
 def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: float) -> Tensor:
-    """Paint a square at a random position over each image (Cutout), clipped at the border.
+    """Paint a square of value ``fill`` at a random position over each image (Cutout), clipped at the border.
 
-    Args:
-        images: (b, c, h, w) float32; changed in place.
-        uniform: (b, 3) numbers in [0, 1): side, and center.
-        largest: side of the largest square as a share of the image's side; smaller ones are equally likely.
-        fill: pixel value of the square.
+    Images are (b, c, h, w) float32, changed in place; ``uniform`` (b, 3) in [0, 1) determines side and center. Sides up
+    to ``largest``, a share of the image's side, are equally likely.
     """
     draws = send(uniform, images.device)
     height, width = images.shape[-2:]

@@ -1,7 +1,8 @@
 """The views that each method makes of an image, according to its paper or code.
 
 Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong); others are named at
-the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the meaning of each number.
+the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the meaning of each number. Everywhere, ``size`` is
+the side in pixels; ``chiral`` images are not mirrored, and only those that are ``photographic`` change in color.
 """
 
 from __future__ import annotations
@@ -88,12 +89,6 @@ def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool
     ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of strength 0.4 in all four
     properties, one image in five gray (released code). ``mocov2``: MoCo v2's view, with blur (the code's later models).
     ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe.
-        chiral: whether to leave out mirror images.
-        photographic: whether to change colors.
     """
     if recipe == "digits":
         return _digit_view(size, zoom_range=(0.8, 1.2), shift_px=0.15 * size / 2, rotation_rad=0.25)
@@ -124,14 +119,9 @@ def siamese_views(
 ) -> tuple[ViewSpec, ViewSpec]:
     """Return the two views of SimCLR, each part of which is optional (CoTAP, App. B.1).
 
-    Args:
-        size: side in pixels.
-        crop: a random box for each view, the same box for both, or the whole image.
-        scale: share of the image's area in a box.
-        flip: probability of a mirror image.
-        jitter: probability of jitter of strength 0.5: 0.4 for brightness, contrast and saturation, 0.1 for hue.
-        gray: probability of losing color.
-        blur: probability of blur.
+    The crop is a random box for each view, the same box for both, or the whole image; ``scale`` is the share of the
+    image's area in a box. The other numbers are probabilities: of a mirror image, of jitter of strength 0.5 (0.4 for
+    brightness, contrast and saturation, 0.1 for hue), of losing color, and of blur.
     """
     view = ViewSpec(
         size,
@@ -162,15 +152,10 @@ def crop_views(
     Each view has its own box and is mirrored independently. If boxes must overlap, an image is mirrored in all of its
     views or in none, so that places in one view can be found in another.
 
-    Args:
-        sizes: side of a large and of a small view in pixels.
-        num_local: number of small views.
-        recipe: ``dino``: jitter, gray, blur, solarize; ``paper``: without solarize; ``none``: no color changes.
-        global_scale: share of the image's area in a large view.
-        local_scale: share in a small view.
-        min_overlap: minimum overlap of the large views, and of small with large ones, as image shares; ``None``: any.
-        chiral: whether to leave out mirror images.
-        photographic: whether to change colors.
+    ``sizes`` are the sides of a large and of a small view; a large view shows a share ``global_scale`` of the image's
+    area, each of ``num_local`` small ones ``local_scale``. ``min_overlap`` is the minimum overlap of the large views,
+    and of small with large ones, as image shares. Recipes: ``dino``: jitter, gray, blur, solarize; ``paper``: without
+    solarize; ``none``: no color changes.
     """
     colors = float(photographic and recipe != "none")
 
@@ -201,12 +186,7 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
 
     ``crop-flip``: padded by 4 black pixels, cropped and mirrored (He et al., CIFAR); ``imagenet``: a random box of 8 to
     100 % of the area, mirrored; ``imagenet-jitter``: also jitter of strength 0.4 except for hue (long-tailed ImageNet);
-    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours).
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe; ``none`` changes nothing.
-        chiral: whether to leave out mirror images.
+    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours); ``none`` changes nothing.
     """
     hflip = 0.0 if chiral else 0.5
     if recipe == "none":
@@ -225,11 +205,6 @@ def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
 
     ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a random
     square of the image after resizing as in `metric_test_view`, mirrored; the others as in `classification_view`.
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe; ``none`` changes nothing.
-        chiral: whether to leave out mirror images.
     """
     if recipe == "box":
         return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
@@ -255,23 +230,16 @@ def stored_view(
 
     ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
     ``color``: FlipClass's strong view, a box of 30 to 100 %, changed colors and blur; ``digits``: as in
-    `classification_view`. All but the last are mirrored.
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe.
-        interpolation: interpolation with which the network's images are resized.
-        chiral: whether to leave out mirror images.
-        photographic: whether to change colors.
+    `classification_view`. All but the last are mirrored. The interpolation is that of the network's images.
     """
     if recipe == "digits":
         return classification_view(size, "digits", chiral=chiral)
     if recipe == "color":
         view = strong_view(size, "generic" if photographic else "fine", chiral=chiral)
     else:
-        view = (
-            simgcd_view(size, "generic", chiral=chiral) if recipe == "crop" else metric_view(size, "box", chiral=chiral)
-        )
+        view = metric_view(size, "box", chiral=chiral)
+    if recipe == "crop":
+        view = simgcd_view(size, "generic", chiral=chiral)
     return replace(view, interpolation=interpolation)
 
 
@@ -282,13 +250,8 @@ def semi_supervised_views(
 
     Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, reflected at the border, mirrored;
     ``digits``: shifted by up to an eighth, black beyond the border. Strong: the weak view, two operations of
-    RandAugment, and a square of up to half the side (FixMatch).
-
-    Args:
-        size: side in pixels.
-        recipe: name of the recipe.
-        chiral: whether to leave out mirror images.
-        photographic: whether to draw from all operations and paint the square gray; else it is black.
+    RandAugment, and a square of up to half the side (FixMatch). For photos, operations are drawn from all and the
+    square is gray; otherwise it is black.
     """
     if recipe == "digits":
         weak = _digit_view(size, shift_px=size / 8)

@@ -188,24 +188,25 @@ class ViewSpec:
     def at_strength(self, strength: float) -> ViewSpec:
         """Return a weaker version of the view, for augmentation that becomes stronger during training.
 
-        Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength;
-        the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, because weak views have them too.
-
-        Args:
-            strength: in ``[0, 1]``; 1 returns an equal spec.
+        Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength, in
+        ``[0, 1]``; the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, because weak views have
+        them too.
         """
         if strength == 1:
             return self
+
+        def scaled(limits: tuple[float, float]) -> tuple[float, float]:
+            return 1 + (limits[0] - 1) * strength, 1 + (limits[1] - 1) * strength
+
         low, high = self.area_range or (1.0, 1.0)
+        smallest = 1 - (1 - low) * strength
         tiny = 1e-3  # a sigma of zero has no kernel
         return replace(
             self,
-            area_range=None
-            if self.area_range is None
-            else (1 - (1 - low) * strength, max(high, 1 - (1 - low) * strength)),
-            zoom_range=_scale_toward_one(self.zoom_range, strength),
+            area_range=None if self.area_range is None else (smallest, max(high, smallest)),
+            zoom_range=scaled(self.zoom_range),
             rotation_rad=self.rotation_rad * strength,
-            brightness_range=_scale_toward_one(self.brightness_range, strength),
+            brightness_range=scaled(self.brightness_range),
             jitter_prob=self.jitter_prob * strength,
             gray_prob=self.gray_prob * strength,
             blur_prob=self.blur_prob * strength,
@@ -214,17 +215,8 @@ class ViewSpec:
         )
 
 
-def _scale_toward_one(limits: tuple[float, float], strength: float) -> tuple[float, float]:
-    return 1 + (limits[0] - 1) * strength, 1 + (limits[1] - 1) * strength
-
-
 def pair_homographies(transform: PairTransform, draws: Draws, view: int) -> NDArray[np.float64]:
-    """Draw the homographies that map the first views of a batch to the second views.
-
-    Args:
-        transform: kinds of transforms and flips to draw from.
-        draws: random numbers of the b samples.
-        view: number of the second view.
+    """Draw the homographies that map the first views of a batch to the second views, whose number is ``view``.
 
     Returns:
         (b, 3, 3) float64, from normalized coordinates of the first views to those of the second ones.

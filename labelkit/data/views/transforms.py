@@ -86,13 +86,7 @@ def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float
 def view_matrices(
     spec: ViewSpec, draws: Draws, view: int, whole: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
-    """Draw all geometric transforms that a view applies after its crop box.
-
-    Args:
-        spec: specification of the view.
-        draws: random numbers of the b samples.
-        view: number of the view.
-        whole: (b,) bool, views that show their box unchanged.
+    """Draw all geometric transforms that a view applies after its crop box; where ``whole`` (b,) is true, none.
 
     Returns:
         (b, 2, 3), or (b, 3, 3) for a view with ``follows``, float64, from normalized coordinates of the view to
@@ -131,13 +125,8 @@ def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[n
 def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec) -> Tensor:
     """Warp images by affine maps or homographies to the size of the view.
 
-    Args:
-        images: (b, c, h, w) uint8, or float32 in ``[0, 1]``.
-        matrices: (b, 2, 3) or (b, 3, 3), from the view to the image; a tensor is float32 on the device of the images.
-        spec: size, interpolation and padding.
-
-    Returns:
-        (b, c, size, size) float32 in ``[0, 1]``.
+    Images are (b, c, h, w) uint8, or float32 in ``[0, 1]``; matrices are (b, 2, 3) or (b, 3, 3), from the view to the
+    image, a tensor float32 on their device. The result is (b, c, size, size) float32 in ``[0, 1]``.
     """
     values = images.float().div_(255) if images.dtype == torch.uint8 else images
     theta = matrices if isinstance(matrices, Tensor) else send(matrices.astype(np.float32), images.device)
@@ -156,14 +145,7 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
 def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
     """Apply color jitter, brightness, grayscale, blur and solarization independently to each sample.
 
-    Args:
-        images: (b, c, size, size) float32 in ``[0, 1]``; may be changed in place.
-        spec: specification of the view.
-        draws: random numbers of the b samples.
-        view: number of the view.
-
-    Returns:
-        (b, c, size, size) float32 in ``[0, 1]``.
+    Images are (b, c, size, size) float32 in ``[0, 1]``, and may be changed in place.
     """
     has_jitter = spec.jitter_prob > 0 and max(spec.jitter) > 0
     has_brightness = spec.brightness_range != (1.0, 1.0)
@@ -229,15 +211,10 @@ def apply_views(
     pairs: PairPlan | None = None,
     partners: Tensor | None = None,
 ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
-    """Make all views for a batch of equally sized images in memory.
+    """Make all views for a batch of equally sized images in memory, (b, c, h, w) uint8 on the device for the views.
 
-    Args:
-        images: (b, c, h, w) uint8, on the device for the views.
-        draws: random numbers of the b samples.
-        views: specifications of the views.
-        normalize: normalization, applied last.
-        pairs: boxes of first and second views that show two matching images.
-        partners: (b, c, h, w) uint8, the images of views that show a partner, with ``pairs``.
+    ``pairs`` has the boxes of first and second views that show two matching images; ``partners`` are then the images
+    of views that show a partner, likewise (b, c, h, w) uint8.
 
     Returns:
         One (b, c, size, size) float32 tensor and one geometry per view.
@@ -273,17 +250,10 @@ def finish_view(
     normalize: Normalize,
     pairs: PairPlan | None = None,
 ) -> tuple[Tensor, ViewGeometry]:
-    """Make a view from image crops that have already been resized.
+    """Make a view from image crops (b, c, size, size) uint8 that have already been resized.
 
-    Args:
-        crops: (b, c, size, size) uint8, the resized boxes.
-        boxes: (b, 4) edges of the boxes in the originals.
-        sizes: (b, 2) height and width of the originals.
-        spec: specification of the view.
-        draws: random numbers of the b samples.
-        view: number of the view.
-        normalize: normalization, applied last.
-        pairs: plan that says which samples show two matching images.
+    ``boxes`` (b, 4) are their edges in the originals, whose height and width are ``sizes`` (b, 2); ``pairs`` says
+    which samples show two matching images.
     """
     whole = None if pairs is None else pairs.links >= 0
     inner = view_matrices(spec, draws, view, whole)
@@ -317,14 +287,9 @@ def resize_mask(
 def masked_crops(
     dataset: ImageDataset, rows: NDArray[np.int64], keys: NDArray[np.int64], view: ViewSpec, *, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Return random crops of images together with the same crops of their masks.
+    """Return random crops of images, given by their rows (b,), together with the same crops of their masks.
 
-    Args:
-        dataset: data set with masks.
-        rows: (b,) rows of the images.
-        keys: (b,) keys of the random numbers, one per drawn image.
-        view: specification, of which only size, area, aspect and mirroring are used.
-        seed: seed of the random numbers.
+    ``keys`` (b,) and ``seed`` determine the random numbers; only size, area, aspect and mirroring of the view are used.
 
     Returns:
         Images (b, c, size, size) float32 in [0, 1], masks (b, size, size) int64.
@@ -392,35 +357,16 @@ def crop_and_resize(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) ->
 
 
 def resize_center(images: Tensor, spec: ViewSpec) -> Tensor:
-    """Resize images of equal size and crop their center, as :func:`resize_box` does for one image.
-
-    Args:
-        images: (b, c, h, w) uint8.
-        spec: specification of a view without a random box.
-
-    Returns:
-        (b, c, size, size) float32 in ``[0, 1]``.
-    """
-    height, width = images.shape[-2:]
-    shorter = min(height, width)
-    rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in (height, width))
+    """Resize images (b, c, h, w) uint8 and crop their center to (b, c, size, size) float32 in ``[0, 1]``."""
+    shorter = min(images.shape[-2:])
+    rows, columns = (int(spec.resized_side * side / shorter + 1e-9) for side in images.shape[-2:])
     top, left = round((rows - spec.size) / 2), round((columns - spec.size) / 2)
     resized = resize_images(images, rows, columns, spec.interpolation)
     return resized[..., top : top + spec.size, left : left + spec.size].float().div_(255)
 
 
 def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interpolation) -> Tensor:
-    """Resize a batch of images using Pillow with antialiasing.
-
-    Args:
-        images: (b, c, h, w) uint8.
-        rows: new height.
-        columns: new width.
-        interpolation: name of the resampling kernel.
-
-    Returns:
-        (b, c, rows, columns) uint8, on the device of the images.
-    """
+    """Resize images (b, c, h, w) uint8 to (b, c, rows, columns), on their device, by Pillow with antialiasing."""
     b, c, *shape = images.shape
     if shape == [rows, columns]:
         return images

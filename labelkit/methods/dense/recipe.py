@@ -24,7 +24,7 @@ from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
 from labelkit.training.monitors.representation import RepresentationMonitor
-from labelkit.training.schedules import CosineSchedule
+from labelkit.training.schedules import cosine_schedule
 
 SlowTargetConfigT = TypeVar("SlowTargetConfigT", bound=EMATargetConfig)
 TokenNetworkT = TypeVar("TokenNetworkT", bound=TokenNetwork)
@@ -57,7 +57,7 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
         self._num_objects = data.num_samples if data.num_objects is None else data.num_objects
         self.network = network
         self.teacher = EMATeacher(network, decay=0.0)
-        self._ema_decay = CosineSchedule(config.ema_start, config.ema_end, config.steps)
+        self._ema_decay = cosine_schedule(config.ema_start, config.ema_end, config.steps)
         self._notes: list[str] = []
         self._warned: set[str] = set()
 
@@ -87,8 +87,8 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
             views,
             StreamSampler(streams, steps=batches, seed=config.seed),
             steps=config.steps,
-            lr=CosineSchedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
-            weight_decay=CosineSchedule(config.weight_decay, config.weight_decay_final, config.steps),
+            lr=cosine_schedule(config.lr, config.lr_final, config.steps, config.lr_warmup_steps),
+            weight_decay=cosine_schedule(config.weight_decay, config.weight_decay_final, config.steps),
             pairing=pairing,
         )
 
@@ -141,9 +141,8 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that evaluates features on held-out images."""
-        classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
-        known = inputs.rows, inputs.truth, inputs.held_out
-        return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
+        k, temperature = self.config.knn_neighbors, self.config.knn_temperature
+        return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
 
     def eval_view(self) -> ViewSpec:
         """Return the evaluation view: the image center, or the whole image if the input size is small."""

@@ -40,7 +40,7 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.models.ema import EMATeacher, ema_update, slow_copy
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.method import FullPass, Phase, TrainState
-from labelkit.training.schedules import EMADecay, compute_max_decay
+from labelkit.training.schedules import compute_max_decay, ema_decay
 
 #: Learning rate of Adam, and EMA decay of the trained weights (the decay is published, the rate is not).
 MASTER_LR: Final = 1e-3
@@ -243,7 +243,7 @@ class MasterTraining:
         self.master, self.config, self.labels, self.rows, self.view = master, config, labels, rows, view
         self.state, self.block, self.steps = state, state.epoch, config.steps_of_master
         high = compute_max_decay(self.steps, MASTER_DECAY)
-        self.decay = EMADecay(high, high, 0)
+        self.decay = ema_decay(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
         self._discrimination = None if config.discrimination == "none" else DiscriminationLoss()
         self._centroids: Tensor | None = None

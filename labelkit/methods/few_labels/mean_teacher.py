@@ -32,7 +32,7 @@ from labelkit.methods.few_labels.recipe import (
     teacher_decay,
 )
 from labelkit.training.method import StepOutput, TrainState
-from labelkit.training.schedules import EMADecay, RampedWeight
+from labelkit.training.schedules import RampedWeight, Schedule
 
 #: Weight of the mean squared difference between the logits of two heads (released code, ``symmetric_mse_loss``).
 HEAD_WEIGHT: Final = 0.01
@@ -117,6 +117,6 @@ class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
         self.objective = mean_teacher_objective(config.steps, config, weak)
 
     @classmethod
-    def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:
+    def average_decay(cls, config: MeanTeacherConfig) -> Schedule:
         """Return the EMA decay schedule, which steps up once the consistency weight reaches its full value."""
         return teacher_decay(config, config.steps, config.consistency_ramp * config.steps, config.ema_decay_start)

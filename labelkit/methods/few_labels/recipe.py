@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Final, TypeVar
@@ -38,7 +38,7 @@ from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
-from labelkit.training.schedules import AdamMoments, EMADecay, PhaseLearningRate, compute_max_decay
+from labelkit.training.schedules import Schedule, adam_betas, compute_max_decay, ema_decay, phase_lr
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -204,18 +204,18 @@ def student_phase(
 
 def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
-) -> tuple[PhaseLearningRate, AdamMoments | None]:
+) -> tuple[Schedule, Callable[[int], tuple[float, float]] | None]:
     """Return the schedules of the learning rate and, if they vary, of Adam's betas; only the first phase warms up."""
     up, down = config.recipe("lr_ramp_up") if first else 0.0, config.recipe("lr_ramp_down")
-    rate = PhaseLearningRate(peak, steps, config.lr_schedule, config.recipe("lr_horizon"), up, down)
+    rate = phase_lr(peak, steps, config.lr_schedule, config.recipe("lr_horizon"), up, down)
     if config.lr_schedule != "ramps":
         return rate, None
-    return rate, AdamMoments(steps, up, down, config.recipe("adam_beta1_end"), config.recipe("adam_beta2_start"))
+    return rate, adam_betas(steps, up, down, config.recipe("adam_beta1_end"), config.recipe("adam_beta2_start"))
 
 
 def teacher_decay(
     config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
-) -> EMADecay:
+) -> Schedule:
     """Return the teacher's EMA decay in a phase, capped at 1 - 10 / steps so that short phases forget their start.
 
     Args:
@@ -225,7 +225,7 @@ def teacher_decay(
         start: decay during these updates.
     """
     high = compute_max_decay(phase_steps, config.ema_decay)
-    return EMADecay(min(start, high), high, round(ramp_steps))
+    return ema_decay(min(start, high), high, round(ramp_steps))
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may use
 
     @classmethod
-    def average_decay(cls, config: FewLabelConfigT) -> EMADecay:
+    def average_decay(cls, config: FewLabelConfigT) -> Schedule:
         """Return the schedule of the EMA decay over updates, counted from 1."""
         return teacher_decay(config, config.steps)
 

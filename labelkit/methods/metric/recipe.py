@@ -142,7 +142,7 @@ class MetricMethod(Method[MetricConfigT]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that evaluates retrieval on held-out images and the clusters."""
-        return RetrievalMonitor(inputs.rows, inputs.truth, inputs.held_out, self.config.recall_ks)
+        return RetrievalMonitor(inputs, self.config.recall_ks)
 
     def eval_view(self) -> ViewSpec:
         """Return the evaluation view: the image center, or the whole image if training does not crop."""

@@ -185,9 +185,8 @@ class Siamese(Method[SiameseConfig]):
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that evaluates features on held-out images."""
-        classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
-        known = inputs.rows, inputs.truth, inputs.held_out
-        return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
+        k, temperature = self.config.knn_neighbors, self.config.knn_temperature
+        return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
 
     def eval_view(self) -> ViewSpec:
         """Return the evaluation view: the image center, or the whole image if the input size is small."""

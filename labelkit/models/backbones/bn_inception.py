@@ -23,21 +23,13 @@ _CAFFE_MEAN = (104.0, 117.0, 128.0)
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Channels of an inception block.
+    """Channels of an inception block."""
 
-    Attributes:
-        single: channels of the 1x1 branch; 0: no such branch, and the block halves the side of the maps.
-        triple: channels of the branch with one 3x3 convolution, before and after it.
-        double: channels of the branch with two, before and after the first; the second keeps their number.
-        pooled: channels after the pool; 0 if the pool's channels are passed on.
-        largest: whether the pool takes the maximum; else the mean.
-    """
-
-    single: int
-    triple: tuple[int, int]
-    double: tuple[int, int]
-    pooled: int
-    largest: bool = False
+    single: int  # of the 1x1 branch; 0: no such branch, and the block halves the side of the maps
+    triple: tuple[int, int]  # of the branch with one 3x3 convolution, before and after it
+    double: tuple[int, int]  # of the branch with two, before and after the first; the second keeps their number
+    pooled: int  # after the pool; 0 if the pool's channels are passed on
+    largest: bool = False  # whether the pool takes the maximum; else the mean
 
 
 _BLOCKS = {

@@ -76,14 +76,9 @@ def wide_resnet(
 ) -> StagedNetwork:
     """Build the Wide ResNet WRN-``depth``-``widen`` for small images, without a classifier.
 
-    It has a 3x3 stem, three groups of (depth - 4) / 6 blocks, normalization and global average pooling.
-
-    Args:
-        depth: 6 m + 4: 10, 16, 22, 28, ...
-        widen: the groups have ``stem * widen`` channels, doubled twice.
-        stem: channels of the stem; 16 in the literature, 8 for small demonstrations.
-        momentum: share of the new batch in all running statistics.
-        in_channels: channels of the images.
+    It has a 3x3 stem of ``stem`` channels (16 in the literature, 8 for small demonstrations), three groups of
+    (depth - 4) / 6 blocks with ``stem * widen`` channels, doubled twice, normalization and global average pooling.
+    ``momentum`` is the share of the new batch in all running statistics.
     """
     widths = [stem * widen << group for group in range(3)]
     first = conv(in_channels, stem, 3)

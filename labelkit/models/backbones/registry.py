@@ -24,14 +24,7 @@ from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.frozen_part import FrozenStages, bypass_modules, freeze_stages
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
-from labelkit.models.weights.files import (
-    LoadReport,
-    from_efficientnet_pytorch,
-    from_torchvision_mobilenet,
-    is_torchvision_mobilenet,
-    load_weights_file,
-    map_weights,
-)
+from labelkit.models.weights.files import LoadReport, from_efficientnet_pytorch, load_weights_file, map_weights
 from labelkit.models.weights.published import fetch_published_weights, get_center_crop_fraction, timm_config
 
 
@@ -315,6 +308,9 @@ def _build_timm(
     patch_size = getattr(patches, "patch_size", None)
     if "img_size" in options and isinstance(patch_size, tuple):
         _check_patches(name, size, patch_size[0])
+    blocks: Any = getattr(net, "blocks", None)
+    is_list = isinstance(blocks, nn.Sequential | nn.ModuleList)
+    is_transformer = is_list and all(hasattr(block, "attn") for block in blocks)  # other networks call stages so
     info = BackboneInfo(
         name=name,
         feature_dim=int(getattr(net, "head_hidden_size", None) or net.num_features),
@@ -323,19 +319,12 @@ def _build_timm(
         mean=_per_channel(cfg.get("mean", (0.5, 0.5, 0.5)), in_channels),
         std=_per_channel(cfg.get("std", (0.5, 0.5, 0.5)), in_channels),
         num_prefix_tokens=int(getattr(net, "num_prefix_tokens", 0)),
-        depth=_count_transformer_blocks(getattr(net, "blocks", None)),
+        depth=len(blocks) if is_transformer else 0,
         interpolation=str(cfg.get("interpolation") or "bicubic"),
         crop_pct=get_center_crop_fraction(name) or float(cfg.get("crop_pct") or 1.0),
         pooling=_pooling(net),
     )
     return net, info, cfg
-
-
-def _count_transformer_blocks(blocks: object) -> int:
-    """Count transformer blocks; return 0 for stages of convolutional networks, which share the attribute's name."""
-    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not all(hasattr(block, "attn") for block in blocks):
-        return 0
-    return len(blocks)
 
 
 def _pooling(net: Any) -> str:
@@ -385,11 +374,8 @@ def _convert(state: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
 
     from timm.models import adapt_input_conv
 
-    is_efficient = hasattr(net, "conv_stem")  # the class of EfficientNets and MobileNets
-    if is_efficient and "_conv_stem.weight" in state:
+    if hasattr(net, "conv_stem") and "_conv_stem.weight" in state:
         state = from_efficientnet_pytorch(state, net)
-    elif is_efficient and is_torchvision_mobilenet(state):
-        state = from_torchvision_mobilenet(state, net)
     filter_fn = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
     if filter_fn is not None:
         options = {"adapt_layer_scale": True} if "adapt_layer_scale" in inspect.signature(filter_fn).parameters else {}

@@ -291,9 +291,8 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
 
     It has a 3x3 stem of 16 channels, three stages of four blocks, and global average pooling.
 
-    Args:
-        width: channels of the first stage; doubled twice, so that features have width 4 ``width``.
-        in_channels: channels of the images, whose sides must be multiples of 4.
+    The first stage has ``width`` channels, which are doubled twice, so that features have width 4 ``width``. The sides
+    of the images must be multiples of 4.
     """
     stages: dict[str, nn.Module] = {"stem": conv(in_channels, 16, 3)}
     blocks = build_stages(ShakeBlock, 16, (width, 2 * width, 4 * width), (4, 4, 4))

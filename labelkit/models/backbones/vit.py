@@ -53,100 +53,90 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
             raise _unsupported(vit, f"block {index} has {type(block.attn).__name__}, not timm's fused-qkv Attention")
 
 
-def embed_tokens(
-    vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
-) -> Tensor:
+def embed_tokens(vit: Any, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None) -> Tensor:
     """Return the input tokens (b, t, f) of the first block, by timm's private helper, which is used only here.
 
     ``hidden`` (b, rows, columns) are patches of the images (b, c, h, w) to replace by ``mask_token`` (f,) before
     positions are added.
     """
-    net: Any = vit
-    patches = net.patch_embed(images)
+    patches = vit.patch_embed(images)
     if hidden is not None and mask_token is not None:
         where = hidden.reshape(*patches.shape[:-1], 1)
         patches = torch.where(where, mask_token.to(patches.dtype), patches)
-    tokens = net._pos_embed(patches)
-    embedded: Tensor = net.norm_pre(net.patch_drop(tokens))
+    tokens = vit._pos_embed(patches)
+    embedded: Tensor = vit.norm_pre(vit.patch_drop(tokens))
     return embedded
 
 
-def split_qkv(attention: nn.Module, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def split_qkv(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values (b, h, t, d) of timm's ``Attention`` after its norms for tokens (b, t, f)."""
-    attn: Any = attention
     b, t, _ = tokens.shape
-    qkv = attn.qkv(tokens).reshape(b, t, 3, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+    qkv = attention.qkv(tokens).reshape(b, t, 3, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
     queries, keys, values = qkv.unbind(0)
-    return attn.q_norm(queries), attn.k_norm(keys), values
+    return attention.q_norm(queries), attention.k_norm(keys), values
 
 
-def compute_queries(attention: nn.Module, tokens: Tensor) -> Tensor:
+def compute_queries(attention: Any, tokens: Tensor) -> Tensor:
     """Compute only the queries (b, h, t, d) of timm's ``Attention``; they equal those of `split_qkv`."""
-    attn: Any = attention
-    normed: Tensor = attn.q_norm(_projected(attn, tokens, 0, 1)[0])
+    normed: Tensor = attention.q_norm(_projected(attention, tokens, 0, 1)[0])
     return normed
 
 
-def _projected(attn: Any, tokens: Tensor, first: int, count: int) -> Tensor:
+def _projected(attention: Any, tokens: Tensor, first: int, count: int) -> Tensor:
     """Return ``count`` thirds of the qkv projection from the third ``first`` on, before norms: (count, b, h, t, d)."""
-    width = len(attn.qkv.weight) // 3
+    width = len(attention.qkv.weight) // 3
     part = slice(first * width, (first + count) * width)
-    bias = None if attn.qkv.bias is None else attn.qkv.bias[part]
-    made = nn.functional.linear(tokens, attn.qkv.weight[part], bias)
+    bias = None if attention.qkv.bias is None else attention.qkv.bias[part]
+    made = nn.functional.linear(tokens, attention.qkv.weight[part], bias)
     b, t, _ = tokens.shape
-    return made.reshape(b, t, count, attn.num_heads, -1).permute(2, 0, 3, 1, 4)
+    return made.reshape(b, t, count, attention.num_heads, -1).permute(2, 0, 3, 1, 4)
 
 
-def key_projection(attention: nn.Module) -> Tensor:
+def key_projection(attention: Any) -> Tensor:
     """Return the detached weight (h d, f) of an attention layer's key projection, with one output per row."""
-    attn: Any = attention
-    weight: Tensor = attn.qkv.weight.detach()
+    weight: Tensor = attention.qkv.weight.detach()
     width = len(weight) // 3
     return weight[width : 2 * width]
 
 
 def has_key_norm(attention: nn.Module) -> bool:
     """Return whether an attention layer normalizes its keys after their projection."""
-    attn: Any = attention
-    return not isinstance(attn.k_norm, nn.Identity)
+    return not isinstance(attention.k_norm, nn.Identity)
 
 
-def attend(attention: nn.Module, tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+def attend(attention: Any, tokens: Tensor, queries: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     """Compute the output (b, t, f) of timm's ``Attention``, with norm, gate and dropout.
 
     Queries are (b, h, t, d), keys and values (b, h, s, d). A gate uses ``tokens`` (b, t, f), the input of `split_qkv`.
     """
-    attn: Any = attention
-    dropout = attn.attn_drop.p if attn.training else 0.0
+    dropout = attention.attn_drop.p if attention.training else 0.0
     mixed = nn.functional.scaled_dot_product_attention(queries, keys, values, dropout_p=dropout)
     # Norm and gate exist only in later timm releases.
-    mixed = getattr(attn, "norm", nn.Identity())(mixed.transpose(1, 2).flatten(2))
-    gate = getattr(attn, "gate", None)
+    mixed = getattr(attention, "norm", nn.Identity())(mixed.transpose(1, 2).flatten(2))
+    gate = getattr(attention, "gate", None)
     if gate is not None:
         mixed = mixed * gate(tokens).sigmoid()
-    out: Tensor = attn.proj_drop(attn.proj(mixed))
+    out: Tensor = attention.proj_drop(attention.proj(mixed))
     return out
 
 
-def pools_class_token(vit: nn.Module) -> bool:
+def pools_class_token(vit: Any) -> bool:
     """Return whether a ViT outputs only its class token and `class_token_block` can run its last block."""
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block
 
-    net: Any = vit
-    last = net.blocks[-1]
+    last = vit.blocks[-1]
     plain = type(last).forward is Block.forward and type(last.attn).forward is Attention.forward
-    return plain and getattr(net, "global_pool", "") == "token" and getattr(net, "attn_pool", None) is None
+    return plain and getattr(vit, "global_pool", "") == "token" and getattr(vit, "attn_pool", None) is None
 
 
-def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
+def class_token_block(vit: Any, tokens: Tensor) -> Tensor:
     """Run the last block of a ViT for the class token alone, with all tokens (b, t, f) as keys and values: (b, 1, f).
 
     The network is one for which `pools_class_token` is true. The other tokens would be dropped afterwards, which would
     waste five sixths of the block's work. The result equals that of the whole block up to rounding.
     """
-    net: Any = vit
-    block: Any = net.blocks[-1]
+    block: Any = vit.blocks[-1]
     attn = block.attn
     normed = block.norm1(tokens)
     own = normed[:, :1]
@@ -157,48 +147,37 @@ def class_token_block(vit: nn.Module, tokens: Tensor) -> Tensor:
     return final
 
 
-def patch_grid(vit: nn.Module, height: int, width: int) -> tuple[int, int]:
-    """Return the number of rows and columns of patches in an image of the given height and width in pixels."""
-    net: Any = vit
-    rows, columns = net.patch_embed.dynamic_feat_size((height, width))
-    return int(rows), int(columns)
-
-
 def token_maps(
-    vit: nn.Module, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
+    vit: Any, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return the class tokens (b, f) and patch maps (b, h, w, f) after the last norm of a ViT for images (b, c, h, w).
 
     See `embed_tokens` for ``hidden`` and ``mask_token``, which need a network that `check_vision_transformer` accepts.
     """
-    net: Any = vit
     tokens: Tensor
     if hidden is None:
-        tokens = net.forward_features(images)
+        tokens = vit.forward_features(images)
     else:
-        tokens = net.norm(net.blocks(embed_tokens(vit, images, hidden, mask_token)))
-    rows, columns = patch_grid(vit, *images.shape[-2:])
-    patches = tokens[:, net.num_prefix_tokens :]
-    return tokens[:, 0], patches.reshape(len(images), rows, columns, -1)
+        tokens = vit.norm(vit.blocks(embed_tokens(vit, images, hidden, mask_token)))
+    rows, columns = vit.patch_embed.dynamic_feat_size(tuple(images.shape[-2:]))
+    patches = tokens[:, vit.num_prefix_tokens :]
+    return tokens[:, 0], patches.reshape(len(images), int(rows), int(columns), -1)
 
 
-def block_tokens(vit: nn.Module, images: Tensor, last_blocks: int) -> list[tuple[Tensor, Tensor]]:
+def block_tokens(vit: Any, images: Tensor, last_blocks: int) -> list[tuple[Tensor, Tensor]]:
     """Return normalized class tokens (b, f) and patch tokens (b, h w, f) of each of the last blocks."""
-    net: Any = vit
-    found = net.get_intermediate_layers(images, last_blocks, return_prefix_tokens=True, norm=True)
+    found = vit.get_intermediate_layers(images, last_blocks, return_prefix_tokens=True, norm=True)
     return [(prefix[:, 0], patches) for patches, prefix in found]
 
 
-def patch_size(vit: nn.Module) -> int:
+def patch_size(vit: Any) -> int:
     """Return the patch size of a ViT in pixels."""
-    net: Any = vit
-    return int(net.patch_embed.patch_size[0])
+    return int(vit.patch_embed.patch_size[0])
 
 
-def head_count(vit: nn.Module) -> int:
+def head_count(vit: Any) -> int:
     """Return the number of attention heads in the last block of a ViT."""
-    net: Any = vit
-    return int(net.blocks[-1].attn.num_heads)
+    return int(vit.blocks[-1].attn.num_heads)
 
 
 def find_patch_embedding(net: nn.Module) -> Any:

@@ -79,7 +79,13 @@ def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = Non
         remedy = "Check the path of the weights file and its permissions."
         raise CheckpointError(str(path), f"cannot be read: {error.strerror}", remedy) from error
     if path.suffix == ".safetensors":
-        state = _read_safetensors(path)
+        from safetensors import SafetensorError
+        from safetensors.torch import load_file
+
+        try:
+            state = load_file(path, device="cpu")
+        except (SafetensorError, ValueError, KeyError, OSError) as error:
+            raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Download the file again.") from error
     elif path.suffix in PICKLE_SUFFIXES:
         state = _read_pickle(path, {} if lists is None else lists)
     else:
@@ -166,23 +172,9 @@ def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
         shape = ",".join(map(str, tensor.shape))
         dtype = str(tensor.dtype).removeprefix("torch.")
         digest.update(f"{name}\0{dtype}\0{shape}\0".encode())
-        digest.update(_bytes_of(tensor))
+        plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+        digest.update(plain.view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def _bytes_of(tensor: Tensor) -> memoryview:
-    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return plain.view(torch.uint8).numpy().data
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    try:
-        return load_file(path, device="cpu")
-    except (SafetensorError, ValueError, KeyError, OSError) as error:
-        raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Download the file again.") from error
 
 
 def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
@@ -333,11 +325,8 @@ _STEM_AND_HEAD = {
 def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
     """Rename the weights of ``efficientnet-pytorch`` checkpoints to timm's names.
 
-    Their blocks are numbered consecutively, timm's within each stage.
-
-    Args:
-        state: tensors by name, such as ``_blocks.3._expand_conv.weight``.
-        net: timm's network of the same size.
+    Their blocks are numbered consecutively (``_blocks.3._expand_conv.weight``), timm's within each stage. The network
+    is timm's of the same size.
 
     Raises:
         KeyError: a name belongs to another layout, or there are more blocks than in the network.
@@ -356,40 +345,4 @@ def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> di
             renamed[f"{places[int(number)]}.{names[layer]}.{kind}"] = value
         else:
             renamed[f"{_STEM_AND_HEAD[layer]}.{kind}"] = value
-    return renamed
-
-
-def is_torchvision_mobilenet(state: Mapping[str, Tensor]) -> bool:
-    """Return whether a state dict uses torchvision's names for MobileNetV2."""
-    return "features.0.0.weight" in state and "features.1.conv.0.0.weight" in state
-
-
-def from_torchvision_mobilenet(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
-    """Rename the weights of torchvision's MobileNetV2 to timm's names.
-
-    torchvision numbers stem, blocks and head consecutively, timm the blocks of each stage. A block of torchvision is a
-    list of convolutions, of which all but the last include their normalization (``conv.0.0``, ``conv.0.1``).
-
-    Args:
-        state: tensors by name, such as ``features.2.conv.1.0.weight``.
-        net: timm's network of the same width.
-
-    Raises:
-        KeyError: a name belongs to another layout, or there are more blocks than in the network.
-    """
-    stages: Any = net.get_submodule("blocks")
-    places = [f"blocks.{i}.{j}" for i, stage in enumerate(stages) for j in range(len(stage))]
-    head = len(places) + 1
-    names = {"features.0.0": "conv_stem", "features.0.1": "bn1", "classifier.1": "classifier"}
-    names |= {f"features.{head}.0": "conv_head", f"features.{head}.1": "bn2"}
-    for number, place in enumerate(places, 1):
-        parts = ["conv.0.0", "conv.0.1", "conv.1.0", "conv.1.1", "conv.2", "conv.3"]
-        layers = ["conv_pw", "bn1", "conv_dw", "bn2", "conv_pwl", "bn3"]
-        if f"features.{number}.conv.3.weight" not in state:  # the first block does not expand
-            parts, layers = ["conv.0.0", "conv.0.1", "conv.1", "conv.2"], ["conv_dw", "bn1", "conv_pw", "bn2"]
-        names |= {f"features.{number}.{a}": f"{place}.{b}" for a, b in zip(parts, layers, strict=True)}
-    renamed = {}
-    for name, value in state.items():
-        layer, _, kind = name.rpartition(".")
-        renamed[f"{names[layer]}.{kind}"] = value
     return renamed

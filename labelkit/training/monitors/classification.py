@@ -31,8 +31,7 @@ class ClassificationMonitor(Monitor):
         """Classify the held-out images with a known class; those whose class has no column count as wrong."""
         if self._held_out is None:
             return {}
-        bank, labels = self._held_out.bank, self._held_out.labels
-        rows = bank.rows[labels[bank.rows] >= 0]
+        bank, labels, rows = self._held_out.bank, self._held_out.labels, self._held_out.known
         if not len(rows):
             return {}
         columns = np.array([self._column.get(int(label), -1) for label in labels[rows]], dtype=np.int64)

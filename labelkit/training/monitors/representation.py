@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,59 +13,44 @@ from labelkit.algorithms.feature_probes import knn_votes
 from labelkit.formatting import percent
 from labelkit.metrics.classification import top_k_accuracy
 from labelkit.metrics.clustering import majority_accuracy
-from labelkit.training.inputs import HeldOutImages
+from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 
 MAX_TABLE = 50_000_000
 
 
+@dataclass(frozen=True, eq=False)
 class RepresentationMonitor(Monitor):
     """Monitor that scores features by kNN accuracy, and the method's clusterings against true classes.
 
     Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the
     training images whose class is known.
 
-    Args:
-        rows: (m,) int64, rows of the training set that can be read.
-        truth: (n,) int64 class of each row of the training set, -1 = unknown.
-        held_out: images to evaluate the features on; ``None``: only the groups are scored.
+    Attributes:
+        inputs: images and classes; without held-out images, only the groups are scored.
         num_classes: number of classes of the data set.
         k, temperature: number of neighbors and temperature of the kNN vote.
     """
 
-    def __init__(
-        self,
-        rows: NDArray[np.int64],
-        truth: NDArray[np.int64],
-        held_out: HeldOutImages | None,
-        *,
-        num_classes: int,
-        k: int = 10,
-        temperature: float = 0.1,
-    ) -> None:
-        self._truth = truth
-        self._known = rows[truth[rows] >= 0]
-        self._held_out = held_out
-        self._num_classes = num_classes
-        self._k, self._temperature = k, temperature
+    inputs: MonitorInputs
+    num_classes: int
+    k: int = 10
+    temperature: float = 0.1
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and features; empty where no class is known."""
-        metrics = group_scores(method, self._known, self._truth[self._known])
-        if self._held_out is None or not len(self._known):
+        known, held_out = self.inputs.known, self.inputs.held_out
+        classes = self.inputs.truth[known]
+        metrics = group_scores(method, known, classes)
+        if held_out is None or not len(known) or not len(held_out.known):
             return metrics
-        bank = self._held_out.bank
-        queries = bank.rows[self._held_out.labels[bank.rows] >= 0]
-        if not len(queries):
-            return metrics
-        gallery = state.embed(method.main_network().embed, self._known, FullPass(by_network=True)).numpy()
-        asked = state.embed(method.main_network().embed, queries, FullPass(bank=bank)).numpy()
+        gallery = state.embed(method.main_network().embed, known, FullPass(by_network=True)).numpy()
+        asked = state.embed(method.main_network().embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
         if not state.is_main:
             return metrics
-        known, wanted = self._truth[self._known], self._held_out.labels[queries]
-        num_classes = self._num_classes
-        votes = knn_votes(asked, gallery, known, num_classes=num_classes, k=self._k, temperature=self._temperature)
-        metrics["knn_accuracy"] = top_k_accuracy(votes, wanted)
+        num_classes, k = self.num_classes, self.k
+        votes = knn_votes(asked, gallery, classes, num_classes=num_classes, k=k, temperature=self.temperature)
+        metrics["knn_accuracy"] = top_k_accuracy(votes, held_out.labels[held_out.known])
         return metrics
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
@@ -98,13 +84,7 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
 
 
 def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np.int64]) -> dict[str, float]:
-    """Score each clustering of a method against the true classes, and average the scores.
-
-    Args:
-        method: the method whose ``groupings`` are scored.
-        rows: (m,) int64, rows whose class is known.
-        truth: (m,) int64, the classes of the rows.
-    """
+    """Score each of a method's ``groupings`` against the classes (m,) of the rows (m,), and average the scores."""
     from sklearn import metrics
 
     scores: dict[str, float] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from labelkit.formatting import percent
 from labelkit.metrics.retrieval import score_retrieval
-from labelkit.training.inputs import HeldOutImages
+from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, TrainState
 from labelkit.training.monitors.representation import describe_groups, group_scores, representation_table
 
@@ -19,29 +20,23 @@ COLLAPSED = 0.02
 _POINT = 0.01
 
 
+@dataclass(frozen=True, eq=False)
 class RetrievalMonitor(Monitor):
     """Monitor of Recall@K and MAP@R for held-out images, each used as a query against all others.
 
-    Args:
-        rows: (m,) int64, rows of the training set that can be read.
-        truth: (n,) int64 class of each row of the training set, -1 = unknown; scores the method's groups, if any.
-        held_out: images to search among; ``None``: only groups are scored.
+    Attributes:
+        inputs: images and classes; groups of the method are scored too, and alone if no image is held out.
         ks: K of Recall@K; values not below the number of images are left out.
     """
 
     compares_with_start: ClassVar[bool] = True
 
-    def __init__(
-        self, rows: NDArray[np.int64], truth: NDArray[np.int64], held_out: HeldOutImages | None, ks: Sequence[int]
-    ) -> None:
-        self._known = rows[truth[rows] >= 0]
-        self._truth = truth
-        self._held_out = held_out
-        self._ks = tuple(ks)
+    inputs: MonitorInputs
+    ks: Sequence[int]
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and embeddings; empty if no class is known or none has two images."""
-        metrics = group_scores(method, self._known, self._truth[self._known])
+        metrics = group_scores(method, self.inputs.known, self.inputs.truth[self.inputs.known])
         found, embeddings = self._search(method.network.embed, state)
         metrics |= found
         if embeddings is None:
@@ -56,17 +51,14 @@ class RetrievalMonitor(Monitor):
         self, embed: Callable[[Tensor], Tensor], state: TrainState
     ) -> tuple[dict[str, float], NDArray[np.float32] | None]:
         """Search the held-out images for each other; empty if no class is known or none has two images."""
-        if self._held_out is None:
+        held_out = self.inputs.held_out
+        classes = np.zeros(0, dtype=np.int64) if held_out is None else held_out.labels[held_out.known]
+        if held_out is None or not len(classes) or np.bincount(classes).max() < 2:
             return {}, None
-        bank, labels = self._held_out.bank, self._held_out.labels
-        rows = bank.rows[labels[bank.rows] >= 0]
-        if not len(rows) or np.bincount(labels[rows]).max() < 2:
-            return {}, None
-        embeddings = state.embed(embed, rows, FullPass(bank=bank)).numpy()
+        embeddings = state.embed(embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
         if not state.is_main:
             return {}, None
-        classes = labels[rows]
-        scores = score_retrieval(embeddings, classes, ks=[k for k in self._ks if k < len(rows)])
+        scores = score_retrieval(embeddings, classes, ks=[k for k in self.ks if k < len(classes)])
         found = {f"recall_at_{k}": value for k, value in scores.recall_at.items()}
         return found | {"map_at_r": scores.map_at_r}, embeddings
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.store.embeddings import open_store
+from labelkit.training.inputs import HeldOutImages, MonitorInputs
 from labelkit.training.monitors.retrieval import RetrievalMonitor
 
 SMALL = (
@@ -51,11 +52,11 @@ def test_scores_before_training_stand_beside_those_after_it(
 
 def test_before_training_the_features_of_the_backbone_are_searched() -> None:
     # the embedding puts every image beside one of another class, the features beside its own
-    held_out = SimpleNamespace(bank=SimpleNamespace(rows=np.arange(4)), labels=np.array([0, 0, 1, 1]))
+    held_out = HeldOutImages(cast(Any, SimpleNamespace(rows=np.arange(4))), np.array([0, 0, 1, 1]))
     features = torch.eye(2)[[0, 0, 1, 1]]
     network = SimpleNamespace(features=lambda rows: features[rows], embed=lambda rows: features[[0, 2, 1, 3]][rows])
     state = SimpleNamespace(is_main=True, embed=lambda embed, rows, how: embed(torch.from_numpy(rows)))
-    monitor = RetrievalMonitor(np.arange(0), np.zeros(0, np.int64), cast(Any, held_out), (1,))
+    monitor = RetrievalMonitor(MonitorInputs(np.arange(0), np.zeros(0, np.int64), (), held_out), (1,))
 
     found = monitor.before(cast(Any, SimpleNamespace(network=network)), cast(Any, state))
 
