@@ -140,3 +140,24 @@ def test_published_weights_come_from_the_cache_without_a_network(
     assert backbone.source == "hf://timm/vit_tiny_patch16_224.augreg_in21k/model.safetensors"
     assert backbone.load_report is not None
     assert set(backbone.load_report.unexpected) == {"head.weight", "head.bias"}
+
+
+def test_mobilenet_of_torchvision_gives_the_same_features_in_timms_network(tmp_path: Path) -> None:
+    from torchvision.models import mobilenet_v2
+
+    torch.manual_seed(0)
+    theirs = mobilenet_v2(weights=None).eval()
+    for name, value in theirs.named_buffers():  # as after training: no normalization is an identity
+        if name.endswith("running_mean"):
+            value.normal_(std=0.1)
+        elif name.endswith("running_var"):
+            value.uniform_(0.5, 2)
+    path = tmp_path / "mobilenet.safetensors"
+    save_file(theirs.state_dict(), path)
+    images = torch.randn(2, 3, 64, 64)
+
+    ours = build_backbone("mobilenetv2_100", weights=path).eval()
+
+    with torch.inference_mode():
+        expected = theirs.features(images).mean(dim=(2, 3))
+        torch.testing.assert_close(ours(images), expected, rtol=1e-4, atol=1e-5)

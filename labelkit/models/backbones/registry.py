@@ -24,7 +24,14 @@ from labelkit.models.backbones.vit import SMALL_VITS, build_small_vit
 from labelkit.models.frozen_part import FrozenStages, bypass_modules, freeze_stages
 from labelkit.models.patch_maps import as_feature_map, feature_map
 from labelkit.models.seeding import seeded_init
-from labelkit.models.weights.files import LoadReport, from_efficientnet_pytorch, load_weights_file, map_weights
+from labelkit.models.weights.files import (
+    LoadReport,
+    from_efficientnet_pytorch,
+    from_torchvision_mobilenet,
+    is_torchvision_mobilenet,
+    load_weights_file,
+    map_weights,
+)
 from labelkit.models.weights.published import fetch_published_weights, get_center_crop_fraction, timm_config
 
 
@@ -374,8 +381,11 @@ def _convert(state: dict[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
 
     from timm.models import adapt_input_conv
 
-    if hasattr(net, "conv_stem") and "_conv_stem.weight" in state:
+    is_efficient = hasattr(net, "conv_stem")  # the class of EfficientNets and MobileNets
+    if is_efficient and "_conv_stem.weight" in state:
         state = from_efficientnet_pytorch(state, net)
+    elif is_efficient and is_torchvision_mobilenet(state):
+        state = from_torchvision_mobilenet(state, net)
     filter_fn = getattr(sys.modules[type(net).__module__], "checkpoint_filter_fn", None)
     if filter_fn is not None:
         options = {"adapt_layer_scale": True} if "adapt_layer_scale" in inspect.signature(filter_fn).parameters else {}

@@ -346,3 +346,39 @@ def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> di
         else:
             renamed[f"{_STEM_AND_HEAD[layer]}.{kind}"] = value
     return renamed
+
+
+def is_torchvision_mobilenet(state: Mapping[str, Tensor]) -> bool:
+    """Return whether a state dict uses torchvision's names for MobileNetV2."""
+    return "features.0.0.weight" in state and "features.1.conv.0.0.weight" in state
+
+
+def from_torchvision_mobilenet(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
+    """Rename the weights of torchvision's MobileNetV2 to timm's names.
+
+    torchvision numbers stem, blocks and head consecutively, timm the blocks of each stage. A block of torchvision is a
+    list of convolutions, of which all but the last include their normalization (``conv.0.0``, ``conv.0.1``).
+
+    Args:
+        state: tensors by name, such as ``features.2.conv.1.0.weight``.
+        net: timm's network of the same width.
+
+    Raises:
+        KeyError: a name belongs to another layout, or there are more blocks than in the network.
+    """
+    stages: Any = net.get_submodule("blocks")
+    places = [f"blocks.{i}.{j}" for i, stage in enumerate(stages) for j in range(len(stage))]
+    head = len(places) + 1
+    names = {"features.0.0": "conv_stem", "features.0.1": "bn1", "classifier.1": "classifier"}
+    names |= {f"features.{head}.0": "conv_head", f"features.{head}.1": "bn2"}
+    for number, place in enumerate(places, 1):
+        parts = ["conv.0.0", "conv.0.1", "conv.1.0", "conv.1.1", "conv.2", "conv.3"]
+        layers = ["conv_pw", "bn1", "conv_dw", "bn2", "conv_pwl", "bn3"]
+        if f"features.{number}.conv.3.weight" not in state:  # the first block does not expand
+            parts, layers = ["conv.0.0", "conv.0.1", "conv.1", "conv.2"], ["conv_dw", "bn1", "conv_pw", "bn2"]
+        names |= {f"features.{number}.{a}": f"{place}.{b}" for a, b in zip(parts, layers, strict=True)}
+    renamed = {}
+    for name, value in state.items():
+        layer, _, kind = name.rpartition(".")
+        renamed[f"{names[layer]}.{kind}"] = value
+    return renamed
