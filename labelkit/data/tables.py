@@ -63,6 +63,8 @@ GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are guesses."""
 _SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the first only with nothing but usual splits
 _MARKS: Final = {"0": False, "0.0": False, "1": True, "1.0": True}
+_YES_OR_NO: Final = {**_MARKS, "false": False, "true": True, "no": False, "yes": True}
+_LABELED_COLUMNS: Final = ("labeled", "labelled")
 _FOREIGN: Final = {b"PK\3\4": "an Excel file or an archive", b"\xd0\xcf\x11\xe0": "an Excel file", b"<": "an XML file"}
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
@@ -75,6 +77,7 @@ class _CsvRow:
     split: str
     guess: bool = False
     file: str = ""
+    given: bool = True
 
 
 def _raise_faults(where: str, faults: Sequence[str]) -> None:
@@ -93,7 +96,8 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; if no such file exists, they
     name one of the images in these folders by `labelkit.data.path_rule`. The root of the sample ids is the
     folder of the CSV if all images are in it, else ``data_root`` if they are all there, else the deepest folder that
-    contains all images. An empty label means unlabeled, an empty split none. Notes name the columns that are not used.
+    contains all images. An empty label means unlabeled, an empty split none. Where a column ``labeled`` is 0, the label
+    is hidden from training and used for scoring. Notes name the columns that are not used.
     Class names are sorted naturally (2 before 10), and so are splits after train, val and test.
 
     Raises:
@@ -130,7 +134,10 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     ids = tuple(sort_by_bytes(by_id))
     first_splits = list_splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
-    return listing(
+    hidden = sum(bool(row.label) and not row.given for row in by_id.values())
+    if hidden:
+        notes.append(f"labels hidden from training, since the column labeled is 0: {hidden}")
+    dataset = listing(
         path.stem,
         root,
         ids,
@@ -140,6 +147,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         split_names=(*first_splits, *other_splits),
         notes=[*notes, missing_labels_note(table.label_fault)] if table.label_fault else notes,
     )
+    return replace(dataset, given=dataset.given & [by_id[sample_id].given for sample_id in dataset.sample_ids])
 
 
 def _file_of(written: str, folders: Sequence[Path]) -> Path:
@@ -265,6 +273,8 @@ def _read_csv_rows(
     is_ours = {"kind", "confidence"} <= set(header) and found in ("label", "label_or_group")
     at_kind = header.index("kind") if is_ours else None
     at_file = header.index(FILE_COLUMN) if FILE_COLUMN in header else None
+    at_given = next((header.index(name) for name in _LABELED_COLUMNS if name in header and name != found), None)
+    given: list[str] = []
     faults: list[str] = []
     rows: list[_CsvRow] = []
     labels: list[str | None] = []
@@ -294,6 +304,7 @@ def _read_csv_rows(
             guess = at_kind is not None and fields[at_kind].strip() in GUESSED_KINDS
             rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess, file))
             labels.append(None if at_label is None else fields[at_label])
+            given.append("1" if at_given is None else fields[at_given].strip().lower())
             marks = {at for at in marks if fields[at].strip() in _MARKS}
             marked.append([at for at in marks if _MARKS[fields[at].strip()]])
     _raise_faults(where, faults)
@@ -313,7 +324,11 @@ def _read_csv_rows(
         raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
     if split_column != "split" and {row.split for row in rows} - {*SPLIT_WORDS.values(), ""}:
         at_split, rows = None, [replace(row, split="") for row in rows]
-    read = {at_path, at_label, at_split, at_kind, at_file, *(marks if told else ())}
+    if _YES_OR_NO.keys() >= set(given) and at_given is not None and found:
+        rows = [replace(row, given=_YES_OR_NO[value]) for row, value in zip(rows, given, strict=True)]
+    else:
+        at_given = None
+    read = {at_path, at_label, at_split, at_kind, at_file, at_given, *(marks if told else ())}
     unused = [name for at, name in enumerate(names) if name and at not in read]
     classes, notes = class_names(labels)
     rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]

@@ -380,6 +380,33 @@ def test_csv_paths_that_lead_out_of_its_folder_move_the_root(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("column", "values", "given", "note"),
+    [
+        (
+            "labelled",
+            ("1", "0", "0"),
+            [True, False, False],
+            "labels hidden from training, since the column labeled is 0: 1",
+        ),
+        ("Labeled", ("true", "True", "no"), [True, True, False], None),
+        ("labeled", ("1", "maybe", "0"), [True, True, False], "columns not used: labeled"),
+    ],
+)
+def test_a_column_says_which_labels_are_hidden_from_training(
+    tmp_path: Path, column: str, values: tuple[str, ...], given: list[bool], note: str | None
+) -> None:
+    names = ("a.png", "b.png", "c.png")
+    for number, name in enumerate(names):
+        put(tmp_path / name, number)
+    labels = ("cat", "dog", "")
+    lines = [f"{name},{label},{value}\n" for name, label, value in zip(names, labels, values, strict=True)]
+    dataset = load(write_csv(tmp_path, f"path,label,{column}\n" + "".join(lines)))
+    assert dataset.labels.tolist() == [0, 1, -1]
+    assert dataset.given.tolist() == given
+    assert dataset.notes == (() if note is None else (note,))
+
+
+@pytest.mark.parametrize(
     ("column", "values", "names", "notes"),
     [
         ("Set", ("Training", "dev"), ("train", "val"), ("columns not used: Size",)),
