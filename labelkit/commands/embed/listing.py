@@ -176,6 +176,6 @@ def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
             remedy += " --label-split and --old-classes apply only after training without labels (--label-split none)."
         raise ConfigError(
             flag(name),
-            f"has no effect here: {config.checkpoint} was trained on {config.dataset}, so the run's split is used",
+            f"has no effect here: {config.checkpoint} is a run, so images of its training set keep their split",
             remedy,
         )

@@ -85,7 +85,8 @@ def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_ou
     of = "" if mapping_from is None else f" of split {mapping_from}"
     problem = f"no row{of} has both a group and a label" + (" that training could not use" if held_out else "")
     verb, option = ("score", "check --split") if mapping_from is None else ("match on", "choose another --mapping-from")
-    remedy = f"Pass --rows all to {verb} the others too." if held_out else f"{option.capitalize()}."
+    others = f"Pass --rows all to {verb} the others too, or true labels of other images as --labels."
+    remedy = others if held_out else f"{option.capitalize()}."
     return StoreError(str(store.path), problem, remedy)
 
 

@@ -166,13 +166,13 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
                 state = "no data" if absent else "failed" if error else "planned" if config.dry_run else "done"
                 outcomes.append((state, absent or str(error or ""), measured))
                 task.advance(1, table=table.name)
-            record = _record(config, table, rows, outcomes)
+                record = _record(config, table, rows, [*outcomes, *[("planned", "", [])] * (len(rows) - len(outcomes))])
+                if not config.dry_run:
+                    commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
+                    for name, text in render_tables(record).items():
+                        commit_bytes(folder / name, text.encode())
             values.append(record)
             shown.append(_shown(record))
-            if not config.dry_run:
-                commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
-                for name, text in render_tables(record).items():
-                    commit_bytes(folder / name, text.encode())
     states = [row["state"] for record in values for row in record["rows"]]
     counts = {state: states.count(state) for state in sorted(set(states))}
     made = () if config.dry_run else tuple(config.out / table.name / RESULT for table, _ in tables)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,6 +31,7 @@ LEFT_OUT = "left_out"
 _MAX_BYTES = 1 << 18
 _OF_DATASETS = ("--dataset", "--scene-dataset")
 _OWN = ("here", "seed", "data_root")
+_SHOWN = 8
 _OF_COMMAND = re.compile(r"#([1-9]\d?)\.(.+)")
 
 
@@ -149,11 +150,24 @@ class PublishedTable(BaseModel):
             for part in (numbered[2] if numbered else place).split("."):
                 value = value[int(part)] if isinstance(value, list) else (value or {}).get(part)
             if not isinstance(value, int | float):
+                there = sorted(_numbers(outputs[int(numbered[1]) - 1 if numbered else -1]))
+                last = place.rpartition(".")[2]
+                near = [one for one in there if one.endswith(last)] or there
                 problem = f"{place} is not a value in the output of {'this' if numbered else 'the last'} command"
-                raise ConfigError(f"table {self.name}", problem, "Correct the table.")
+                shown = ", ".join(near[:_SHOWN]) + (", ..." if len(near) > _SHOWN else "")
+                raise ConfigError(f"table {self.name}", problem, f"Choose one of the numbers there: {shown}.")
             unit = self.units.get(name, self.unit)
             found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
         return found
+
+
+def _numbers(value: object, place: str = "") -> Iterator[str]:
+    """Yield the place of each number in a JSON value, such as ``scores.0.all_accuracy``."""
+    if isinstance(value, Mapping | list):
+        for key, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+            yield from _numbers(part, f"{place}.{key}" if place else str(key))
+    elif isinstance(value, int | float) and not isinstance(value, bool):
+        yield place
 
 
 def available_tables() -> dict[str, Path]:

@@ -312,6 +312,39 @@ def test_dry_run_lists_commands_and_missing_data(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_value_that_is_not_there_is_answered_with_those_that_are(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Commands(monkeypatch)
+    table.write_text(TABLE.replace("metrics.accuracy", "scores.0.accuracy"))
+
+    result = reproduce(ReproduceConfig(table=str(table), out=tmp_path, seeds=1))
+
+    assert result.fault is not None
+    assert "scores.0.accuracy is not a value in the output of the last command" in result.fault.problem
+    assert "Choose one of the numbers there: metrics.accuracy, " in result.fault.problem
+
+
+def test_rows_that_are_done_are_in_the_table_although_the_next_is_stopped(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commands = Commands(monkeypatch)
+    table.write_text(TABLE.replace("cifar10", "digits"))
+
+    def stop(words: list[str]) -> tuple[int, bytes]:
+        if "dl2pa" in words:
+            raise KeyboardInterrupt
+        return commands._run(words)
+
+    monkeypatch.setattr(running, "run_command", stop)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(ReproduceConfig(table=str(table), out=tmp_path, seeds=2))
+
+    text = (tmp_path / "mine" / "table.md").read_text()
+    assert "| first | 50.0 | 45.0 ± " in text
+    assert "second row" in text
+
+
 def test_a_row_that_fails_does_not_stop_the_others(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
