@@ -46,6 +46,23 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     return rows
 
 
+def labeled_rows(
+    store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a data set with labels."
+) -> NDArray[np.int64]:
+    """Return the rows of a split whose label is known; see :func:`split_rows`.
+
+    Raises:
+        ConfigError: the store has no such split, or the split is empty.
+        StoreError: no image of the split has a label.
+    """
+    rows = split_rows(store, split, option=option)
+    if store.labels is not None:
+        rows = rows[np.asarray(store.labels)[rows] >= 0]
+    if store.labels is None or not len(rows):
+        raise StoreError(f"{store.path}:/labels", f"no image in split {split} has a label", remedy)
+    return rows
+
+
 def check_rows(store: EmbeddingStore, rows: Sequence[int], option: str) -> list[int]:
     """Check that the row numbers given by an option exist in a store, and return them as a list.
 

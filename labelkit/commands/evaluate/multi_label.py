@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.commands.evaluate.probes import EvalImages, resize_side
-from labelkit.data.datasets import ImageDataset
+from labelkit.commands.evaluate.probes import EvalImages
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalBatch
 from labelkit.data.registry import load_dataset
@@ -34,7 +33,6 @@ from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
 
-Part: TypeAlias = Literal["linear", "fully-connected"]
 _BIAS = 0.1
 
 
@@ -56,7 +54,9 @@ class PresenceHead(nn.Module):
         UnsupportedBackboneError: ``fully-connected``, but the network is not an AlexNet.
     """
 
-    def __init__(self, network: InferenceNetwork, part: Part, num_classes: int, *, seed: int) -> None:
+    def __init__(
+        self, network: InferenceNetwork, part: Literal["linear", "fully-connected"], num_classes: int, *, seed: int
+    ) -> None:
         super().__init__()
         wide: nn.Module = nn.Identity()
         frozen: Callable[[Tensor], Tensor] = network.embed
@@ -116,29 +116,19 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     names = dataset.presence_classes
     head = PresenceHead(network, config.train, len(names), seed=config.seed).to(runtime.device)
     size = network.input_spec.size
-    train, test = (
-        EvalImages.for_network(
-            _of_split(dataset, split, option),
-            network,
-            runtime.device,
-            base_size=resize_side(size),
-            num_workers=config.num_workers,
-            max_bad_fraction=0.0,
-        )
-        for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split"))
-    )
+    sides = []
+    for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split")):
+        if split not in dataset.split_names:
+            remedy = f"Choose one of: {', '.join(dataset.split_names)}."
+            raise ConfigError(option, f"{dataset.name} has no split {split!r}", remedy)
+        images, workers = dataset.select(dataset.in_split(split)), config.num_workers
+        sides.append(EvalImages.for_network(images, network, runtime.device, num_workers=workers, max_bad_fraction=0.0))
+    train, test = sides
     hflip = 0.0 if dataset.chiral else 0.5
     view = ViewSpec(size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
     scores = _score(config, head, test, view)
     return _result(config, names, scores, _presence(test, test.rows), len(train.rows))
-
-
-def _of_split(dataset: ImageDataset, split: str, option: str) -> ImageDataset:
-    if split not in dataset.split_names:
-        remedy = f"Choose one of: {', '.join(dataset.split_names)}."
-        raise ConfigError(option, f"{dataset.name} has no split {split!r}", remedy)
-    return dataset.select(dataset.in_split(split))
 
 
 def _presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:

@@ -173,6 +173,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     """Options for ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
+    constants: ClassVar[Mapping[str, object]] = {"threads": None}
 
     k: tuple[int, ...] = Field(
         (1, 2, 4, 8),
@@ -192,11 +193,6 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
     nmi_seeds: int = Field(
         3, ge=0, le=100, description="Number of k-means runs for NMI, with one cluster per class; 0: no NMI."
-    )
-    threads: int | None = _RUN(
-        None,
-        "Number of blocks that each process ranks in parallel; default: its share of OMP_NUM_THREADS, or of the cores.",
-        ge=1,
     )
     seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
 
@@ -233,14 +229,6 @@ class EvaluatePresenceConfig(
     """Options for ``labelkit evaluate presence``; defaults follow DeepCluster's code, which SeLa also follows."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
-    constants: ClassVar[Mapping[str, object]] = {
-        "crops": "random-ten",
-        "lr_halving_steps": 5000,
-        "weight_decay": 1e-6,
-        "clip_grad_norm": 10.0,
-        "max_scale": 0.5,
-        "min_scale": 0.1,
-    }
 
     dataset: str = _DATA("voc_2007_classes", "Data set whose images may have several classes.")
     split: str = _DATA("train", "Split to train on.")
@@ -270,9 +258,6 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, Checkpoin
     """Options for ``labelkit evaluate probes``; defaults follow SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_values": 9600,
-    }
 
     checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
     data_root: Path | None = _STORE(None, "Folder with the named data sets; default: the folder used in the run.")
@@ -455,15 +440,6 @@ class EvaluateDetectionConfig(
     """Options for ``labelkit evaluate detection``; defaults follow Tables V and X of the CoTAP paper where possible."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
-    constants: ClassVar[Mapping[str, object]] = {
-        "warmup_steps": None,
-        "lr_drops": (0.75, 0.9167),
-        "sheet": None,
-        "per_class": False,
-        "train_sizes": None,
-        "longer_side": None,
-        "layer_decay": 1.0,
-    }
 
     dataset: str = _DATA(
         "coco_2017",

@@ -73,11 +73,7 @@ def _judge(
         for name, mine in (("known", says_known), ("new", ~says_known))
     }
     risk = risk_coverage(confidence, correct)
-    is_old = np.isin(labels, class_of_group[class_of_group >= 0])
-    outcomes = [
-        _outcome("class with labels", is_old, kinds, correct),
-        _outcome("class without labels", ~is_old, kinds, correct),
-    ]
+    is_old, answered = np.isin(labels, class_of_group[class_of_group >= 0]), kinds != UNSURE
     points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
     values: dict[str, Any] = {
         "index": config.index,
@@ -86,7 +82,12 @@ def _judge(
         "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
         "accuracy": _share(correct),
         "mean_confidence": float(confidence.mean()),
-        **_score_prediction_kinds(kinds, correct),
+        "answered": int(answered.sum()),
+        "answered_share": _share(answered),
+        "accuracy_answered": _share(correct[answered]),
+        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
+        "accuracy_new_answers": _share(correct[kinds == NEW]),
+        "accuracy_unsure": _share(correct[~answered]),
         "before": before.to_dict(),
         "after": after.to_dict(),
         **{f"after_{name}": None if found is None else found.to_dict() for name, found in of_kinds.items()},
@@ -99,22 +100,12 @@ def _judge(
             {"group": name, "class": class_names[label] if label >= 0 else None}
             for name, label in zip(arrays["names"], matched, strict=True)
         ],
-        "outcomes": outcomes,
+        "outcomes": [
+            _outcome("class with labels", is_old, kinds, correct),
+            _outcome("class without labels", ~is_old, kinds, correct),
+        ],
     }
     return values, before, after, risk
-
-
-def _score_prediction_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
-    """Return how much is answered, and the accuracy of each kind of answer."""
-    answered = kinds != UNSURE
-    return {
-        "answered": int(answered.sum()),
-        "answered_share": _share(answered),
-        "accuracy_answered": _share(correct[answered]),
-        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
-        "accuracy_new_answers": _share(correct[kinds == NEW]),
-        "accuracy_unsure": _share(correct[~answered]),
-    }
 
 
 def _choose_evaluated_rows(
