@@ -9,9 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from labelkit.commands.common.images.read import find_image_folder
 from labelkit.data.path_rule import SHOWN, escape_path, find_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv, read_paths
@@ -129,11 +126,6 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
             raise DatasetError(str(path), problem, "Keep only one label for this image.")
         first.setdefault(place, name)
     return placed
-
-
-def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
-    """Return the keys that identify images: the SHA-256 digests of the files, or else the sample ids."""
-    return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]
 
 
 def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:

@@ -45,12 +45,7 @@ def missing_packages() -> list[str]:
 
 
 def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Export the network of a store to the ONNX cache, unless it is already cached or cannot be exported.
-
-    Args:
-        network: the network, on the CPU.
-        model: its record in the store.
-    """
+    """Export the network of a store, on the CPU, to the ONNX cache, unless it is there or cannot be exported."""
     if isinstance(network, PixelNetwork) or not is_onnx_enabled() or missing_packages():
         return
     folder, name, record = onnx_folder(), onnx_name(model), read_onnx_record(model)
@@ -77,9 +72,7 @@ class OnnxExportError(Exception):
 def export_onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
     """Export a network as an ONNX model that maps normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
 
-    Args:
-        network: the network, on the CPU, in evaluation mode.
-        notes: metadata of the model.
+    The network is on the CPU, in evaluation mode; notes become metadata of the model.
 
     Raises:
         OnnxExportError: torch cannot export it, it does not run for all numbers of images, or its embeddings differ.
