@@ -36,13 +36,7 @@ from labelkit.training.devices import Runtime
 
 
 class PixelPatchNetwork(PixelNetwork):
-    """Network without weights whose patch features are the pixels of each patch.
-
-    Args:
-        size: height and width in pixels.
-        channels: 1 or 3.
-        patch_size: side of a patch.
-    """
+    """Network without weights whose patch features are the pixels of each patch; 1 or 3 channels, sizes in pixels."""
 
     def __init__(self, size: int, channels: int, patch_size: int) -> None:
         super().__init__(size, channels)
@@ -140,9 +134,7 @@ class DenseInput:
 def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
     """Load the network and the data set for an evaluation of patch features.
 
-    Args:
-        config: the options.
-        classes: whether the masks must contain classes; otherwise they must contain objects of films.
+    Masks must contain classes or, if ``classes`` is false, objects of films.
 
     Raises:
         ConfigError: an output file already exists, or the network has no patch features.
@@ -274,11 +266,7 @@ def compute_mask_scores(counts: SegmentationCounts, dataset: ImageDataset) -> Se
 
 
 def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
-    """Average segmentation scores over several seeds, and return them as plain JSON.
-
-    Args:
-        scores: one for each seed.
-        names: names of the c classes.
+    """Average segmentation scores of c classes over several seeds, and return them as plain JSON.
 
     Returns:
         ``mean_iou`` and ``pixel_accuracy`` as from :func:`mean_and_std`, and ``per_class`` with the mean IoU and
@@ -370,10 +358,7 @@ def _mask_colors() -> NDArray[np.uint8]:
 def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> None:
     """Write a PNG with one row per image (image, true mask, predicted mask), followed by a legend of the classes.
 
-    Args:
-        path: PNG to write; an existing file is replaced.
-        pictures: images and masks to draw.
-        names: names of the classes; colors are shown for those that occur.
+    An existing file is replaced. Colors are shown for classes that occur.
 
     Raises:
         ResourceError: the file cannot be written.

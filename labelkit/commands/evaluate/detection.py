@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -82,13 +81,7 @@ def train_detector(
 ) -> nn.Module:
     """Train a detector on top of a backbone with AdamW, minimizing the sum of its losses.
 
-    Args:
-        config: which detector, and how it is trained.
-        network: the network, which is not changed.
-        dataset: the data set, with boxes.
-        rows: images to train on, each with an object.
-        runtime: device and precision.
-        seed: seed of the new weights, the order, mirror images and samples.
+    The network is not changed; each of the rows to train on has an object.
 
     Returns:
         torchvision's model, in evaluation mode.
@@ -113,13 +106,23 @@ def train_detector(
     body.autocast = runtime.autocast
     if not config.tune:
         body.backbone.requires_grad_(False)
-    optimizer = torch.optim.AdamW(_groups(detector, config), lr=config.lr)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in detector.named_parameters():
+        if parameter.requires_grad:
+            decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
+            groups.setdefault(decay, []).append(parameter)
+    optimizer = torch.optim.AdamW([{"params": own, "weight_decay": decay} for decay, own in groups.items()], config.lr)
     detector.train()
     freeze_batch_statistics(body.backbone)
     if not config.tune:
         body.backbone.eval()
     progress = current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps)
-    with _seeded(runtime.device, seed), progress as task:
+    devices = [runtime.device] if runtime.device.type == "cuda" else []
+    # torchvision draws from torch's global generators
+    with torch.random.fork_rng(devices), seeded_init(seed), progress as task:
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * updates.factor(step)
@@ -135,26 +138,6 @@ def train_detector(
             task.advance(1)
     trained: nn.Module = detector.eval()
     return trained
-
-
-@contextmanager
-def _seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed torch's global generators, from which torchvision draws, and restore them afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), seeded_init(seed):
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
-
-
-def _groups(detector: nn.Module, config: EvaluateDetectionConfig) -> list[dict[str, Any]]:
-    """Return the trained parameters, grouped into those with weight decay and those without."""
-    groups: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in detector.named_parameters():
-        if parameter.requires_grad:
-            decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
-            groups.setdefault(decay, []).append(parameter)
-    return [{"params": own, "weight_decay": decay} for decay, own in groups.items()]
 
 
 def _longer_side(config: EvaluateDetectionConfig) -> int:
@@ -196,13 +179,7 @@ def detect(
 ) -> list[dict[str, Any]]:
     """Detect objects in images; return them in the format for `labelkit.data.object_images.coco_scores`.
 
-    Args:
-        detector: the detector, in evaluation mode.
-        dataset: the data set.
-        rows: images; image i is row ``rows[i]``.
-        runtime: device.
-        masks: also return run lengths of the masks.
-        num_workers: processes that decode images.
+    Image i is row ``rows[i]``; with ``masks``, run lengths of the masks are included.
     """
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)

@@ -63,11 +63,8 @@ def choose_labeled_splits(
     With ``--labels``, only those labels of the gallery are known, and their rows are not queries; the splits may then
     be the same. If the store has no labels of these classes, all rows are evaluated by the given labels.
 
-    Args:
-        config: options that name both splits.
-        store: the store.
-        leave_one_out: whether the splits may be the same; both are then all rows if the store has no splits, but
-            train and test are requested.
+    With ``leave_one_out``, the splits may be the same; both are all rows if train and test are requested of a store
+    without splits.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or only zeros in the gallery.
@@ -148,30 +145,23 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "max_gallery": config.max_gallery,
     }
     train = (gallery, gallery_labels, splits.queries)
-    outputs: list[NDArray[Any]] = []
+    logits: NDArray[Any]
     with current_progress().task("train classifier", total=None):
         if solver == "lbfgs":
-            outputs.append(logistic_regression(*train, num_classes=num_classes, l2=_L2))
+            logits = logistic_regression(*train, num_classes=num_classes, l2=_L2)
             protocol["l2"] = _L2
         else:
-            seeds = range(config.seed, config.seed + config.seeds)
             sgd: dict[str, Any] = {
                 "epochs": config.epochs,
                 "lr": config.lr or _LR[solver],
                 "batch_size": config.batch_size,
             }
-            outputs += [
-                linear_probe(
-                    *train, num_classes=num_classes, seed=seed, optimizer=solver, rescale=config.rescale, **sgd
-                )
-                for seed in seeds
-            ]
-            protocol |= {**sgd, "seeds": list(seeds)}
-    top1 = mean_and_std([top_k_accuracy(one, splits.query_labels) for one in outputs])
-    top5 = None
-    if num_classes > 5:
-        top5 = mean_and_std([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
-    right = np.mean([per_class_accuracy(one, splits.query_labels, num_classes) for one in outputs], axis=0)
+            options: dict[str, Any] = {"seed": config.seed, "rescale": config.rescale, **sgd}
+            logits = linear_probe(*train, num_classes=num_classes, optimizer=solver, **options)
+            protocol |= {**sgd, "seeds": [config.seed]}
+    top1 = mean_and_std([top_k_accuracy(logits, splits.query_labels)])
+    top5 = mean_and_std([top_k_accuracy(logits, splits.query_labels, 5)]) if num_classes > 5 else None
+    right = per_class_accuracy(logits, splits.query_labels, num_classes)
     values: dict[str, object] = {
         "measured": f"linear classification of {config.queries} of {config.index}",
         "index": config.index,

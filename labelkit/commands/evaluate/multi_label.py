@@ -23,7 +23,7 @@ from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalBatch
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.errors import DatasetError, DivergenceError
 from labelkit.formatting import percent
 from labelkit.metrics.classification import eleven_point_average_precision
 from labelkit.models.backbones.convnets import AlexNet
@@ -91,9 +91,6 @@ _MOMENTUM, _WEIGHT_DECAY, _MAX_GRAD_NORM = 0.9, 1e-6, 10.0
 # after each of which the learning rate is halved.
 _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
-_PROTOCOL = (
-    "train", "split", "eval_split", "steps", "batch_size", "lr", "seed",
-)  # fmt: skip
 
 
 def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
@@ -101,11 +98,12 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
 
     Raises:
         DatasetError: the set does not say which classes its images have.
-        ConfigError: there is no such split.
         CheckpointError: the network cannot be loaded.
         UnsupportedBackboneError: the network has no wide layers to train.
         DivergenceError: the loss is not finite.
     """
+    from sklearn.metrics import average_precision_score
+
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
         remedy = "Choose a data set such as voc_2007_classes, or use `labelkit evaluate linear`."
@@ -116,19 +114,52 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     names = dataset.presence_classes
     head = PresenceHead(network, config.train, len(names), seed=config.seed).to(runtime.device)
     size = network.input_spec.size
-    sides = []
-    for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split")):
-        if split not in dataset.split_names:
-            remedy = f"Choose one of: {', '.join(dataset.split_names)}."
-            raise ConfigError(option, f"{dataset.name} has no split {split!r}", remedy)
-        images, workers = dataset.select(dataset.in_split(split)), config.num_workers
-        sides.append(EvalImages.for_network(images, network, runtime.device, num_workers=workers, max_bad_fraction=0.0))
-    train, test = sides
+    limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": 0.0}
+    train, test = (
+        EvalImages.for_network(dataset.select(dataset.in_split(split)), network, runtime.device, **limits)
+        for split in ("train", "test")
+    )
     hflip = 0.0 if dataset.chiral else 0.5
     view = ViewSpec(size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
-    scores = _score(config, head, test, view)
-    return _result(config, names, scores, _presence(test, test.rows), len(train.rows))
+    scores, presence = _score(config, head, test, view), _presence(test, test.rows)
+    counted = [presence[:, label] >= 0 for label in range(len(names))]
+    pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
+    over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
+    at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
+    if np.isnan(over_all).all():
+        raise DatasetError(config.dataset, "no image of test has a class", "Restore its annotations.")
+    mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
+    classes: list[dict[str, Any]] = [
+        {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
+        for label, (name, ap, ap_11) in enumerate(zip(names, over_all, at_eleven, strict=True))
+    ]
+    values: dict[str, object] = {
+        "measured": f"classes in images of {config.dataset}/test",
+        "train_images": len(train.rows),
+        "images": len(scores),
+        "mean_ap": mean_ap,
+        "mean_ap_11": mean_ap_11,
+        "classes": classes,
+        "protocol": {
+            "train": config.train,
+            "split": "train",
+            "eval_split": "test",
+            **{name: getattr(config, name) for name in ("steps", "batch_size", "lr", "seed")},
+            "crops": "random-ten",
+            "weight_decay": _WEIGHT_DECAY,
+            "clip_grad_norm": _MAX_GRAD_NORM,
+        },
+    }
+    row: list[Cell] = [config.train, f"{config.dataset}/test", len(scores)]
+    columns = ["trained", "scored on", "images", "mean AP", "mean AP, 11 points"]
+    tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
+    if config.per_class:
+        rows: list[list[Cell]] = [
+            [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
+        ]
+        tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
+    return SimpleResult(values, (), tuple(tables))
 
 
 def _presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -189,48 +220,3 @@ def _score(
                 sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))
     return sums
-
-
-def _result(
-    config: EvaluatePresenceConfig,
-    names: tuple[str, ...],
-    scores: NDArray[np.float64],
-    presence: NDArray[np.int8],
-    trained: int,
-) -> SimpleResult:
-    from sklearn.metrics import average_precision_score
-
-    counted = [presence[:, label] >= 0 for label in range(len(names))]
-    pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
-    over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
-    at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
-    if np.isnan(over_all).all():
-        raise DatasetError(config.dataset, f"no image of {config.eval_split} has a class", "Choose another split.")
-    mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
-    classes: list[dict[str, Any]] = [
-        {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
-        for label, (name, ap, ap_11) in enumerate(zip(names, over_all, at_eleven, strict=True))
-    ]
-    values: dict[str, object] = {
-        "measured": f"classes in images of {config.dataset}/{config.eval_split}",
-        "train_images": trained,
-        "images": len(scores),
-        "mean_ap": mean_ap,
-        "mean_ap_11": mean_ap_11,
-        "classes": classes,
-        "protocol": {
-            **{name: getattr(config, name) for name in _PROTOCOL},
-            "crops": "random-ten",
-            "weight_decay": _WEIGHT_DECAY,
-            "clip_grad_norm": _MAX_GRAD_NORM,
-        },
-    }
-    row: list[Cell] = [config.train, f"{config.dataset}/{config.eval_split}", len(scores)]
-    columns = ["trained", "scored on", "images", "mean AP", "mean AP, 11 points"]
-    tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
-    if config.per_class:
-        rows: list[list[Cell]] = [
-            [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
-        ]
-        tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
-    return SimpleResult(values, (), tuple(tables))

@@ -126,7 +126,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """Options for ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
-    constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,)}
+    constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,), "seeds": 1}
 
     gallery: str = Field("train", description="Split to train the classifier on.")
     queries: str = Field("test", description="Split to evaluate on.")
@@ -151,9 +151,6 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     )
     epochs: int = Field(100, ge=1, description="Number of training epochs (sgd and adamw only).")
     batch_size: int = Field(256, ge=1, description="Batch size (sgd and adamw only).")
-    seeds: int = Field(
-        1, ge=1, le=100, description="Number of training runs (sgd and adamw only), with seeds counting up from --seed."
-    )
     seed: int = Field(
         0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20 %."
     )
@@ -231,8 +228,6 @@ class EvaluatePresenceConfig(
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
 
     dataset: str = _DATA("voc_2007_classes", "Data set whose images may have several classes.")
-    split: str = _DATA("train", "Split to train on.")
-    eval_split: str = _DATA("test", "Split to evaluate on.")
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
         description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: the "
@@ -246,12 +241,6 @@ class EvaluatePresenceConfig(
         ge=0,
         description="Random seed for the initial weights, sample order and views, and for an untrained network.",
     )
-
-    @model_validator(mode="after")
-    def _check_splits_differ(self) -> EvaluatePresenceConfig:
-        if self.split == self.eval_split:
-            raise ValueError(f"eval_split {self.eval_split} is used for training: choose two different splits")
-        return self
 
 
 class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, CheckpointOptions, GateConfig):

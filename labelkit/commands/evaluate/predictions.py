@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
+from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
@@ -23,7 +23,7 @@ from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import list_results, newest_name, read_result
 
 _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
@@ -42,21 +42,6 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     if result.kind != "answers":
         problem = f"contains {result.kind} ({result.stage}), not predictions"
         raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
-    values, before, after, risk = _judge(store, result, config)
-    made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))
-    if config.plot is not None:
-        from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
-
-        curves = {"before calibration": before, "after": after}
-        title = f"{values['rows']:,} images held out from calibration"
-        made.append(write_reliability_plot(config.plot, curves, risk, title=title))
-    return SimpleResult(values, tuple(made), tuple(_tables(values)))
-
-
-def _judge(
-    store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig
-) -> tuple[dict[str, Any], Reliability, Reliability, RiskCoverage]:
-    """Compare answers with the true classes; return all scores, and the curves without and with calibration."""
     arrays = result.arrays
     rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)
     class_names = collect_class_names(store, result)
@@ -105,7 +90,14 @@ def _judge(
             _outcome("class without labels", ~is_old, kinds, correct),
         ],
     }
-    return values, before, after, risk
+    made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))
+    if config.plot is not None:
+        from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
+
+        curves = {"before calibration": before, "after": after}
+        title = f"{len(rows):,} images held out from calibration"
+        made.append(write_reliability_plot(config.plot, curves, risk, title=title))
+    return SimpleResult(values, tuple(made), tuple(_tables(values)))
 
 
 def _choose_evaluated_rows(

@@ -106,10 +106,7 @@ def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int,
 
     For the AlexNet of 224 pixels and 9,600 numbers these are the published values: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
 
-    Args:
-        channels: number of channels of the maps.
-        side: side of the maps.
-        max_values: maximum number of values after pooling; one per channel always remains.
+    One value per channel always remains.
     """
     for kernel in range(1, side + 1):
         for padding in range(kernel // 2, -1, -1):

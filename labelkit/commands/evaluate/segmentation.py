@@ -158,14 +158,6 @@ def train_segmenter(
 
     The loss is the cross-entropy over all pixels that are not ignored.
 
-    Args:
-        config: which head, and how it is trained.
-        frozen: the network, which is not changed.
-        dataset: the data set, with masks.
-        rows: images to train on.
-        lr: initial learning rate.
-        seed: seed of the head's weights, the order and the crops.
-
     Returns:
         A module from images to features, and one from features to logits, both in evaluation mode: the network and the
         head; or the tuned copy with its head, and the identity.

@@ -51,8 +51,8 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     given = load_dense_input(config, classes=False)
     split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
     films: dict[str, list[int]] = {}  # the images of one folder, in order
-    for row in rows.tolist():
-        films.setdefault(given.dataset.sample_ids[row].rpartition("/")[0], []).append(row)
+    for frame in rows.tolist():
+        films.setdefault(given.dataset.sample_ids[frame].rpartition("/")[0], []).append(frame)
     spec = given.frozen.network.input_spec
     # height in pixels of one row of the feature map
     patch = max(1, spec.size // given.frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size)).shape[1])
