@@ -42,12 +42,13 @@ class LabeledImages:
         return cls(str(store.path), store.sample_ids, find_image_folder(store))
 
 
-def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
-    """Return the value of ``--labels`` if it names a result of this store, or ``None`` if it names a file.
+def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
+    """Return the result of this store that ``--labels`` names, or ``None`` if it names a file.
 
     Raises:
         ConfigError: the name fits both a file and a result.
         DatasetError: the name fits neither.
+        StoreError: the result does not contain labels.
     """
     could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
     is_there = could_be and option.name in list_results(store)
@@ -61,23 +62,12 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
             f"is neither a file nor a result of {store.path} (its results: {known})",
             "Pass a result of `labelkit label`, or a CSV with columns path,label.",
         )
-    return option.name if is_there else None
-
-
-def read_labels(store: EmbeddingStore, name: str) -> Result:
-    """Read a result of a store by name, after checking that it contains labels.
-
-    Raises:
-        StoreError: the store has no such result, or it does not contain labels.
-    """
-    result = read_result(store, name)
-    missing = [key for key in ("labels", "labeled", "class_names") if key not in result.arrays]
-    if result.kind != LABELS_KIND or missing:
-        raise StoreError(
-            str(result.path),
-            f"contains {result.kind} ({result.stage}), not labels",
-            "Choose a result of `labelkit label`.",
-        )
+    if not is_there:
+        return None
+    result = read_result(store, option.name)
+    if result.kind != LABELS_KIND or not {"labels", "labeled", "class_names"} <= result.arrays.keys():
+        problem = f"contains {result.kind} ({result.stage}), not labels"
+        raise StoreError(str(result.path), problem, "Choose a result of `labelkit label`.")
     return result
 
 

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels, read_labels
+from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels
 from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import match_known_spelling
@@ -88,11 +88,10 @@ def choose_usable_labels(
         if label_column is not None:
             raise ConfigError("--label-column", "requires --labels FILE", "Pass --labels FILE.")
         return UsableLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
-    name = find_labels_result(option, store)
-    if name is not None:
+    result = find_labels_result(option, store)
+    if result is not None:
         if label_column is not None:
             raise ConfigError("--label-column", f"{option} is a result and has no columns", "Remove --label-column.")
-        result = read_labels(store, name)
         labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)

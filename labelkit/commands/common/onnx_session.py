@@ -62,21 +62,17 @@ def onnx_version() -> str:
     return str(onnxruntime.__version__)
 
 
-def onnx_folder() -> Path:
-    """Return the folder of the ONNX cache."""
-    return cache_folder() / "onnx"
-
-
-def onnx_name(model: ModelIdentity) -> str:
-    """Derive a network's file name in the ONNX cache, without suffix, from its weights and preprocessing."""
+def onnx_path(model: ModelIdentity) -> Path:
+    """Return a network's file in the ONNX cache, named by its weights and preprocessing; its record is beside it."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
-    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+    return cache_folder() / "onnx" / f"{hashlib.sha256(canonical_json(parts).encode()).hexdigest()}.onnx"
 
 
 def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
     """Read a network's record in the ONNX cache (``sha256`` or ``failed``); ``None`` if it was never exported."""
+    path = onnx_path(model)
     try:
-        return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
+        return read_record(path.parent, f"{path.stem}.json", {})
     except ValueError as error:
         current_progress().warning(f"{error}; the network is exported again")
         return None
@@ -85,7 +81,7 @@ def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
 def load_cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
     """Load the network of a store from the ONNX cache; ``None`` if it is not cached or ONNX Runtime is missing."""
     record = read_onnx_record(model) if is_onnx_enabled() else None
-    path = onnx_folder() / f"{onnx_name(model)}.onnx"
+    path = onnx_path(model)
     if record is None or "sha256" not in record or not path.is_file() or sha256_file(path) != record["sha256"]:
         return None
     return OnnxNetwork(path, threads)
