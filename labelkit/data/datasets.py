@@ -28,6 +28,9 @@ SPLIT_WORDS: Final = {
 }
 """The split for each lower-case word that names one, for all readers; the values are in the order of splits."""
 
+HELD_OUT_SPLITS: Final = ("test", "val", "valid", "validation")
+"""Splits that are scored by default, the first that exists."""
+
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -131,7 +131,7 @@ def test_what_cannot_be_made_is_told_and_leaves_nothing(
 def test_every_patch_gets_its_nearest_centroid(
     copied: Path, labelkit: Labelkit, monkeypatch: pytest.MonkeyPatch, algorithm: str
 ) -> None:
-    monkeypatch.setattr("labelkit.commands.cluster.patches._MAX_PATCHES", 200)
+    monkeypatch.setattr("labelkit.commands.cluster.cluster._MAX_PATCHES", 200)
     options = ("--num-clusters", 3, "--num-inits", 2, "--json")
     answer = labelkit("cluster", algorithm, "--index", copied, "--patches", *options)
     assert answer.code == 0, answer.err

@@ -75,16 +75,16 @@ def _optimize_alternately(
     prior: Tensor,
     prototypes: Tensor,
 ) -> Grouping:
-    """Assign and move prototypes until no row changes its group.
-
-    Args:
-        config: options.
-        points: (m, d) rows.
-        prior: (k,) shares.
-        prototypes: (k, d) initial prototypes.
-    """
+    """Assign rows (m, d), with shares (k,), and move prototypes (k, d) until no row changes its group."""
     lam = 1 / config.temperature
     memory_bytes = block_bytes(config, KERNEL_BYTES)
+
+    def assign(tol: float, initial: Tensor | None) -> SinkhornResult:
+        # sums of float32 exponentials cannot match a prior to six digits
+        dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
+        scores = LinearScores(points, prototypes)
+        return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes)
+
     potentials: Tensor | None = None
     passes = 0
     if bool((prior != prior[0]).any()):
@@ -96,12 +96,11 @@ def _optimize_alternately(
         rounds += 1
         last = rounds == config.max_iterations
         tol = config.tolerance if last else max(config.tolerance, _ROUND_TOLERANCE)
-        scores = LinearScores(points, prototypes)
-        found = _solve(scores, lam, prior, tol, potentials, memory_bytes)
+        found = assign(tol, potentials)
         passes += found.num_iterations
         same = before is not None and torch.equal(found.cluster_ids, before)
         if same and not last and tol > config.tolerance:
-            found = _solve(scores, lam, prior, config.tolerance, found.potentials, memory_bytes)
+            found = assign(config.tolerance, found.potentials)
             passes += found.num_iterations
         if same or last:
             break
@@ -110,7 +109,8 @@ def _optimize_alternately(
     cluster_ids, confidence = found.cluster_ids, found.confidence
     if config.exact_balance:
         cluster_ids = balanced_labels(torch.as_tensor(points[:]) @ prototypes.T, prior)
-        confidence = found.assignments(scores).gather(1, cluster_ids[:, None]).squeeze(1)
+        assignments = found.assignments(LinearScores(points, prototypes))
+        confidence = assignments.gather(1, cluster_ids[:, None]).squeeze(1)
     shares = confidence.float().numpy()
     reached = {"rounds": rounds, "passes": passes}
     return Grouping(
@@ -128,19 +128,6 @@ def _optimize_alternately(
     )
 
 
-def _solve(
-    scores: LinearScores,
-    lam: float,
-    prior: Tensor,
-    tol: float,
-    initial: Tensor | None,
-    memory_bytes: int,
-) -> SinkhornResult:
-    # sums of float32 exponentials cannot match a prior to six digits
-    dtype = torch.float64 if tol < _ROUND_TOLERANCE else torch.float32
-    return solve(scores, lam, prior=prior, tol=tol, initial=initial, dtype=dtype, memory_bytes=memory_bytes)
-
-
 def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
     """Compute the mean direction of each group; a group that is empty or cancels out keeps its prototype."""
     sums = torch.zeros(prototypes.shape, dtype=torch.float64)
@@ -152,32 +139,22 @@ def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor)
 
 def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     """Read the shares of the clusters from a word (``uniform``, ``zipf:a``) or a file."""
-    path = Path(spec)
-    if spec == "uniform" or spec.startswith("zipf:"):
-        try:
-            return make_prior(spec, num_clusters)
-        except ValueError as error:
-            remedy = "Pass uniform, zipf:A (such as zipf:1), or an existing file."
-            raise ConfigError("--prior", str(error).removeprefix("prior: "), remedy) from error
-    if not is_file(path):
-        problem = f"{spec!r} is neither a known prior nor a file"
-        raise ConfigError("--prior", problem, "Pass uniform, zipf:A (such as zipf:1), or an existing file.")
+    is_word, path = spec == "uniform" or spec.startswith("zipf:"), Path(spec)
+    words = "Pass uniform, zipf:A (such as zipf:1), or an existing file."
+    if not is_word and not is_file(path):
+        raise ConfigError("--prior", f"{spec!r} is neither a known prior nor a file", words)
     remedy = f"Pass a file of {num_clusters} positive numbers: fractions that sum to 1 or sizes that sum to {num_rows}."
     try:
-        text = read_bytes(path, _LARGEST_PRIOR_BYTES).decode()
+        if is_word:
+            return make_prior(spec, num_clusters)
+        values = np.array(read_bytes(path, _LARGEST_PRIOR_BYTES).decode().replace(",", " ").split(), dtype=np.float64)
+        if len(values) != num_clusters:
+            raise ValueError(f"contains {len(values)} numbers, but there are {num_clusters} clusters")
+        # make_prior checks what remains of sizes, that none is zero
+        is_sizes = np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows
+        return make_prior(values / num_rows if is_sizes else values, num_clusters)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
-    try:
-        values = np.array(text.replace(",", " ").split(), dtype=np.float64)
-    except ValueError as error:
-        raise InputError(spec, str(error), remedy) from error
-    if len(values) and np.isfinite(values).all() and (values == np.round(values)).all() and values.sum() == num_rows:
-        # these are sizes; make_prior checks what remains, that none is zero
-        values = values / num_rows
-    try:
-        return make_prior(values, num_clusters)
     except ValueError as error:
         problem = str(error).removeprefix("prior: ")
-        if len(values) != num_clusters:
-            problem = f"contains {len(values)} numbers, but there are {num_clusters} clusters"
-        raise InputError(spec, problem, remedy) from error
+        raise (ConfigError("--prior", problem, words) if is_word else InputError(spec, problem, remedy)) from error

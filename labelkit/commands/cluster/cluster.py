@@ -1,15 +1,22 @@
-"""Group the rows of a store, and save the groups as a named result next to it."""
+"""Group the rows or the patches of a store, and save the groups as a named result next to it."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans, spherical_kmeans
+from labelkit.algorithms.clustering import (
+    Clustering,
+    kmeans,
+    nearest_centroids,
+    semi_supervised_kmeans,
+    spherical_kmeans,
+)
 from labelkit.commands.cluster.grouping import Grouping
 from labelkit.commands.cluster.options import (
     ClusterConfig,
@@ -18,9 +25,15 @@ from labelkit.commands.cluster.options import (
     SphericalKMeansConfig,
     SSKMeansConfig,
 )
-from labelkit.commands.cluster.patches import cluster_patches
 from labelkit.commands.common.apply import apply_to_rows, check_cluster
-from labelkit.commands.common.embeddings import check_nonzero_embeddings, load_within_memory_limit, split_rows
+from labelkit.commands.common.embeddings import (
+    block_bytes,
+    check_nonzero_embeddings,
+    find_zero_embeddings,
+    load_within_memory_limit,
+    split_rows,
+    unit_rows,
+)
 from labelkit.commands.common.labels import (
     UsableLabels,
     choose_usable_labels,
@@ -28,15 +41,18 @@ from labelkit.commands.common.labels import (
     make_labeled_array,
 )
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.stable_ids import NO_PARAMETERS, Groups, assign_stable_ids, read_previous_groups
+from labelkit.commands.common.stable_ids import NO_PARAMETERS, assign_stable_ids, read_previous_groups
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.patches import PatchSet, open_patches
 from labelkit.store.results import check_new_result, write_result
 
-_NO_PARAMETERS = (*NO_PARAMETERS, "patches")
+_BLOCK_BYTES = 64 << 20
+# Maximum number of patches, drawn at random, that centroids are fitted to; all patches get a group.
+_MAX_PATCHES = 100_000
 
 
 def cluster_store(config: ClusterConfig) -> SimpleResult:
@@ -46,8 +62,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         The result file, the sizes of the clusters, and how they were found.
 
     Raises:
-        StoreError: the store cannot be used, or has no labels where they are needed.
-        ConfigError: more clusters than rows, or than the labels allow; an impossible prior or balance.
+        StoreError: the store cannot be used, or has no labels or patches where they are needed.
+        ConfigError: more clusters than rows or patches, or than the labels allow; an impossible prior or balance.
         InputError: the file of the prior cannot be used.
     """
     if isinstance(config, ProcessesConfig):
@@ -57,7 +73,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         if config.previous is not None:
             problem = "clusters of patches cannot keep the ids of an earlier run"
             raise ConfigError("--previous", problem, "Remove --previous.")
-        return cluster_patches(config, store)
+        return _cluster_patches(config, store)
     rows = split_rows(store, config.split)
     if config.num_clusters > len(rows):
         raise ConfigError(
@@ -66,10 +82,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
             "Choose fewer clusters.",
         )
     algorithm = config.command[1]
-    name, params = config.result or algorithm, _params(config)
-    check_new_result(
-        store, name, overwrite=config.overwrite, kind="clusters", stage=f"cluster {algorithm}", params=params
-    )
+    name = config.result or algorithm
+    params = _check_result(config, store, name, "clusters")
     given = None
     if isinstance(config, SSKMeansConfig):
         given = choose_usable_labels(
@@ -84,23 +98,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
             found = balanced_groups(config, store, rows)
         else:
             found = _run(config, store, rows, given)
-    return _write(config, store, rows, given, found, earlier, time.monotonic() - started)
-
-
-def _params(config: ClusterConfig) -> dict[str, object]:
-    return {key: value for key, value in config.to_yaml_dict().items() if key not in _NO_PARAMETERS}
-
-
-def _write(
-    config: ClusterConfig,
-    store: EmbeddingStore,
-    rows: NDArray[np.int64],
-    given: UsableLabels | None,
-    found: Grouping,
-    earlier: Groups | None,
-    seconds: float,
-) -> SimpleResult:
-    """Give groups the ids of an earlier run, write them next to the store, and return the result."""
+    seconds = time.monotonic() - started
     classes = None
     if found.classes is not None and given is not None:
         classes = [given.class_names[label] if label >= 0 else None for label in found.classes.tolist()]
@@ -113,58 +111,65 @@ def _write(
         arrays[key] = one = np.zeros(store.n, dtype=values_of_rows.dtype)
         one[rows] = values_of_rows
     arrays |= {key: lasting.place(array) for key, array in found.of_groups.items()} | lasting.arrays()
-    params = _params(config)
     if found.classes is not None and given is not None:
         arrays["names"] = lasting.names(found.classes, given.class_names)
         arrays["new_classes"] = lasting.new_classes(found.classes).astype(np.uint8)
         arrays |= make_labeled_array(store, rows, given)
         params |= {"labels": given.source} if given.source else {}
-    algorithm = config.command[1]
-    name = config.result or algorithm
-    path = write_result(
-        store,
-        name,
-        kind="clusters",
-        arrays=arrays,
-        params={**params, **lasting.params(), **found.facts},
-        stage=f"cluster {algorithm}",
-        overwrite=config.overwrite,
-    )
+    params |= {**lasting.params(), **found.facts}
     sizes = np.bincount(cluster_ids, minlength=lasting.num_ids)
+    used = sizes[~lasting.retired]
+    progress, empty, single = current_progress(), int((used == 0).sum()), int((used == 1).sum())
+    balanced = isinstance(config, SinkhornConfig)
+    if empty and not balanced:
+        progress.warning(
+            f"{empty} of {len(used)} groups are empty: {config.index} has only {len(used) - empty} distinct embeddings"
+        )
+    if single and config.num_clusters < len(rows) and not balanced:
+        progress.message(
+            f"{single} of {config.num_clusters} groups have a single image, which may be an outlier or a sign of too "
+            "many groups: check these groups, or lower --num-clusters"
+        )
     values: dict[str, object] = {
-        "index": config.index,
-        "result": name,
-        "path": path,
-        "algorithm": algorithm,
-        "num_clusters": config.num_clusters,
         "rows": len(rows),
         **found.facts,
         **found.more,
         "seconds": round(seconds, 3),
         "sizes": sizes.tolist(),
-        **lasting.to_json(),
     }
-    used = sizes[~lasting.retired]
-    if not isinstance(config, SinkhornConfig):
-        _report_group_sizes(config, used, len(rows))
-    columns = ["result", "clusters", "rows", "smallest", "largest", *found.shown, "seconds", "path"]
-    row: list[Cell] = [name, config.num_clusters, len(rows), int(used.min()), int(used.max())]
-    row += [*found.shown.values(), round(seconds, 2), path]
-    return SimpleResult(values, (path,), (Table("", columns, [row]),))
+    shown: dict[str, Cell] = {"rows": len(rows), "smallest": int(used.min()), "largest": int(used.max()), **found.shown}
+    shown["seconds"] = round(seconds, 2)
+    return _save(config, store, name, "clusters", arrays, params, values | lasting.to_json(), shown)
 
 
-def _report_group_sizes(config: ClusterConfig, sizes: NDArray[np.int64], count: int) -> None:
-    """Warn about groups that are empty or have a single image."""
-    if empty := int((sizes == 0).sum()):
-        current_progress().warning(
-            f"{empty} of {len(sizes)} groups are empty: {config.index} has only {len(sizes) - empty} distinct "
-            "embeddings"
-        )
-    if (single := int((sizes == 1).sum())) and config.num_clusters < count:
-        current_progress().message(
-            f"{single} of {config.num_clusters} groups have a single image, which may be an outlier or a sign of too "
-            "many groups: check these groups, or lower --num-clusters"
-        )
+def _check_result(config: ClusterConfig, store: EmbeddingStore, name: str, kind: str) -> dict[str, object]:
+    """Check that a result can be stored under its name; return its parameters that are known."""
+    params = {key: value for key, value in config.to_yaml_dict().items() if key not in NO_PARAMETERS}
+    if kind == "clusters":
+        params.pop("patches", None)
+    stage = f"cluster {config.command[1]}"
+    check_new_result(store, name, overwrite=config.overwrite, kind=kind, stage=stage, params=params)
+    return params
+
+
+def _save(
+    config: ClusterConfig,
+    store: EmbeddingStore,
+    name: str,
+    kind: str,
+    arrays: Mapping[str, NDArray[np.generic] | list[str]],
+    params: Mapping[str, object],
+    values: Mapping[str, object],
+    shown: Mapping[str, Cell],
+) -> SimpleResult:
+    """Write groups next to the store, and return the result."""
+    algorithm = config.command[1]
+    stage, overwrite = f"cluster {algorithm}", config.overwrite
+    path = write_result(store, name, kind=kind, arrays=arrays, params=params, stage=stage, overwrite=overwrite)
+    head: dict[str, object] = {"index": config.index, "result": name, "path": path, "algorithm": algorithm}
+    cells: dict[str, Cell] = {"result": name, "clusters": config.num_clusters, **shown, "path": path}
+    table = Table("", list(cells), [list(cells.values())])
+    return SimpleResult({**head, "num_clusters": config.num_clusters, **values}, (path,), (table,))
 
 
 def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None) -> Grouping:
@@ -209,12 +214,7 @@ def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], 
 
 
 def _check_labels(given: UsableLabels, num_clusters: int) -> None:
-    """Check that labels exist, that each of their classes has a cluster, and each other cluster an unlabeled row.
-
-    Raises:
-        DatasetError: there are no labels.
-        ConfigError: more classes than clusters, or more clusters than labels leave rows for.
-    """
+    """Check that labels exist, that each of their classes has a cluster, and each other cluster an unlabeled row."""
     if not given.labeled.any():
         raise DatasetError(
             given.where,
@@ -233,3 +233,84 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
             "unlabeled images are available to initialize the others",
             f"Choose at most {classes + free} clusters.",
         )
+
+
+def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> SimpleResult:
+    """Cluster the patches of a store: fit centroids on a random sample, then assign all patches block by block."""
+    patches = open_patches(store)
+    rows = split_rows(store, config.split)
+    algorithm = config.command[1]
+    name = config.result or f"{algorithm}-patches"
+    params = _check_result(config, store, name, "patch_clusters")
+    chosen = np.zeros(store.n, dtype=np.bool_)
+    chosen[rows] = True
+    started = time.monotonic()
+    with current_progress().task(f"{algorithm} of patches, {config.num_clusters} clusters", total=None):
+        found, ids, num_sampled = _run_on_patches(config, patches, chosen)
+    seconds = time.monotonic() - started
+    sizes = np.bincount(ids[ids >= 0], minlength=config.num_clusters)
+    arrays: dict[str, NDArray[np.generic] | list[str]] = {
+        "patch_cluster_ids": ids,
+        "centroids": found.centroids.astype(np.float32),
+    }
+    facts = {"sample": num_sampled, "inertia": found.inertia, "iterations": found.num_iterations}
+    counts = {"rows": len(rows), "patches": int(sizes.sum())}
+    values: dict[str, object] = {**counts, **facts, "seconds": round(seconds, 3), "sizes": sizes.tolist()}
+    shown: dict[str, Cell] = {
+        "patches": int(sizes.sum()),
+        "sample": num_sampled,
+        "smallest": int(sizes.min()),
+        "largest": int(sizes.max()),
+        "inertia": found.inertia,
+        "seconds": round(seconds, 2),
+    }
+    params |= {"patches_digest": patches.digest, **facts}
+    return _save(config, store, name, "patch_clusters", arrays, params, values, shown)
+
+
+def _run_on_patches(
+    config: PatchClusterConfig, patches: PatchSet, chosen: NDArray[np.bool_]
+) -> tuple[Clustering, NDArray[np.int32], int]:
+    """Cluster a sample of the patches of chosen images; return the clustering, the groups, and the sample size."""
+    is_spherical = isinstance(config, SphericalKMeansConfig)
+    scaled = is_spherical or bool(getattr(config, "normalize", False))
+    sample = _sample_patches(patches, chosen, config.seed)
+    if is_spherical:
+        sample = sample[~find_zero_embeddings(sample)]
+    if config.num_clusters > len(sample):
+        problem = f"{config.num_clusters} clusters are too many for {len(sample)} patches of {config.index}"
+        raise ConfigError("--num-clusters", problem, "Choose fewer clusters.")
+    group = spherical_kmeans if is_spherical else kmeans
+    found = group(
+        unit_rows(sample) if scaled else sample,
+        config.num_clusters,
+        generator=keyed_generator(config.seed, "cluster patches"),
+        num_inits=config.num_inits,
+        max_iter=config.max_iterations,
+        tol=config.tolerance,
+    )
+    # nearest centroids; -1 for the patches of other images, or without direction
+    ids = [np.zeros(0, np.int32)]
+    for block in patches.blocks(block_bytes(config, _BLOCK_BYTES)):
+        wanted, features = chosen[block.image_rows], np.asarray(block.features, dtype=np.float32)
+        if is_spherical:
+            wanted &= ~find_zero_embeddings(features)
+        rows = unit_rows(features[wanted]) if scaled else features[wanted]
+        ids.append(np.full(len(features), -1, dtype=np.int32))
+        if len(rows):
+            ids[-1][wanted] = nearest_centroids(rows, found.centroids)
+    return found, np.concatenate(ids), len(sample)
+
+
+def _sample_patches(patches: PatchSet, chosen: NDArray[np.bool_], seed: int) -> NDArray[np.float32]:
+    """Draw patches of the chosen images at random, if there are many; return them in stored order."""
+    counts = np.diff(patches.offsets())
+    numbers = np.flatnonzero(np.repeat(chosen, counts))
+    if len(numbers) > _MAX_PATCHES:
+        drawn = keyed_generator(seed, "sample of patches").choice(len(numbers), _MAX_PATCHES, replace=False)
+        numbers = numbers[np.sort(drawn)]
+    taken = [np.zeros((0, patches.dim), np.float32)]
+    for block in patches.blocks():
+        low, high = np.searchsorted(numbers, (block.start, block.start + len(block.features)))
+        taken.append(block.features[numbers[low:high] - block.start].astype(np.float32))
+    return np.concatenate(taken)

@@ -34,10 +34,7 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
 class PatchClusterConfig(ProcessesConfig, ClusterConfig):
     """Options shared by the clustering commands that can also cluster patches."""
 
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_patches": 100000,
-        "min_size": 1,
-    }
+    constants: ClassVar[Mapping[str, object]] = {"max_patches": 100000}
 
     patches: bool = Field(
         False, description="Cluster image patches instead of images; needs a store made with embed --dense."
@@ -60,7 +57,6 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, Cluste
     """Options for ``labelkit cluster ss-kmeans``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "ss-kmeans")
-    constants: ClassVar[Mapping[str, object]] = {"min_size": 1}
 
     exchange: bool = Field(
         True,

@@ -21,11 +21,6 @@ from labelkit.store.embeddings import EmbeddingStore
 def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") -> NDArray[np.int64]:
     """Return the row numbers of a split of a store, or of all rows for ``all``.
 
-    Args:
-        store: the store.
-        split: name of the split, or ``all``.
-        option: option that names the split, for the error.
-
     Raises:
         ConfigError: the store has no such split, or the split is empty.
     """
@@ -43,6 +38,23 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     rows = np.asarray(store.rows(split), dtype=np.int64)
     if len(rows) == 0:
         raise ConfigError(option, f"{store.path} has no images in split {split!r}", "Choose another split, or all.")
+    return rows
+
+
+def labeled_rows(
+    store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a data set with labels."
+) -> NDArray[np.int64]:
+    """Return the rows of a split whose label is known; see :func:`split_rows`.
+
+    Raises:
+        ConfigError: the store has no such split, or the split is empty.
+        StoreError: no image of the split has a label.
+    """
+    rows = split_rows(store, split, option=option)
+    if store.labels is not None:
+        rows = rows[np.asarray(store.labels)[rows] >= 0]
+    if store.labels is None or not len(rows):
+        raise StoreError(f"{store.path}:/labels", f"no image in split {split} has a label", remedy)
     return rows
 
 
@@ -75,12 +87,7 @@ def check_features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np
 
 
 def check_finite(store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]) -> None:
-    """Check that embeddings contain no NaN or infinity.
-
-    Args:
-        store: store of the embeddings.
-        rows: (n,) row numbers in the store.
-        features: (n, d) embeddings of these rows.
+    """Check that embeddings (n, d) of the given rows (n,) of a store contain no NaN or infinity.
 
     Raises:
         StoreError: some embeddings are not finite.
@@ -114,13 +121,7 @@ def check_nonzero_embeddings(
     features: Rows,
     remedy: str = "Use `labelkit cluster k-means`, which accepts them unchanged.",
 ) -> None:
-    """Check that no embedding is all zeros, since such an embedding has no direction.
-
-    Args:
-        store: store of the embeddings.
-        rows: row numbers in the store.
-        features: embeddings of these rows.
-        remedy: what the error recommends.
+    """Check that no embedding (n, d) of the given rows (n,) is all zeros, since such an embedding has no direction.
 
     Raises:
         StoreError: some embeddings are all zero.
@@ -157,13 +158,7 @@ def block_bytes(config: MemoryConfig, most: int) -> int:
 def load_within_memory_limit(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return the given rows of a store, held in memory if ``--max-memory`` allows and otherwise read in blocks.
-
-    Args:
-        config: options with the memory limit.
-        store: the store.
-        rows: (n,) row numbers in the store.
-        unit: whether to scale rows to length 1.
+    """Return rows of a store, of length 1 if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
 
     Raises:
         StoreError: the rows are not as they were written.

@@ -44,11 +44,7 @@ class EmbeddingDataset:
 
     @classmethod
     def from_store(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> EmbeddingDataset:
-        """Load the embeddings of a store as a training data set.
-
-        Args:
-            path: path of the store.
-            views: whether stored views replace the rows in training; auto: if the store has any.
+        """Load the embeddings of a store as a training data set, with stored views if requested (auto: if any).
 
         Raises:
             StoreError: it is not a store, is damaged, or has a row or a view without a direction.
@@ -63,19 +59,16 @@ class EmbeddingDataset:
             raise DatasetError(str(path), problem, "Embed more images.")
         return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
 
-    def listing(self) -> ImageDataset:
-        """Return the names, labels and splits of the embeddings, marking the labels that training may use."""
-        return list_store_embeddings(self.store)
-
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
         """Return a training bank that contains the embeddings of the listed samples, in the same order."""
+        places = self._places(dataset)
         return RowBank(
             dataset,
-            self.features_of(dataset),
+            np.ascontiguousarray(self.features[places]),
             num_neighbors=num_neighbors,
             stored=self.views,
-            stored_rows=None if self.views is None else self._places(dataset),
-            sha256=self.store.sha256[self._places(dataset)] if self.store.has_images else None,
+            stored_rows=None if self.views is None else places,
+            sha256=self.store.sha256[places] if self.store.has_images else None,
             device=device,
         )
 
@@ -137,11 +130,7 @@ def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
 
 
 def read_embedding_model(saved: Mapping[str, Any], where: str) -> ModelIdentity | None:
-    """Return the model whose embeddings a run was trained on; ``None`` if the run was trained on images.
-
-    Args:
-        saved: content of ``split.json`` of the run.
-        where: its path, for messages.
+    """Return the model whose embeddings a run was trained on, from the ``split.json`` of the run; ``None`` for images.
 
     Raises:
         CheckpointError: the recorded model cannot be used.

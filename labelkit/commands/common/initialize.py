@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from labelkit.data.center_crop import resized_side
 from labelkit.errors import CheckpointError, CheckpointMismatch
@@ -44,7 +42,11 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out folder of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
-    taken = _load_whole_network(method, tensors, where) if method.loads_whole_runs else None
+    taken = None
+    if method.loads_whole_runs:
+        with suppress(CheckpointMismatch):
+            load_model_state(method, tensors, where)
+            taken = "the whole network"
     taken = taken or method.load_matching_tensors(tensors, where)
     if taken is None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
@@ -52,15 +54,6 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         method.on_backbone_loaded()
         taken = "the backbone; the heads start from scratch"
     current_progress().message(f"started from {checkpoint.folder}: {taken}")
-
-
-def _load_whole_network(method: Method[Any], tensors: Mapping[str, Tensor], where: str) -> str | None:
-    """Load all tensors if they match the method, and return what was loaded, otherwise ``None``."""
-    try:
-        load_model_state(method, tensors, where)
-    except CheckpointMismatch:
-        return None
-    return "the whole network"
 
 
 def without_weights(config: RunConfig) -> RunConfig:

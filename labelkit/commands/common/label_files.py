@@ -9,9 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-from numpy.typing import NDArray
-
 from labelkit.commands.common.images.read import find_image_folder
 from labelkit.data.path_rule import SHOWN, escape_path, find_paths, similar_path_hint
 from labelkit.data.tables import read_label_csv, read_paths
@@ -45,12 +42,13 @@ class LabeledImages:
         return cls(str(store.path), store.sample_ids, find_image_folder(store))
 
 
-def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
-    """Return the value of ``--labels`` if it names a result of this store, or ``None`` if it names a file.
+def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
+    """Return the result of this store that ``--labels`` names, or ``None`` if it names a file.
 
     Raises:
         ConfigError: the name fits both a file and a result.
         DatasetError: the name fits neither.
+        StoreError: the result does not contain labels.
     """
     could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
     is_there = could_be and option.name in list_results(store)
@@ -64,23 +62,12 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> str | None:
             f"is neither a file nor a result of {store.path} (its results: {known})",
             "Pass a result of `labelkit label`, or a CSV with columns path,label.",
         )
-    return option.name if is_there else None
-
-
-def read_labels(store: EmbeddingStore, name: str) -> Result:
-    """Read a result of a store by name, after checking that it contains labels.
-
-    Raises:
-        StoreError: the store has no such result, or it does not contain labels.
-    """
-    result = read_result(store, name)
-    missing = [key for key in ("labels", "labeled", "class_names") if key not in result.arrays]
-    if result.kind != LABELS_KIND or missing:
-        raise StoreError(
-            str(result.path),
-            f"contains {result.kind} ({result.stage}), not labels",
-            "Choose a result of `labelkit label`.",
-        )
+    if not is_there:
+        return None
+    result = read_result(store, option.name)
+    if result.kind != LABELS_KIND or not {"labels", "labeled", "class_names"} <= result.arrays.keys():
+        problem = f"contains {result.kind} ({result.stage}), not labels"
+        raise StoreError(str(result.path), problem, "Choose a result of `labelkit label`.")
     return result
 
 
@@ -129,11 +116,6 @@ def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImage
             raise DatasetError(str(path), problem, "Keep only one label for this image.")
         first.setdefault(place, name)
     return placed
-
-
-def image_keys(sample_ids: Sequence[str], sha256: NDArray[np.uint8] | None) -> list[str | bytes]:
-    """Return the keys that identify images: the SHA-256 digests of the files, or else the sample ids."""
-    return list(sample_ids) if sha256 is None else [bytes(row) for row in np.asarray(sha256)]
 
 
 def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:

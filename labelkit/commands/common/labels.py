@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels, read_labels
+from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels
 from labelkit.data.datasets import ImageDataset, natural_key
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.tables import match_known_spelling
@@ -78,23 +78,20 @@ def choose_usable_labels(
         StoreError: the result does not exist, or does not contain labels.
         ConfigError: the name fits both a file and a result, or a column is named without a CSV.
     """
-    truth = np.full(len(rows), -1, dtype=np.int64)
+    own = truth = np.full(len(rows), -1, dtype=np.int64)
     if store.labels is not None:
         truth = np.asarray(store.labels, dtype=np.int64)[rows]
-    own = np.full(len(rows), -1, dtype=np.int64)
     if own_labels and store.labeled is not None:
-        usable = np.asarray(store.labeled, dtype=bool)[rows]
-        own[usable] = truth[usable]
+        own = np.where(np.asarray(store.labeled, dtype=bool)[rows], truth, -1)
     names = tuple(store.class_names)
     if option is None:
         if label_column is not None:
             raise ConfigError("--label-column", "requires --labels FILE", "Pass --labels FILE.")
         return UsableLabels(own, truth, names, str(store.path), {} if own_labels else {"own_labels": False})
-    name = find_labels_result(option, store)
-    if name is not None:
+    result = find_labels_result(option, store)
+    if result is not None:
         if label_column is not None:
             raise ConfigError("--label-column", f"{option} is a result and has no columns", "Remove --label-column.")
-        result = read_labels(store, name)
         labels, class_names, truth = _apart(*_of_store(result, names), truth, store)
         source: dict[str, object] = {"result": result.name, "content_digest": result.content_digest}
         return UsableLabels(labels[rows], truth, class_names, str(result.path), source)
@@ -105,7 +102,7 @@ def choose_usable_labels(
     if outside:
         current_progress().message(f"{where}: {outside} labels are for images that are not used here")
     source = {"file": option.name, "sha256": sha256_file(option)} | ({} if own_labels else {"own_labels": False})
-    return UsableLabels(merge_labels(labels, own, where, str(store.path)), truth, class_names, where, source)
+    return UsableLabels(_merge_labels(labels, own, where, str(store.path)), truth, class_names, where, source)
 
 
 def _apart(
@@ -121,10 +118,9 @@ def _apart(
     return place[labels], tuple(class_names[label] for label in used.tolist()), np.full_like(truth, -1)
 
 
-def merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
+def _merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
     """Fill in missing labels from ``own``; where both exist but differ, keep the one from ``labels`` and warn."""
-    differ = int(((labels >= 0) & (own >= 0) & (labels != own)).sum())
-    if differ:
+    if differ := int(((labels >= 0) & (own >= 0) & (labels != own)).sum()):
         current_progress().warning(
             f"{where}: {differ} images have a different label in {there}; the file takes precedence"
         )
@@ -146,8 +142,7 @@ def override_store_labels(
         return store
     rows = np.arange(store.n, dtype=np.int64)
     given = choose_usable_labels(option, store, rows, label_column=label_column, own_labels=False)
-    own = given.truth
-    labels = merge_labels(given.labels, own, given.where, str(store.path))
+    labels = _merge_labels(given.labels, given.truth, given.where, str(store.path))
     labeled = given.labeled if store.labeled is None else given.labeled | np.asarray(store.labeled, dtype=bool)
     return store.relabeled(labels, labeled, given.class_names)
 
@@ -170,7 +165,7 @@ def override_listing_labels(
     labels, class_names = encode_labels(texts, () if own == "drop" else dataset.class_names, len(dataset))
     given = labels >= 0
     if own != "drop":
-        labels = merge_labels(labels, dataset.labels, str(option), dataset.name)
+        labels = _merge_labels(labels, dataset.labels, str(option), dataset.name)
     if own == "keep":
         given |= dataset.given
     return replace(dataset, labels=labels, given=given, class_names=class_names)
@@ -199,13 +194,7 @@ def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...
 def network_saw_labels(
     store: EmbeddingStore, rows: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> Literal["yes", "no", "unknown"]:
-    """Determine whether the network of a store was trained with labels of the given rows.
-
-    Args:
-        store: the store.
-        rows: (m,) row numbers in the store.
-        labels: (m,) labels of these rows, -1 = none.
-    """
+    """Determine whether the network of a store was trained with labels (m,), -1 = none, of the given rows (m,)."""
     if store.trained_rows()[rows][labels >= 0].any():
         return "yes"
     source = store.model.source
@@ -220,23 +209,22 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
     differ are never slips of each other.
     """
 
-    def plain(text: str) -> str:
-        return "".join(letter for letter in text.casefold() if letter.isalnum())
+    def only(kind: Callable[[str], bool], text: str) -> str:
+        return "".join(filter(kind, text))
 
-    def digits(text: str) -> str:
-        return "".join(letter for letter in text if letter.isdigit())
-
-    mine = plain(name)
-    others = {other: plain(other) for other in known if other != name and digits(other) == digits(name)}
-    for other, text in others.items():
-        if text == mine and mine:
-            return other
-    if sum(letter.isalpha() for letter in mine) < 4:
+    mine, digits = only(str.isalnum, name.casefold()), only(str.isdigit, name)
+    others: dict[str, str] = {}
+    for other in known:
+        if other != name and only(str.isdigit, other) == digits:
+            others.setdefault(only(str.isalnum, other.casefold()), other)
+    if mine and mine in others:
+        return others[mine]
+    if len(only(str.isalpha, mine)) < 4:
         return None
     swapped = {mine[:at] + mine[at + 1] + mine[at] + mine[at + 2 :] for at in range(len(mine) - 1)}
-    close = [text for text in others.values() if text in swapped]
-    close = close or difflib.get_close_matches(mine, list(others.values()), n=1, cutoff=0.85)
-    return next((other for other, text in others.items() if close and text == close[0]), None)
+    close = [text for text in others if text in swapped]
+    close = close or difflib.get_close_matches(mine, list(others), n=1, cutoff=0.85)
+    return others[close[0]] if close else None
 
 
 def encode_labels(

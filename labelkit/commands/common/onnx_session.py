@@ -31,12 +31,7 @@ _FEW: Final = 256
 
 
 class OnnxNetwork:
-    """Embedding network that runs in ONNX Runtime.
-
-    Args:
-        content: content or path of the ONNX file.
-        threads: number of CPU threads; ``None``: one per core.
-    """
+    """Embedding network that runs in ONNX Runtime, from the content or path of a file; default: a thread per core."""
 
     def __init__(self, content: bytes | Path, threads: int | None = None) -> None:
         import onnxruntime
@@ -67,48 +62,33 @@ def onnx_version() -> str:
     return str(onnxruntime.__version__)
 
 
-def onnx_folder() -> Path:
-    """Return the folder of the ONNX cache."""
-    return cache_folder() / "onnx"
-
-
-def onnx_name(model: ModelIdentity) -> str:
-    """Derive a network's file name in the ONNX cache, without suffix, from its weights and preprocessing."""
+def onnx_path(model: ModelIdentity) -> Path:
+    """Return a network's file in the ONNX cache, named by its weights and preprocessing; its record is beside it."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
-    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+    return cache_folder() / "onnx" / f"{hashlib.sha256(canonical_json(parts).encode()).hexdigest()}.onnx"
 
 
 def read_onnx_record(model: ModelIdentity) -> dict[str, Any] | None:
     """Read a network's record in the ONNX cache (``sha256`` or ``failed``); ``None`` if it was never exported."""
+    path = onnx_path(model)
     try:
-        return read_record(onnx_folder(), f"{onnx_name(model)}.json", {})
+        return read_record(path.parent, f"{path.stem}.json", {})
     except ValueError as error:
         current_progress().warning(f"{error}; the network is exported again")
         return None
 
 
 def load_cached_onnx_network(model: ModelIdentity, threads: int | None = None) -> OnnxNetwork | None:
-    """Load the network of a store from the ONNX cache; ``None`` if it is not cached or ONNX Runtime is missing.
-
-    Args:
-        model: its record in the store.
-        threads: number of CPU threads; ``None``: one per core.
-    """
+    """Load the network of a store from the ONNX cache; ``None`` if it is not cached or ONNX Runtime is missing."""
     record = read_onnx_record(model) if is_onnx_enabled() else None
-    path = onnx_folder() / f"{onnx_name(model)}.onnx"
+    path = onnx_path(model)
     if record is None or "sha256" not in record or not path.is_file() or sha256_file(path) != record["sha256"]:
         return None
     return OnnxNetwork(path, threads)
 
 
 def can_skip_torch(count: int, checkpoint: Path | None, device: str) -> bool:
-    """Return whether the options allow embedding without torch.
-
-    Args:
-        count: number of images.
-        checkpoint: ``--checkpoint``; comparing it with the store needs torch.
-        device: ``--device``.
-    """
+    """Return whether the options allow embedding without torch, which a comparison of ``--checkpoint`` needs."""
     return checkpoint is None and (device == "cpu" or (device == "auto" and count <= _FEW))
 
 
@@ -143,12 +123,7 @@ def embed_with_onnx(
 
 
 def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> NDArray[np.float32]:
-    """Read an image and preprocess it as network input (c, size, size).
-
-    Args:
-        images: the listing.
-        row: row of the image in it.
-        record: ``preprocess`` of a store.
+    """Read an image and preprocess it as network input (c, size, size), as the ``preprocess`` of a store says.
 
     Raises:
         BadImage: the image cannot be read.

@@ -128,11 +128,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
 
 
 def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) -> None:
-    """Refuse to replace a file that is not an earlier output of the same kind.
-
-    Raises:
-        ConfigError: the file is an input, or of another kind.
-    """
+    """Refuse to replace a file that is not an earlier output of the same kind."""
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(option, f"{path} is not a regular file", "Choose another name.")
@@ -187,29 +183,19 @@ def _is_format(path: Path, wanted: str) -> bool:
 
 
 def _named(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
+    """Yield the paths in the inputs or outputs of a command, with their options; a string may be a path."""
     for name, field in type(config).model_fields.items():
         if (field_extra(field, "makes") is not None) == outputs:
-            for path in _paths(getattr(config, name)):
-                yield shell_name(name, field), path
-
-
-def _paths(value: object) -> Iterator[Path]:
-    """Yield the paths in the value of an option; a string may be a path, as for ``--dataset``."""
-    for item in value if isinstance(value, tuple) else (value,):
-        if isinstance(item, Path):
-            yield item
-        elif isinstance(item, str) and os.sep in item and "\n" not in item:
-            yield Path(item)
+            value = getattr(config, name)
+            for item in value if isinstance(value, tuple) else (value,):
+                if isinstance(item, Path) or (isinstance(item, str) and os.sep in item and "\n" not in item):
+                    yield shell_name(name, field), Path(item)
 
 
 def check_result_name(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
-    """Check that a result can be stored under its name, before any work.
+    """Check that a result can be stored under the name in ``result``, if any, before any work.
 
-    Args:
-        config: options of the command; ``result`` is the name, ``None``: nothing is stored.
-        store: the store.
-        kind: kind of the result.
-        params: known parameters of the result; see ``check_new_result``.
+    Known parameters of the result are compared; see ``check_new_result``.
 
     Raises:
         OutputExistsError: a result of this name was made by another command or with other options.
@@ -230,12 +216,7 @@ def store_scores(
 ) -> tuple[Path, ...]:
     """Save scores as a result of kind ``evaluation`` next to the store, if ``--result`` requests it.
 
-    Args:
-        config: options of the command.
-        store: the evaluated store.
-        values: values of ``--json``; stores are recorded without their folder.
-        params: parameters of the result.
-        gallery_digest: content digest of another store that was searched.
+    Stores are recorded without their folder, and another store that was searched by its content digest.
 
     Raises:
         OutputExistsError, ResourceError: the result cannot be written.

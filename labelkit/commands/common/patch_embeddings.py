@@ -77,27 +77,17 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
 
 
 class PatchCollector:
-    """Collector that takes the batches of one part of a store in order and commits each full piece of patch features.
-
-    Args:
-        run: run that the pieces are written to.
-        part: number of the part of the store.
-        view: view of the images.
-    """
+    """Collector of the batches of one part of a store, in order; each full piece of patch features is committed."""
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
         self._run, self._view = run, view
         self._pieces = run.pieces_of(part)
-        self._batches: list[Piece] = []
+        self._batches: list[tuple[Any, ...]] = []
 
     def add(self, batch: EvalBatch, keep: NDArray[np.int64], maps: torch.Tensor, where: str) -> None:
-        """Add the patch features of a batch, and commit the current piece if the batch completes it.
+        """Add the patch features (b, rows, cols, d) of a batch, of which ``keep`` (m,) are readable images.
 
-        Args:
-            batch: the loaded batch.
-            keep: (m,) its readable images.
-            maps: (b, rows, cols, d) patch features of all its images.
-            where: what the batch is from, for messages.
+        Commit the current piece if the batch completes it.
 
         Raises:
             DivergenceError: a feature is NaN or infinite.
@@ -120,20 +110,13 @@ class PatchCollector:
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
         assert batch.image_sizes is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
-        self._batches.append(
-            Piece(rows, features.numpy(), cells, compute_view_regions(batch.image_sizes[keep], self._view))
-        )
+        self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.image_sizes[keep], self._view)))
         if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
-            self._commit()
-
-    def _commit(self) -> None:
-        batches, self._batches = self._batches, []
-
-        def joined(name: str) -> NDArray[Any]:
-            return np.concatenate([getattr(batch, name) for batch in batches])
-
-        cells = joined("cells") if self._run.plan.is_sampled else None
-        self._run.write_piece(self._pieces.pop(0), Piece(joined("rows"), joined("features"), cells, joined("regions")))
+            joined_rows, values, places, regions = zip(*self._batches, strict=True)
+            joined = None if cells is None else np.concatenate(places)
+            piece = Piece(np.concatenate(joined_rows), np.concatenate(values), joined, np.concatenate(regions))
+            self._batches = []
+            self._run.write_piece(self._pieces.pop(0), piece)
 
 
 def patch_summary(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:

@@ -18,7 +18,7 @@ from labelkit.commands.common.images.read import open_single_image
 from labelkit.commands.common.onnx_session import can_skip_torch, embed_with_onnx
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.registry import load_dataset
-from labelkit.data.tables import is_folder, is_there
+from labelkit.data.tables import is_folder
 from labelkit.errors import ConfigError, DatasetError, Mismatch
 from labelkit.files import open_regular
 from labelkit.progress import current_progress
@@ -69,17 +69,11 @@ def is_store(path: Path) -> bool:
 def list_query_images(query: Path, **listing: Any) -> ImageDataset:
     """List the query images: one file, or all images of a folder.
 
-    Args:
-        query: file or folder.
-        listing: options of ``load_dataset``.
-
     Raises:
         DatasetError: the path does not exist, or is neither an image nor a folder of images.
     """
     if is_folder(query):
         return load_dataset(str(query), data_root=query, **listing)
-    if not is_there(query):
-        raise DatasetError(str(query), "does not exist", "Pass an image file, a folder of images, or a store.")
     return open_single_image(query)
 
 
@@ -159,13 +153,6 @@ def embed_query_images(
     images: ImageDataset, store: EmbeddingStore, *, checkpoint: Path | None, device: str, where: str
 ) -> Queries:
     """Embed images with the model of the searched store, to use them as queries.
-
-    Args:
-        images: the query images.
-        store: store whose model embeds them.
-        checkpoint: where the model is; default: where it was last seen.
-        device: where the model runs.
-        where: name of the images in messages.
 
     Raises:
         CheckpointError: the model of the store is not on this machine.

@@ -6,7 +6,6 @@ Source: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 
-from labelkit.commands.common.label_files import image_keys
 from labelkit.errors import StoreError
 from labelkit.options.retired import PreviousOption
 from labelkit.progress import current_progress
@@ -33,7 +31,6 @@ NO_PARAMETERS = (
     "own_labels",
     "previous",
     "previous_result",
-    "keep_overlap",
     "max_memory",
 )
 """Fields of a config that its result does not store as parameters, but in another way or not at all."""
@@ -269,14 +266,12 @@ def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[
     Files with the same bytes in one store are paired by their order: the first with the first of the other store, and
     so on. Rows of a store without image files, such as imported ones, are paired by their ids.
     """
-    places: list[dict[tuple[str | bytes, int], int]] = []
-    for keys in _read_image_keys(before, after):
-        times: Counter[str | bytes] = Counter()
-        places.append({})
-        for row, key in enumerate(keys):
-            places[-1][key, times[key]] = row
-            times[key] += 1
-    pairs = [(places[0][key], row) for key, row in places[1].items() if key in places[0]]
+    rows_of: dict[str | bytes, list[int]] = {}
+    keys_before, keys_after = _read_image_keys(before, after)
+    for row, key in enumerate(keys_before):
+        rows_of.setdefault(key, []).append(row)
+    left = {key: iter(rows) for key, rows in rows_of.items()}
+    pairs = [(first, row) for row, key in enumerate(keys_after) if (first := next(left.get(key, iter(())), -1)) >= 0]
     found = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return found[:, 0], found[:, 1]
 
@@ -289,5 +284,6 @@ def find_images_in_other_store(before: EmbeddingStore, after: EmbeddingStore) ->
 
 
 def _read_image_keys(before: EmbeddingStore, after: EmbeddingStore) -> list[list[str | bytes]]:
-    by_file = before.has_images and after.has_images
-    return [image_keys(store.sample_ids, store.sha256 if by_file else None) for store in (before, after)]
+    if before.has_images and after.has_images:
+        return [[bytes(row) for row in np.asarray(store.sha256)] for store in (before, after)]
+    return [list(store.sample_ids) for store in (before, after)]

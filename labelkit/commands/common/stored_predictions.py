@@ -53,9 +53,7 @@ class StoredPredictions:
 def read_stored_predictions(result: Result, min_confidence: float | None = None) -> StoredPredictions:
     """Read the predictions in a result with answers or groups; with groups, only labeled rows have a confidence.
 
-    Args:
-        result: result of answers or groups.
-        min_confidence: confidence below which an answer is unsure; ``None``: the limit that the answers were made with.
+    Below ``min_confidence``, by default the limit that the answers were made with, an answer is unsure.
     """
     arrays = result.arrays
     ids, names = _group_ids(result), group_names(result)
@@ -118,11 +116,6 @@ def _group_ids(result: Result) -> NDArray[np.int64]:
 
 def find_group_classes(store: EmbeddingStore, result: Result, class_names: Sequence[str]) -> NDArray[np.int64]:
     """Return the class (k,) int64 of each group in a result, looked up by the group's name; -1 for new groups.
-
-    Args:
-        store: the grouped store.
-        result: result with ``names`` and ``new_classes``.
-        class_names: names of the classes of the store, and of labels given later.
 
     Raises:
         StoreError: a group has the name of a class that is not among these.

@@ -12,10 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.embeddings_as_images import EmbeddingDataset
+from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings
 from labelkit.commands.common.labels import override_listing_labels
 from labelkit.data.batch import DataInfo
-from labelkit.data.datasets import ImageDataset, join_datasets
+from labelkit.data.datasets import HELD_OUT_SPLITS, ImageDataset, join_datasets
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
@@ -56,38 +56,26 @@ def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageData
     return replace(dataset, splits=splits, split_names=("train", "test"))
 
 
-def draw_holdout(
-    dataset: ImageDataset, holdout: float | Literal["odd", "auto"], *, pool: bool, seed: int
-) -> tuple[str, ...]:
-    """Draw the images that ``--holdout`` holds out, and return their names.
-
-    Args:
-        dataset: the listing.
-        holdout: share of each class; ``odd``: every second image; ``auto``: one fifth of each class.
-        pool: ignore the splits of the data set.
-        seed: seed of the draw.
-
-    Raises:
-        ConfigError: the set has splits that are not pooled, or none to pool; or no image would be held out.
-    """
+def _draw_holdout(dataset: ImageDataset, config: DataConfig) -> NDArray[np.int64]:
+    """Draw the rows that ``--holdout`` holds out: a share of each class, or every second image."""
+    holdout = config.holdout
+    assert holdout is not None
     option = f"--holdout {holdout if isinstance(holdout, str) else format(holdout, 'g')}"
-    if has_own_splits(dataset) != pool:
-        if pool:
-            raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Remove --pool-splits.")
+    if config.pool_splits and not has_own_splits(dataset):
+        raise ConfigError("--pool-splits", f"{dataset.name} has no splits of its own", "Remove --pool-splits.")
+    if has_own_splits(dataset) and not config.pool_splits:
         names = ", ".join(dataset.split_names)
         remedy = "Remove --holdout, or pass --pool-splits to draw from all images."
         raise ConfigError(option, f"{dataset.name} has splits of its own ({names})", remedy)
     if holdout == "odd":
         rows = np.arange(1, len(dataset), 2)
     else:
-        rows = draw_holdout_rows(dataset.labels, _AUTO_SHARE if holdout == "auto" else holdout, seed=seed)
+        share = _AUTO_SHARE if holdout == "auto" else holdout
+        rows = draw_holdout_rows(dataset.labels, share, seed=config.split_seed)
     if len(rows) == 0:
         problem = "no image is held out, since each class keeps at least one image for training"
         raise ConfigError(option, problem, "Use a data set with more images.")
-    return tuple(dataset.sample_ids[row] for row in rows)
-
-
-_HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
+    return rows
 
 
 @dataclass(frozen=True)
@@ -169,29 +157,13 @@ class PreparedData:
         }
 
 
-def open_training_rows(config: DataConfig) -> EmbeddingDataset | None:
-    """Open the store whose embeddings are used for training; return ``None`` if training uses images.
-
-    Raises:
-        StoreError: the store cannot be used.
-        ConfigError: views are required but not stored, or an option changes the rows that stored views replace.
-    """
-    if not isinstance(config, RowOptions) or config.index is None:
-        return None
-    stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
-    if stored.views is not None and (changed := config.overridden_option()):
-        problem = f"has no effect, since {config.index} contains stored views"
-        raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
-    return stored
-
-
 def list_dataset(config: DataConfig) -> ImageDataset:
     """List the data set given by ``--dataset``, with labels from ``--label-column`` unless ``--labels`` is given.
 
     Raises:
         DatasetError: it cannot be listed.
     """
-    column = config.label_column if isinstance(config, LabelsOption) and config.labels is None else None
+    column = getattr(config, "label_column", None) if _labels_file(config) is None else None
     return load_dataset(
         config.dataset,
         data_root=config.data_root,
@@ -207,40 +179,31 @@ def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> 
 
     Raises:
         DatasetError: it cannot be listed.
-        ConfigError: a column is named, but no file.
+        ConfigError: a column is named, but no file; or labels of a file, and a draw of labels.
         ConfigError: ``--holdout`` for a set whose own splits are not pooled, or with so few images that none would be
             held out; ``--holdout-classes`` with an unknown class, or with all classes.
     """
-    if stored is not None:
-        if isinstance(config, LabelsOption) and config.labels is None and config.label_column is not None:
-            raise ConfigError("--label-column", "requires --labels FILE with columns", "Pass --labels FILE.")
-        dataset = stored.listing()
-    else:
-        dataset = list_dataset(config)
-    dataset = _with_labels_option(config, dataset)
+    labels, column = _labels_file(config), getattr(config, "label_column", None)
+    if stored is not None and labels is None and column is not None:
+        raise ConfigError("--label-column", "requires --labels FILE with columns", "Pass --labels FILE.")
+    dataset = list_dataset(config) if stored is None else list_store_embeddings(stored.store)
+    if labels is not None:
+        dataset = _replace_labels(config, dataset, labels, column)
     if config.holdout_classes is not None:
         with _raise_as_option_error("--holdout-classes"):
             chosen = choose_classes(config.holdout_classes, dataset.class_names)
         rows = np.flatnonzero(np.isin(dataset.labels, chosen))
-        held_out = tuple(dataset.sample_ids[row] for row in rows)
-        return apply_holdout(dataset, held_out), held_out
-    if config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
+    elif config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
         return dataset, ()
-    held_out = draw_holdout(dataset, config.holdout, pool=config.pool_splits, seed=config.split_seed)
+    else:
+        rows = _draw_holdout(dataset, config)
+    held_out = tuple(dataset.sample_ids[row] for row in rows)
     return apply_holdout(dataset, held_out), held_out
 
 
-def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
-    """Apply ``--labels`` of the commands that have it.
-
-    Raises:
-        ConfigError: another option requests a draw of labels.
-        DatasetError: the file cannot be used.
-    """
-    if not isinstance(config, LabelsOption) or config.labels is None:
-        return dataset
+def _replace_labels(config: DataConfig, dataset: ImageDataset, labels: Path, column: str | None) -> ImageDataset:
     if config.label_split not in ("auto", "given", "none"):
-        problem = f"draws labels, but {config.labels} already provides them"
+        problem = f"draws labels, but {labels} already provides them"
         raise ConfigError(f"--label-split {config.label_split}", problem, "Remove --label-split or --labels.")
     own: Literal["drop", "hide", "keep"] = "keep"
     if config.label_split == "none" or (config.label_split == "auto" and config.dataset in DATASETS):
@@ -249,17 +212,13 @@ def _with_labels_option(config: DataConfig, dataset: ImageDataset) -> ImageDatas
         own = "drop"
         if dataset.given.any():
             current_progress().message(
-                f"labels from {config.labels}; folder names are not used as classes (to use both: --label-split given)"
+                f"labels from {labels}; folder names are not used as classes (to use both: --label-split given)"
             )
-    return override_listing_labels(dataset, config.labels, config.label_column, own=own)
+    return override_listing_labels(dataset, labels, column, own=own)
 
 
-def choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
-    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, else all).
-
-    Raises:
-        ConfigError: no such split.
-    """
+def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
+    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, else all)."""
     if split == "all" or (split == "auto" and "train" not in dataset.split_names):
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
     with _raise_as_option_error("--split"):
@@ -280,10 +239,13 @@ def choose_images(config: DataConfig, dataset: ImageDataset) -> ImageDataset:
     Raises:
         ConfigError: no such split.
     """
-    chosen = dataset.select(choose_split_rows(dataset, config.split))
+    return _limit_per_class(config, dataset.select(_choose_split_rows(dataset, config.split)))
+
+
+def _limit_per_class(config: DataConfig, images: ImageDataset) -> ImageDataset:
     if config.max_per_class is None:
-        return chosen
-    return chosen.select(select_first_per_class(chosen.labels, chosen.splits, config.max_per_class))
+        return images
+    return images.select(select_first_per_class(images.labels, images.splits, config.max_per_class))
 
 
 def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
@@ -299,29 +261,31 @@ def prepare_data(config: DataConfig) -> PreparedData:
     Raises:
         DatasetError, ConfigError: data or options cannot be used.
     """
-    scenes = config.scenes()
-    if scenes is None:
+    scene_config = config.scenes()
+    if scene_config is None:
         return _prepare_one(config)
     if not config.has_objects:
-        return replace(_prepare_one(scenes), num_objects=0)
-    return _with_scenes(_prepare_one(config), choose_images(scenes, read_listing(scenes)[0]))
-
-
-def _with_scenes(objects: PreparedData, scenes: ImageDataset) -> PreparedData:
-    """Join images of one object with their labels, then scenes, whose labels are not used."""
-    nothing = np.zeros(len(scenes), dtype=np.bool_)
+        return replace(_prepare_one(scene_config), num_objects=0)
+    objects, scenes = _prepare_one(config), choose_images(scene_config, read_listing(scene_config)[0])
+    # images of one object with their labels, then scenes, whose labels are not used
     return replace(
         objects,
         dataset=join_datasets(objects.dataset, scenes),
-        split=replace(objects.split, labeled=np.concatenate((objects.split.labeled, nothing))),
-        labels=np.concatenate((objects.labels, np.full(len(scenes), -1, dtype=np.int64))),
+        split=replace(objects.split, labeled=np.pad(objects.split.labeled, (0, len(scenes)))),
+        labels=np.pad(objects.labels, (0, len(scenes)), constant_values=-1),
         num_objects=len(objects.dataset),
         objects_digest=objects.dataset.digest(),
     )
 
 
 def _prepare_one(config: DataConfig) -> PreparedData:
-    stored = open_training_rows(config)
+    """Prepare the rows of a store if the options name one, else the images of the data set."""
+    stored = None
+    if isinstance(config, RowOptions) and config.index is not None:
+        stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
+        if stored.views is not None and (changed := config.overridden_option()):
+            problem = f"has no effect, since {config.index} contains stored views"
+            raise ConfigError(flag(changed), problem, "Pass --row-views off, or remove this option.")
     return prepare_listing(config, *read_listing(config, stored), stored)
 
 
@@ -329,12 +293,6 @@ def prepare_listing(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: EmbeddingDataset | None = None
 ) -> PreparedData:
     """Choose the images and usable labels of a data set that is already split.
-
-    Args:
-        config: the options.
-        listing: all images, with their splits.
-        held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
-        stored: the store, if its rows are trained on.
 
     Raises:
         DatasetError, ConfigError: data or options cannot be used.
@@ -348,16 +306,14 @@ def prepare_listing(
             kept = long_tail_split(classes, imbalance_factor=config.imbalance_factor, seed=config.split_seed)
         dataset = dataset.select(kept)
     split = choose_labels(config, dataset)
-    if config.label_split == "auto" and not _has_labels_option(config) and _is_own_folder(config):
-        if split.labeled.any():
-            names = len(np.unique(dataset.labels[split.labeled]))
-            current_progress().message(f"labels from folder names: {names} classes (to ignore: --label-split none)")
+    of_folders = config.label_split == "auto" and _labels_file(config) is None and _is_own_folder(config)
+    if of_folders and split.labeled.any():
+        names = len(np.unique(dataset.labels[split.labeled]))
+        current_progress().message(f"labels from folder names: {names} classes (to ignore: --label-split none)")
     if split.kind == "class-halves":
         kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
         dataset = dataset.select(kept)
-        split = LabelSplit(
-            split.kind, split.labeled[kept], split.old_classes, split.new_classes, split.params, split.warnings
-        )
+        split = replace(split, labeled=split.labeled[kept])
     labels = split.training_labels(dataset.labels)
     replaces_splits = config.holdout_classes is not None or config.pool_splits
     return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
@@ -377,7 +333,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         if {"query", "gallery"} <= set(listing.split_names) and trained not in ("auto", "all", "query", "gallery"):
             sides = [listing.split_names.index(name) for name in ("query", "gallery")]
             return listing.select(np.flatnonzero(np.isin(listing.splits, sides)))
-        found = [name for name in _HELD_OUT_SPLITS if name in listing.split_names]
+        found = [name for name in HELD_OUT_SPLITS if name in listing.split_names]
         if trained in ("auto", "all") or not found or found[0] == trained:
             return None
         wanted = found[0]
@@ -386,9 +342,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --split or --holdout.")
     with _raise_as_option_error("--eval-split"):
         rows = listing.in_split(wanted)
-    images = listing.select(rows)
-    if config.max_per_class is not None:
-        images = images.select(select_first_per_class(images.labels, images.splits, config.max_per_class))
+    images = _limit_per_class(config, listing.select(rows))
     if not (images.labels >= 0).any():
         if config.judging_split == "auto":
             return None
@@ -409,7 +363,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         # labels of test images are for testing, even when train and test are embedded together
         in_training = np.isin(dataset.splits, [dataset.split_names.index("train"), -1])
         outside = int((given & ~in_training).sum())
-        if outside and _has_labels_option(config):
+        if outside and _labels_file(config) is not None:
             current_progress().message(
                 f"{outside:,} labels of images outside the train split are reserved for testing and not used"
             )
@@ -444,43 +398,32 @@ def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
 
 
 def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
-    """Resolve ``auto``, and reject options of another kind."""
+    """Reject options of another kind, and resolve ``auto``.
+
+    That is the rule whose options are given; all labels of a user's own data; a draw in named sets.
+    """
     kind: str = config.label_split
-    if _has_labels_option(config):
+    asked = config.num_old_classes is not None or config.old_classes is not None
+    if _labels_file(config) is not None:
         kind = "given"
+    elif kind == "auto" and config.num_labels is not None:
+        kind = "few-labels"
+    elif kind == "auto" and not dataset.given.all():
+        kind = "given"
+    elif kind == "auto" and config.dataset in DATASETS:
+        kind = config.full_label_split
     elif kind == "auto":
-        kind = _automatic_split(config, dataset)
-    used = {
-        "num_old_classes": (config.num_old_classes, "gcd"),
-        "old_classes": (config.old_classes, "gcd"),
-        "num_labels": (config.num_labels, "few-labels"),
-        "label_seed": (config.label_seed, "few-labels"),
-    }
-    for name, (value, owner) in used.items():
-        if value is not None and kind != owner:
-            raise ConfigError(
-                "--" + name.replace("_", "-"),
-                f"has no effect with --label-split {kind}",
-                f"Pass --label-split {owner}.",
-            )
+        drawn = config.label_ratio != type(config).model_fields["label_ratio"].default
+        kind = "gcd" if asked or drawn else "given"
+    owners = {"num_old_classes": "gcd", "old_classes": "gcd", "num_labels": "few-labels", "label_seed": "few-labels"}
+    for name, owner in owners.items():
+        if getattr(config, name) is not None and kind != owner:
+            raise ConfigError(flag(name), f"has no effect with --label-split {kind}", f"Pass --label-split {owner}.")
     return kind
 
 
-def _automatic_split(config: DataConfig, dataset: ImageDataset) -> str:
-    """Resolve ``auto``: the rule whose options are given; all labels of a user's own data; a draw in named sets."""
-    if config.num_labels is not None:
-        return "few-labels"
-    if not dataset.given.all():
-        return "given"
-    if config.dataset in DATASETS:
-        return config.full_label_split
-    asked = config.num_old_classes is not None or config.old_classes is not None
-    drawn = config.label_ratio != type(config).model_fields["label_ratio"].default
-    return "gcd" if asked or drawn else "given"
-
-
-def _has_labels_option(config: DataConfig) -> bool:
-    return isinstance(config, LabelsOption) and config.labels is not None
+def _labels_file(config: DataConfig) -> Path | None:
+    return config.labels if isinstance(config, LabelsOption) else None
 
 
 def _is_own_folder(config: DataConfig) -> bool:
@@ -512,12 +455,7 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
 def _old_and_new_classes(
     config: DataConfig, dataset: ImageDataset
 ) -> tuple[Sequence[int] | None, Sequence[int] | None]:
-    """Return old and new classes in training order; ``None`` where the class order decides.
-
-    Raises:
-        ConfigError: a word names no class, or a file cannot be read.
-        DatasetError: the data set does not match its published list.
-    """
+    """Return old and new classes in training order; ``None`` where the class order decides."""
     if config.old_classes is not None:
         return parse_old_classes(config.old_classes, dataset.class_names), None
     spec, num_classes, num_old = DATASETS.get(config.dataset), len(dataset.class_names), config.num_old_classes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -71,9 +71,6 @@ def _classes(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
     }
 
 
-_SOURCE_COLUMNS = ("name", "source", "license", "layout")
-
-
 def survey_datasets(config: DatasetsConfig) -> SimpleResult:
     """List the named data sets and the contents found for each, without decoding images.
 
@@ -91,25 +88,19 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
     values: dict[str, object] = {"data_root": config.data_root, "datasets": [_record(*row) for row in rows]}
     if config.dataset is not None:
         return SimpleResult(values, shown=(_build_detail_table(*rows[0]),), fault=rows[0][1].fault)
-    return SimpleResult(values, shown=_build_overview_tables(config.data_root, rows))
-
-
-def _build_overview_tables(data_root: Path, rows: Sequence[tuple[DatasetSpec, Inventory]]) -> tuple[Table, ...]:
-    """Return tables of the contents found, the sources, and the faults."""
     columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
-    here = [_state_row(spec, found) for spec, found in rows]
     sources = [(spec.name, spec.source_url, spec.license, spec.layout) for spec, _ in rows]
-    faults: list[tuple[Cell, ...]] = [
+    faults = [
         (spec.name, found.fault.where, found.fault.problem, found.fault.remedy)
         for spec, found in rows
         if found.state == "incomplete" and found.fault is not None
     ]
     tables = (
-        Table(f"data sets in {data_root}", columns, here),
-        Table(f"sources, and folders in {data_root}", _SOURCE_COLUMNS, sources),
+        Table(f"data sets in {config.data_root}", columns, [_state_row(*row) for row in rows]),
+        Table(f"sources, and folders in {config.data_root}", ("name", "source", "license", "layout"), sources),
     )
     wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)
-    return (*tables, wrong) if faults else tables
+    return SimpleResult(values, shown=(*tables, wrong) if faults else tables)
 
 
 def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
@@ -149,15 +140,14 @@ def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
         inventory.state,
         images if inventory.found else None,
         " + ".join(f"{count} {split}" for split, count in spec.num_images.items()),
-        *(_of(inventory.found.get(key), expected) for key, (_, expected) in _classes(spec).items()),
+        *(
+            f"{found:,} of {expected:,}"
+            if (found := inventory.found.get(key, expected)) != expected
+            else expected or None
+            for key, (_, expected) in _classes(spec).items()
+        ),
         spec.purpose,
     )
-
-
-def _of(found: int | None, expected: int) -> Cell:
-    if found in (None, expected):
-        return expected or None
-    return f"{found:,} of {expected:,}"
 
 
 def _build_detail_table(spec: DatasetSpec, inventory: Inventory) -> Table:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import contingency
-from labelkit.commands.common.embeddings import split_rows
+from labelkit.commands.common.embeddings import labeled_rows
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
+from labelkit.data.datasets import HELD_OUT_SPLITS
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, StoreError
 from labelkit.formatting import percent, percent_range
@@ -26,27 +26,7 @@ from labelkit.metrics.classification import (
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 
-_HELD_OUT_SPLITS = ("test", "val", "valid", "validation")
 _CONFUSIONS_SHOWN = 10
-
-
-@dataclass(frozen=True)
-class _Scored:
-    """Scores of some images of a store, with columns in the order of its classes.
-
-    Attributes:
-        split: split of the images.
-        scores: (n, c) float32; -inf where the classifier has no column.
-        labels: (n,) int64 in [0, c).
-        train_counts: (c,) int64, number of training images of each class.
-        class_names: names of the c classes.
-    """
-
-    split: str
-    scores: NDArray[np.float32]
-    labels: NDArray[np.int64]
-    train_counts: NDArray[np.int64]
-    class_names: tuple[str, ...]
 
 
 def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResult:
@@ -60,60 +40,94 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     """
     store = open_store(config.index)
     check_result_name(config, store, "evaluation", groups="auto", seen_only=False)
-    scored = _scored(store, config)
-    num_classes = len(scored.class_names)
-    _warn_of_unseen(scored)
-    predictions = scored.scores.argmax(axis=1)
-    matrix = contingency(scored.labels, predictions, num_clusters=num_classes, num_classes=num_classes)
-    per_class = per_class_accuracy(predictions, scored.labels, num_classes)
-    groups = shot_groups(scored.train_counts)
+    split, rows = _choose_rows(store, config.split)
+    labels, scores = np.asarray(store.labels, dtype=np.int64), _read_scores(store, rows)
+    names, num_classes = store.class_names, len(store.class_names)
+    labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
+    train_counts, labels = np.bincount(labels[labeled], minlength=num_classes), labels[rows]
+    unseen = [names[i] for i in np.flatnonzero(train_counts == 0)]
+    if unseen:
+        current_progress().warning(
+            f"{len(unseen)} classes had no training images ({', '.join(unseen[:5])}{', ...' if len(unseen) > 5 else ''}"
+            "), but can still be predicted"
+        )
+    predictions = scores.argmax(axis=1)
+    matrix = contingency(labels, predictions, num_clusters=num_classes, num_classes=num_classes)
+    per_class = per_class_accuracy(predictions, labels, num_classes)
+    groups = shot_groups(train_counts)
+    wrong = matrix.copy()
+    np.fill_diagonal(wrong, 0)
+    most = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS_SHOWN]
     values: dict[str, Any] = {
         "source": str(store.path),
-        "split": scored.split,
-        "scores": _group_scores(scored, groups, per_class, config),
-        "groups": {name: [scored.class_names[i] for i in classes] for name, classes in groups.items()},
-        "classes_without_training_image": [scored.class_names[i] for i in np.flatnonzero(scored.train_counts == 0)],
+        "split": split,
+        "scores": _group_scores(config, scores, labels, groups, per_class),
+        "groups": {name: [names[i] for i in classes] for name, classes in groups.items()},
+        "classes_without_training_image": unseen,
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "per_class": [
             {
                 "class": name,
-                "train_images": int(scored.train_counts[i]),
+                "train_images": int(train_counts[i]),
                 "images": int(matrix[i].sum()),
                 "accuracy": float(per_class[i]),
             }
-            for i, name in enumerate(scored.class_names)
+            for i, name in enumerate(names)
         ],
-        "confusions": _confusions(matrix, scored.class_names),
+        "confusions": [
+            {"true": names[i], "named": names[j], "images": int(wrong[i, j])}
+            for i, j in zip(*np.unravel_index(most, wrong.shape), strict=True)
+            if wrong[i, j]
+        ],
     }
-    made = store_scores(config, store, values, {"split": scored.split, "groups": "auto", "seen_only": False})
+    made = store_scores(config, store, values, {"split": split, "groups": "auto", "seen_only": False})
     return SimpleResult(values, made, _tables(config, values))
 
 
-def _warn_of_unseen(scored: _Scored) -> None:
-    """Warn about classes without a training image."""
-    unseen = np.flatnonzero(scored.train_counts == 0)
-    if len(unseen):
-        names = ", ".join(scored.class_names[i] for i in unseen[:5])
-        current_progress().warning(
-            f"{len(unseen)} classes had no training images ({names}{', ...' if len(unseen) > 5 else ''}), but can "
-            "still be predicted"
+def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int64]]:
+    if store.labels is None or not store.class_names:
+        raise StoreError(
+            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a data set with labels."
         )
+    if "logits" not in store.extras:
+        raise StoreError(
+            str(store.path),
+            "contains no classifier logits",
+            "Embed with the --checkpoint of a classifier, without --no-logits.",
+        )
+    if split == "auto":
+        split = next((name for name in HELD_OUT_SPLITS if name in store.split_names), "")
+    if not split:
+        problem = f"{store.path} has neither a test nor a val split"
+        raise ConfigError("--split", problem, "Choose one of these splits, or all.")
+    return split, labeled_rows(store, split, remedy="Choose another --split.")
+
+
+def _read_scores(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return scores (m, c) with columns in the order of the store's classes; -inf where the classifier has none."""
+    num_classes = len(store.class_names)
+    old = np.ones(num_classes, bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
+    # the order of `labelkit embed`: labeled classes ascending, then the others
+    columns = np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])
+    outputs = np.asarray(store.extras["logits"], dtype=np.float32)[rows]
+    scores = np.full((len(rows), num_classes), -np.inf, dtype=np.float32)
+    count = min(num_classes, outputs.shape[1])  # further outputs have no class
+    scores[:, columns[:count]] = outputs[:, :count]
+    return scores
 
 
 def _group_scores(
-    scored: _Scored,
+    config: EvaluateClassificationConfig,
+    scores: NDArray[np.float32],
+    labels: NDArray[np.int64],
     groups: Mapping[str, NDArray[np.int64]],
     per_class: NDArray[np.float64],
-    config: EvaluateClassificationConfig,
 ) -> list[dict[str, Any]]:
     """Score all images, and those of each group of classes with images; intervals contain 95 % of the resamples."""
-    labels, scores = scored.labels, scored.scores
     right = scores.argmax(axis=1) == labels
-    num_classes = len(scored.class_names)
     found = []
-    for name in ("all", *groups):
-        mask = np.isin(labels, groups[name]) if name in groups else np.ones(len(labels), dtype=bool)
-        classes = groups.get(name, np.flatnonzero(np.bincount(labels, minlength=num_classes)))
+    for name, classes in {"all": np.unique(labels), **groups}.items():
+        mask = np.isin(labels, classes)
         count, hits = int(mask.sum()), int(right[mask].sum())
         if not count:
             continue
@@ -121,8 +135,6 @@ def _group_scores(
         if config.bootstrap:
             generator = keyed_generator(config.seed, f"bootstrap {name}")
             interval = share_interval(hits, count, num_resamples=config.bootstrap, generator=generator)
-        top5 = top_k_accuracy(scores[mask], labels[mask], 5) if num_classes > 5 else None
-        balanced = float(np.nanmean(per_class[classes]))
         found.append(
             {
                 "classes": name,
@@ -130,8 +142,8 @@ def _group_scores(
                 "images": count,
                 "accuracy": hits / count,
                 "interval": interval,
-                "top5_accuracy": top5,
-                "balanced_accuracy": balanced,
+                "top5_accuracy": top_k_accuracy(scores[mask], labels[mask], 5) if scores.shape[1] > 5 else None,
+                "balanced_accuracy": float(np.nanmean(per_class[classes])),
             }
         )
     return found
@@ -164,48 +176,3 @@ def _tables(config: EvaluateClassificationConfig, values: Mapping[str, Any]) -> 
         ]
         tables.append(Table("each class in %", ["class", "training images", "images", "accuracy"], table))
     return tuple(tables)
-
-
-def _confusions(matrix: NDArray[np.int64], class_names: tuple[str, ...]) -> list[dict[str, object]]:
-    """Return the largest off-diagonal counts."""
-    wrong = matrix.copy()
-    np.fill_diagonal(wrong, 0)
-    order = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS_SHOWN]
-    pairs = [divmod(int(cell), len(wrong)) for cell in order]
-    return [
-        {"true": class_names[i], "named": class_names[j], "images": int(wrong[i, j])} for i, j in pairs if wrong[i, j]
-    ]
-
-
-def _scored(store: EmbeddingStore, config: EvaluateClassificationConfig) -> _Scored:
-    if store.labels is None or not store.class_names:
-        raise StoreError(
-            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a data set with labels."
-        )
-    if "logits" not in store.extras:
-        raise StoreError(
-            str(store.path),
-            "contains no classifier logits",
-            "Embed with the --checkpoint of a classifier, without --no-logits.",
-        )
-    split = config.split
-    if split == "auto":
-        split = next((name for name in _HELD_OUT_SPLITS if name in store.split_names), "")
-    if not split:
-        problem = f"{store.path} has neither a test nor a val split"
-        raise ConfigError("--split", problem, "Choose one of these splits, or all.")
-    rows = split_rows(store, split)
-    known = np.asarray(store.labels, dtype=np.int64)
-    rows = rows[known[rows] >= 0]
-    if not len(rows):
-        raise StoreError(f"{store.path}:/labels", f"no image in split {split} has a label", "Choose another --split.")
-    num_classes = len(store.class_names)
-    labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
-    old = np.ones(num_classes, bool) if store.old_classes is None else np.asarray(store.old_classes, bool)
-    # the order of `labelkit embed`: labeled classes ascending, then the others
-    columns = np.concatenate([np.flatnonzero(old), np.flatnonzero(~old)])
-    outputs = np.asarray(store.extras["logits"], dtype=np.float32)[rows]
-    scores = np.full((len(rows), num_classes), -np.inf, dtype=np.float32)
-    count = min(num_classes, outputs.shape[1])  # further outputs have no class
-    scores[:, columns[:count]] = outputs[:, :count]
-    return _Scored(split, scores, known[rows], np.bincount(known[labeled], minlength=num_classes), store.class_names)

@@ -18,7 +18,7 @@ from torch.nn import functional
 
 from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
-from labelkit.commands.common.results import to_json_types
+from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
@@ -36,13 +36,7 @@ from labelkit.training.devices import Runtime
 
 
 class PixelPatchNetwork(PixelNetwork):
-    """Network without weights whose patch features are the pixels of each patch.
-
-    Args:
-        size: height and width in pixels.
-        channels: 1 or 3.
-        patch_size: side of a patch.
-    """
+    """Network without weights whose patch features are the pixels of each patch; 1 or 3 channels, sizes in pixels."""
 
     def __init__(self, size: int, channels: int, patch_size: int) -> None:
         super().__init__(size, channels)
@@ -140,9 +134,7 @@ class DenseInput:
 def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
     """Load the network and the data set for an evaluation of patch features.
 
-    Args:
-        config: the options.
-        classes: whether the masks must contain classes; otherwise they must contain objects of films.
+    Masks must contain classes or, if ``classes`` is false, objects of films.
 
     Raises:
         ConfigError: an output file already exists, or the network has no patch features.
@@ -158,8 +150,13 @@ def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
         kind = "mark objects in videos, not classes" if classes else "mark classes, not objects in videos"
         remedy = f"Use `labelkit evaluate {'tracking' if classes else 'segmentation'}` instead."
         raise DatasetError(config.dataset, f"its masks {kind}", remedy)
-    runtime = Runtime(device=config.device, threads=config.threads)
-    model = _network(config, dataset)
+    runtime, channels = Runtime(device=config.device, threads=config.threads), dataset.in_channels
+    if config.backbone == "pixels":
+        side = config.patch_size
+        network = PixelPatchNetwork(config.image_size or _PIXEL_SIZE, channels, side).eval()
+        model = EmbeddingNetwork(network, ViewSpec(network.input_spec.size), source=f"pixels of {side} x {side}")
+    else:
+        model = build_embedding_network(config, channels)
     check_channels(model, dataset)
     size = config.image_size or model.network.input_spec.size
     frozen = FrozenNetwork(model.network.to(runtime.device).eval(), size, config.batch_size)
@@ -168,16 +165,6 @@ def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
         "data": {"dataset": dataset.name, "digest": dataset.digest(), "mask_classes": list(dataset.mask_classes)},
     }
     return DenseInput(frozen, dataset, record, model.source)
-
-
-def _network(config: DenseConfig, dataset: ImageDataset) -> EmbeddingNetwork:
-    if config.backbone != "pixels":
-        return build_embedding_network(config, dataset.in_channels)
-    size = config.image_size or _PIXEL_SIZE
-    network = PixelPatchNetwork(size, dataset.in_channels, config.patch_size)
-    return EmbeddingNetwork(
-        network.eval(), ViewSpec(size), source=f"pixels of {config.patch_size} x {config.patch_size}"
-    )
 
 
 def describe_dense_network(model: EmbeddingNetwork) -> dict[str, object]:
@@ -266,12 +253,20 @@ def choose_splits(
     return ChosenSplits(train, train_rows, scored, eval_rows)
 
 
-def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
-    """Average segmentation scores over several seeds, and return them as plain JSON.
+def compute_mask_scores(counts: SegmentationCounts, dataset: ImageDataset) -> SegmentationScores:
+    """Compute the scores of counted pixels.
 
-    Args:
-        scores: one for each seed.
-        names: names of the c classes.
+    Raises:
+        DatasetError: no pixel was counted.
+    """
+    if counts.counts.any():
+        return counts.scores()
+    remedy = "Check that the masks contain class numbers other than 255."
+    raise DatasetError(dataset.name, "all scored pixels have the ignored value (255)", remedy)
+
+
+def average_mask_scores(scores: Sequence[SegmentationScores], names: Sequence[str]) -> dict[str, Any]:
+    """Average segmentation scores of c classes over several seeds, and return them as plain JSON.
 
     Returns:
         ``mean_iou`` and ``pixel_accuracy`` as from :func:`mean_and_std`, and ``per_class`` with the mean IoU and
@@ -299,12 +294,21 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
     return (path,)
 
 
-def write_requested_outputs(
-    config: DenseConfig, values: Mapping[str, object], pictures: Sequence[MaskPicture], names: Sequence[str]
-) -> tuple[Path, ...]:
-    """Write the scores and the contact sheet of masks, each only if the options request it."""
+def make_mask_result(
+    config: DenseConfig,
+    values: dict[str, object],
+    pictures: Sequence[MaskPicture],
+    names: Sequence[str],
+    title: str,
+    columns: Sequence[str],
+    row: Sequence[Cell],
+) -> SimpleResult:
+    """Write the scores and the contact sheet of masks, each only if the options request it; show one row of cells."""
     made = write_scores(config.out, values)
-    return made if config.sheet is None else (*made, write_mask_sheet(config.sheet, pictures, names))
+    if config.sheet is not None:
+        write_mask_sheet(config.sheet, pictures, names)
+        made = (*made, config.sheet)
+    return SimpleResult(values, made, (Table(title, columns, [row]),))
 
 
 def mean_and_std(values: Sequence[float]) -> dict[str, object]:
@@ -323,7 +327,6 @@ def percent_and_std(score: dict[str, object]) -> str:
     return str(percent(mean)) + (f" ± {percent(spread)}" if isinstance(spread, float) else "")
 
 
-_WHITE = np.array([255, 255, 255], dtype=np.uint8)
 _LEGEND_WIDTH = 4
 
 
@@ -343,34 +346,26 @@ class MaskPicture(NamedTuple):
     prediction: NDArray[np.uint8]
 
 
-def mask_colors(number: int) -> NDArray[np.uint8]:
-    """Return the first ``number`` colors of the PASCAL VOC colormap, (number, 3) uint8, starting with black."""
-    labels, bits = np.arange(number)[:, None, None], np.arange(8)
+def _mask_colors() -> NDArray[np.uint8]:
+    """Return the PASCAL VOC colormap (256, 3), which starts with black; ignored pixels are white."""
+    labels, bits = np.arange(IGNORE + 1)[:, None, None], np.arange(8)
     # bit 3 k + channel of a label is bit 7 - k of its color
-    colors = ((labels >> (3 * bits + np.arange(3)[:, None])) & 1) << (7 - bits)
-    return np.asarray(colors.sum(axis=2), dtype=np.uint8)
+    colors = (((labels >> (3 * bits + np.arange(3)[:, None])) & 1) << (7 - bits)).sum(axis=2)
+    colors[IGNORE] = 255
+    return np.asarray(colors, dtype=np.uint8)
 
 
-def paint_mask(mask: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return a mask as an image (h, w, 3) uint8, colored by class."""
-    painted: NDArray[np.uint8] = mask_colors(IGNORE + 1)[mask]
-    painted[mask == IGNORE] = _WHITE
-    return painted
-
-
-def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> Path:
+def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> None:
     """Write a PNG with one row per image (image, true mask, predicted mask), followed by a legend of the classes.
 
-    Args:
-        path: PNG to write; an existing file is replaced.
-        pictures: images and masks to draw.
-        names: names of the classes; colors are shown for those that occur.
+    An existing file is replaced. Colors are shown for classes that occur.
 
     Raises:
         ResourceError: the file cannot be written.
     """
     rows: list[list[Picture]] = []
     met: set[int] = set()
+    colors = _mask_colors()
     for name, pixels, truth, prediction in pictures:
         met |= set(np.unique(truth)) | set(np.unique(prediction))
         counts = SegmentationCounts(IGNORE)
@@ -379,11 +374,10 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
         rows.append(
             [
                 Picture(pixels, ("/".join(name.split("/")[-2:]),)),
-                Picture(paint_mask(truth), ("truth",)),
-                Picture(paint_mask(prediction), ("prediction", right)),
+                Picture(colors[truth], ("truth",)),
+                Picture(colors[prediction], ("prediction", right)),
             ]
         )
-    colors = mask_colors(IGNORE + 1)
     legend = [
         Picture(
             np.full((8, 8, 3), colors[label], dtype=np.uint8), (names[label] if label < len(names) else str(label),)
@@ -391,4 +385,4 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
         for label in sorted(met - {IGNORE})
     ]
     rows += [legend[start : start + _LEGEND_WIDTH] for start in range(0, len(legend), _LEGEND_WIDTH)]
-    return write_contact_sheet(path, rows)
+    write_contact_sheet(path, rows)

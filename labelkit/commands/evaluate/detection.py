@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
+from labelkit.commands.common.networks import build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import (
     ChosenSplits,
@@ -82,13 +81,7 @@ def train_detector(
 ) -> nn.Module:
     """Train a detector on top of a backbone with AdamW, minimizing the sum of its losses.
 
-    Args:
-        config: which detector, and how it is trained.
-        network: the network, which is not changed.
-        dataset: the data set, with boxes.
-        rows: images to train on, each with an object.
-        runtime: device and precision.
-        seed: seed of the new weights, the order, mirror images and samples.
+    The network is not changed; each of the rows to train on has an object.
 
     Returns:
         torchvision's model, in evaluation mode.
@@ -113,18 +106,28 @@ def train_detector(
     body.autocast = runtime.autocast
     if not config.tune:
         body.backbone.requires_grad_(False)
-    optimizer = torch.optim.AdamW(_groups(detector, config), lr=config.lr)
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in detector.named_parameters():
+        if parameter.requires_grad:
+            decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
+            groups.setdefault(decay, []).append(parameter)
+    optimizer = torch.optim.AdamW([{"params": own, "weight_decay": decay} for decay, own in groups.items()], config.lr)
     detector.train()
     freeze_batch_statistics(body.backbone)
     if not config.tune:
         body.backbone.eval()
     progress = current_progress().task(f"train {config.detector} (seed {seed})", total=updates.steps)
-    with _seeded(runtime.device, seed), progress as task:
+    devices = [runtime.device] if runtime.device.type == "cuda" else []
+    # torchvision draws from torch's global generators
+    with torch.random.fork_rng(devices), seeded_init(seed), progress as task:
+        for device in devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         for step, (images, targets) in enumerate(_batches(dataset, rows, config, updates.steps, seed)):
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * updates.factor(step)
             moved = [{name: value.to(runtime.device) for name, value in target.items()} for target in targets]
-            losses = detector(_on(images, runtime), moved)
+            losses = detector([image.to(runtime.device).float().div_(255) for image in images], moved)
             loss = torch.stack([value.float() for value in losses.values()]).sum()
             if not torch.isfinite(loss):
                 bad = ", ".join(name for name, value in losses.items() if not torch.isfinite(value))
@@ -137,26 +140,6 @@ def train_detector(
     return trained
 
 
-@contextmanager
-def _seeded(device: torch.device, seed: int) -> Iterator[None]:
-    """Seed torch's global generators, from which torchvision draws, and restore them afterwards."""
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), seeded_init(seed):
-        if device.type == "cuda":
-            with torch.cuda.device(device):
-                torch.cuda.manual_seed(seed)
-        yield
-
-
-def _groups(detector: nn.Module, config: EvaluateDetectionConfig) -> list[dict[str, Any]]:
-    """Return the trained parameters, grouped into those with weight decay and those without."""
-    groups: dict[float, list[nn.Parameter]] = {}
-    for name, parameter in detector.named_parameters():
-        if parameter.requires_grad:
-            decay = 0.0 if parameter.ndim < 2 or name.endswith(_PLACES) else config.weight_decay
-            groups.setdefault(decay, []).append(parameter)
-    return [{"params": own, "weight_decay": decay} for decay, own in groups.items()]
-
-
 def _longer_side(config: EvaluateDetectionConfig) -> int:
     """Return the maximum length of the longer side of an image in pixels."""
     return config.shorter_side * 5 // 3
@@ -166,26 +149,23 @@ def _batches(
     dataset: ImageDataset, rows: NDArray[np.int64], config: EvaluateDetectionConfig, steps: int, seed: int
 ) -> Iterator[tuple[list[Tensor], list[dict[str, Tensor]]]]:
     """Yield images (c, h, w) and their targets, in a new order in each pass."""
-    plans = _plans(dataset, rows, steps * config.batch_size, seed, masks=config.detector != "faster-rcnn")
-    examples = read_examples(dataset, plans, config.num_workers or 0)
+    annotations, masks = dataset.objects, config.detector != "faster-rcnn"
+    assert annotations is not None
+
+    def plans() -> Iterator[ExamplePlan]:
+        for drawn in range(steps * config.batch_size):
+            epoch, place = divmod(drawn, len(rows))
+            if not place:
+                order = keyed_generator(seed, "detection", epoch).permutation(len(rows))
+                mirrored = Draws(seed, epoch, np.arange(len(rows))).uniform(0, "mirrored objects", 1)[:, 0] < 0.5
+            row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
+            objects = annotations.read(row)
+            objects = objects.select(objects.find_trainable_objects())
+            yield ExamplePlan.of(dataset, row, objects=objects, mirror=mirror, masks=masks)
+
+    examples = read_examples(dataset, plans(), config.num_workers or 0)
     while batch := list(itertools.islice(examples, config.batch_size)):
         yield [example.image for example in batch], [example.target for example in batch]
-
-
-def _plans(
-    dataset: ImageDataset, rows: NDArray[np.int64], wanted: int, seed: int, *, masks: bool
-) -> Iterator[ExamplePlan]:
-    assert dataset.objects is not None
-    for drawn in range(wanted):
-        epoch, place = divmod(drawn, len(rows))
-        if not place:
-            order = keyed_generator(seed, "detection", epoch).permutation(len(rows))
-            mirrored = Draws(seed, epoch, np.arange(len(rows))).uniform(0, "mirrored objects", 1)[:, 0] < 0.5
-        row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
-        objects = dataset.objects.read(row)
-        yield ExamplePlan.of(
-            dataset, row, objects=objects.select(objects.find_trainable_objects()), mirror=mirror, masks=masks
-        )
 
 
 def detect(
@@ -195,48 +175,26 @@ def detect(
     runtime: Runtime,
     *,
     masks: bool,
-    num_workers: int = 0,
+    num_workers: int,
 ) -> list[dict[str, Any]]:
     """Detect objects in images; return them in the format for `labelkit.data.object_images.coco_scores`.
 
-    Args:
-        detector: the detector, in evaluation mode.
-        dataset: the data set.
-        rows: images; image i is row ``rows[i]``.
-        runtime: device.
-        masks: also return run lengths of the masks.
-        num_workers: processes that decode images.
+    Image i is row ``rows[i]``; with ``masks``, run lengths of the masks are included.
     """
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
     with current_progress().task("detect", total=len(rows)) as task:
         for image, example in enumerate(read_examples(dataset, plans, num_workers)):
             with torch.inference_mode():
-                (result,) = detector(_on([example.image], runtime))
+                (result,) = detector([example.image.to(runtime.device).float().div_(255)])
             boxes = result["boxes"].float().cpu().numpy()
             scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
             shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
-            for place in range(len(boxes)):
-                entry = {
-                    "image": image,
-                    "label": int(labels[place]),
-                    "box": boxes[place],
-                    "score": float(scores[place]),
-                }
-                if shapes is not None:
-                    entry["mask"] = encode_mask(shapes[place])
-                found.append(entry)
+            for place, (label, box, score) in enumerate(zip(labels.tolist(), boxes, scores.tolist(), strict=True)):
+                mask = {} if shapes is None else {"mask": encode_mask(shapes[place])}
+                found.append({"image": image, "label": label, "box": box, "score": score, **mask})
             task.advance(1)
     return found
-
-
-def _on(images: Sequence[Tensor], runtime: Runtime) -> list[Tensor]:
-    """Move images to the device, as numbers in [0, 1]."""
-    return [image.to(runtime.device).float().div_(255) for image in images]
-
-
-Entries = list[dict[str, Any]]
-Scores = tuple[dict[str, float], NDArray[np.float64]]
 
 
 def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
@@ -265,7 +223,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     network = model.network.to(runtime.device).eval()
     updates = UpdateSchedule.for_images(config, len(rows.train_rows))
     truth = collect_true_objects(dataset, rows.eval_rows, masks=masks)
-    parts: dict[str, list[Scores]] = {}
+    parts: dict[str, list[tuple[dict[str, float], NDArray[np.float64]]]] = {}
     for seed in range(config.seed, config.seed + config.seeds):
         detector = train_detector(config, network, dataset, rows.train_rows, runtime, seed=seed)
         workers = config.num_workers or 0
@@ -273,7 +231,51 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         sizes = {"num_images": len(rows.eval_rows), "num_classes": len(dataset.object_classes)}
         for part in ("box", "mask")[: 1 + masks]:
             parts.setdefault(part, []).append(coco_scores(truth, found, **sizes, masks=part == "mask"))
-    return _result(config, dataset, rows, updates, model, parts)
+    means = {
+        part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in SCORES}
+        for part, seeds in parts.items()
+    }
+    per_class = {part: np.mean([own for _, own in seeds], axis=0) for part, seeds in parts.items()}
+    shown = "detector batch_size tune lr weight_decay proposals samples_per_image precision".split()
+    values: dict[str, object] = {
+        "measured": f"{config.detector} on {dataset.name}/{rows.eval}",
+        **means,
+        "per_class": [
+            {"class": name, **{f"{part}_ap": float(own[i]) for part, own in per_class.items()}}
+            for i, name in enumerate(dataset.object_classes)
+        ],
+        "network": describe_dense_network(model),
+        "data": {
+            "dataset": dataset.name,
+            "digest": dataset.digest(),
+            "object_classes": list(dataset.object_classes),
+            "scoring": "coco",
+        },
+        "protocol": {
+            **{name: getattr(config, name) for name in shown},
+            "train_split": rows.train,
+            "train_images": len(rows.train_rows),
+            "eval_split": rows.eval,
+            "eval_images": len(rows.eval_rows),
+            "steps": updates.steps,
+            "optimizer": "adamw",
+            "lr_drop_steps": list(updates.drops),
+            "warmup_steps": updates.warmup,
+            "shorter_side": config.shorter_side,
+            "longer_side": _longer_side(config),
+            "train_sizes": [config.shorter_side],
+            "mirror": not dataset.chiral,
+            "seeds": list(range(config.seed, config.seed + config.seeds)),
+        },
+    }
+    what = "backbone and detector" if config.tune else "detector"
+    source = re.sub("^random:", "random weights of seed ", model.source)
+    title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
+    title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
+    title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
+    lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in SCORES)] for part, own in means.items()]
+    columns = ["of", "AP", "AP50", "AP75", "AP small", "AP medium", "AP large"]
+    return SimpleResult(values, write_scores(config.out, values), (Table(title, columns, lines),))
 
 
 def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSplits:
@@ -293,14 +295,14 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
     return chosen._replace(train_rows=kept)
 
 
-def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> Entries:
+def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> list[dict[str, Any]]:
     """Return the annotated objects of images, in the format that `coco_scores` takes.
 
     Raises:
         DatasetError: an outline cannot be read.
     """
     assert dataset.objects is not None
-    entries: Entries = []
+    entries: list[dict[str, Any]] = []
     for image, row in enumerate(rows):
         objects = dataset.objects.read(int(row))
         plan = ExamplePlan.of(dataset, int(row))
@@ -320,68 +322,3 @@ def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, mask
                     raise DatasetError(plan.name, str(error), "Correct its annotation, or remove the image.") from error
             entries.append(entry)
     return entries
-
-
-def _result(
-    config: EvaluateDetectionConfig,
-    dataset: ImageDataset,
-    rows: ChosenSplits,
-    updates: UpdateSchedule,
-    model: EmbeddingNetwork,
-    parts: Mapping[str, Sequence[Scores]],
-) -> SimpleResult:
-    means = {
-        part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in SCORES}
-        for part, seeds in parts.items()
-    }
-    per_class = {part: np.mean([own for _, own in seeds], axis=0) for part, seeds in parts.items()}
-    values: dict[str, object] = {
-        "measured": f"{config.detector} on {dataset.name}/{rows.eval}",
-        **means,
-        "per_class": [
-            {"class": name, **{f"{part}_ap": float(own[i]) for part, own in per_class.items()}}
-            for i, name in enumerate(dataset.object_classes)
-        ],
-        "network": describe_dense_network(model),
-        "data": {
-            "dataset": dataset.name,
-            "digest": dataset.digest(),
-            "object_classes": list(dataset.object_classes),
-            "scoring": "coco",
-        },
-        "protocol": _protocol(config, dataset, rows, updates),
-    }
-    made = write_scores(config.out, values)
-    what = "backbone and detector" if config.tune else "detector"
-    source = re.sub("^random:", "random weights of seed ", model.source)
-    title = f"detection in %: {config.detector} on {source}, {what} trained on {len(rows.train_rows)} images of "
-    title += f"{rows.train} for {updates.steps} steps, {config.seeds} {'seed' if config.seeds == 1 else 'seeds'}; "
-    title += f"{dataset.name}/{rows.eval}, {len(rows.eval_rows)} images"
-    lines: list[list[Cell]] = [[part, *(percent_and_std(own[name]) for name in SCORES)] for part, own in means.items()]
-    tables = [Table(title, ["of", *_HEADERS], lines)]
-    return SimpleResult(values, made, tuple(tables))
-
-
-_HEADERS = ("AP", "AP50", "AP75", "AP small", "AP medium", "AP large")
-
-
-def _protocol(
-    config: EvaluateDetectionConfig, dataset: ImageDataset, rows: ChosenSplits, updates: UpdateSchedule
-) -> dict[str, object]:
-    shown = "detector batch_size tune lr weight_decay proposals samples_per_image precision".split()
-    return {
-        **{name: getattr(config, name) for name in shown},
-        "train_split": rows.train,
-        "train_images": len(rows.train_rows),
-        "eval_split": rows.eval,
-        "eval_images": len(rows.eval_rows),
-        "steps": updates.steps,
-        "optimizer": "adamw",
-        "lr_drop_steps": list(updates.drops),
-        "warmup_steps": updates.warmup,
-        "shorter_side": config.shorter_side,
-        "longer_side": _longer_side(config),
-        "train_sizes": [config.shorter_side],
-        "mirror": not dataset.chiral,
-        "seeds": list(range(config.seed, config.seed + config.seeds)),
-    }

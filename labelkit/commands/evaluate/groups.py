@@ -17,7 +17,7 @@ from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.formatting import percent, percent_range
-from labelkit.metrics.clustering import ClusterAccuracy, accuracy_intervals, cluster_accuracy, other_protocols
+from labelkit.metrics.clustering import accuracy_intervals, cluster_accuracy, other_protocols
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result
@@ -47,9 +47,12 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
     scored: list[dict[str, Any]] = []
     any_held_out = False
     for result, ids in _groupings(store, config):
-        used = _used_labels(store, result)
-        held_out = used is not None and bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
-        counted = (truth >= 0) & ~used if used is not None and held_out else truth >= 0
+        # rows whose label the result or the store's training could use
+        used = np.zeros(store.n, dtype=bool)
+        for mask in (store.labeled, result.arrays.get("labeled")):
+            used |= False if mask is None else np.asarray(mask, dtype=bool)
+        held_out = bool(used.any()) if config.rows == "auto" else config.rows == "unlabeled"
+        counted = (truth >= 0) & ~used if held_out else truth >= 0
         any_held_out |= held_out
         old_classes = _old_classes(store, result, truth, len(class_names))
         mapping = None
@@ -58,10 +61,8 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             rows = rows[counted[rows] & (ids[rows] >= 0)]
             if not len(rows):
                 raise _no_scores_error(store, config.mapping_from, held_out=held_out)
-            matching = match_clusters(
-                ids[rows], truth[rows], num_clusters=int(ids.max()) + 1, num_classes=len(class_names)
-            )
-            mapping = matching.class_of_cluster
+            sizes = {"num_clusters": int(ids.max()) + 1, "num_classes": len(class_names)}
+            mapping = match_clusters(ids[rows], truth[rows], **sizes).class_of_cluster
         scored += [
             _score(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes, mapping)
             for split, rows in _rows(store, config, counted).items()
@@ -91,29 +92,16 @@ def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_ou
 
 
 def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDArray[np.int64], tuple[str, ...]]:
-    """Return the labels to compare with, (n,) int64 with -1 = none, and the names of the classes.
-
-    Raises:
-        StoreError: there are no labels.
-    """
+    """Return the labels to compare with, (n,) int64 with -1 = none, and the names of the classes."""
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
     given = choose_usable_labels(config.labels, store, rows, label_column=config.label_column, own_labels=own)
-    truth = given.truth if config.labels is None else given.labels
+    truth = given.truth if own else given.labels
     if not (truth >= 0).any():
-        where = f"{store.path}:/labels" if config.labels is None else given.where
+        where = f"{store.path}:/labels" if own else given.where
         raise StoreError(
             where, "there are no labels to compare the groups with", "Embed a data set with labels, or pass --labels."
         )
     return truth, given.class_names
-
-
-def _used_labels(store: EmbeddingStore, result: Result) -> NDArray[np.bool_] | None:
-    """Return a mask (n,) of rows whose label the result or the store's training could use; None if unknown."""
-    own = None if store.labeled is None else np.asarray(store.labeled, dtype=bool)
-    given = result.arrays.get("labeled")
-    if given is None:
-        return own
-    return np.asarray(given, dtype=bool) if own is None else np.asarray(given, dtype=bool) | own
 
 
 def _old_classes(
@@ -152,6 +140,8 @@ def _score(
     if config.bootstrap:
         generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings have equal intervals
         intervals = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
+    right = accuracy.mapping[clusters] == labels
+    sizes, hits = (np.bincount(of, minlength=len(class_names)) for of in (labels, labels[right]))
     names = result.arrays.get("names")
     return {
         "result": result.name,
@@ -167,7 +157,15 @@ def _score(
             for protocol, shares in other_protocols(accuracy, old_classes).items()
         },
         "intervals": intervals,
-        "per_class": _per_class(accuracy, labels, clusters, class_names, old_classes),
+        "per_class": [
+            {
+                "class": class_names[label],
+                "old": bool(old_classes[label]),
+                "images": int(sizes[label]),
+                "accuracy": float(hits[label] / sizes[label]),
+            }
+            for label in np.flatnonzero(sizes)
+        ],
         "cluster_names": list(names) if names is not None else None,
     }
 
@@ -233,17 +231,14 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
         elif config.results:
             problem = "contains no groups of images"
             raise StoreError(result.where, problem, "Choose a result of `labelkit cluster` or `labelkit discover`.")
-    if not found and unusable:
+    if found:
+        return found
+    problem = "has no result that groups its images"
+    remedy = "Run `labelkit cluster` or `labelkit discover` on this store first."
+    if unusable:
         problem = f"its results cannot be used: {', '.join(unusable)}"
         remedy = "Recreate these results with --overwrite."
-        raise StoreError(str(store.path), problem, remedy)
-    if not found:
-        raise StoreError(
-            str(store.path),
-            "has no result that groups its images",
-            "Run `labelkit cluster` or `labelkit discover` on this store first.",
-        )
-    return found
+    raise StoreError(str(store.path), problem, remedy)
 
 
 def _rows(
@@ -256,24 +251,3 @@ def _rows(
     parts = {name: np.asarray(store.rows(name), dtype=np.int64) for name in store.split_names}
     parts[_NO_SPLIT] = np.flatnonzero(store.splits < 0)
     return {name: rows[keep[rows]] for name, rows in parts.items() if keep[rows].any()}
-
-
-def _per_class(
-    score: ClusterAccuracy,
-    labels: NDArray[np.int64],
-    clusters: NDArray[np.int64],
-    class_names: tuple[str, ...],
-    old_classes: NDArray[np.bool_],
-) -> list[dict[str, Any]]:
-    right = score.mapping[clusters] == labels
-    sizes = np.bincount(labels, minlength=len(class_names))
-    hits = np.bincount(labels[right], minlength=len(class_names))
-    return [
-        {
-            "class": class_names[label],
-            "old": bool(old_classes[label]),
-            "images": int(sizes[label]),
-            "accuracy": float(hits[label] / sizes[label]),
-        }
-        for label in np.flatnonzero(sizes)
-    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.feature_probes import knn_votes, linear_probe, logistic_regression
 from labelkit.algorithms.projection import fit_principal_components, project_rows
 from labelkit.algorithms.row_blocks import StoredRows
-from labelkit.commands.common.embeddings import find_zero_embeddings, split_rows, stored_rows
+from labelkit.commands.common.embeddings import find_zero_embeddings, labeled_rows, split_rows, stored_rows
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -63,11 +63,8 @@ def choose_labeled_splits(
     With ``--labels``, only those labels of the gallery are known, and their rows are not queries; the splits may then
     be the same. If the store has no labels of these classes, all rows are evaluated by the given labels.
 
-    Args:
-        config: options that name both splits.
-        store: the store.
-        leave_one_out: whether the splits may be the same; both are then all rows if the store has no splits, but
-            train and test are requested.
+    With ``leave_one_out``, the splits may be the same; both are all rows if train and test are requested of a store
+    without splits.
 
     Raises:
         StoreError: the store has no labels in one of the splits, or only zeros in the gallery.
@@ -86,7 +83,8 @@ def choose_labeled_splits(
             "--queries", f"{queries} is also the gallery, so each image would find itself", "Choose different splits."
         )
     if labels is None:
-        known, asked = _labeled_rows(store, gallery, "--gallery"), _labeled_rows(store, queries, "--queries")
+        known = labeled_rows(store, gallery, option="--gallery")
+        asked = labeled_rows(store, queries, option="--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
         given = choose_usable_labels(labels, store, every, label_column=label_column, own_labels=False)
@@ -94,7 +92,7 @@ def choose_labeled_splits(
         known = known[given.labeled[known]]
         if not len(known):
             raise DatasetError(given.where, f"has no labels in split {gallery}", "Choose another --gallery.")
-        asked = _labeled_rows(store, queries, "--queries")
+        asked = labeled_rows(store, queries, option="--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
             problem = f"every image of split {queries} with a known class has a label in {given.where}, so none is left"
@@ -107,27 +105,8 @@ def choose_labeled_splits(
     truth = np.asarray(store.labels, dtype=np.int64)[asked]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
-    return LabeledSplits(
-        store,
-        features,
-        known_labels,
-        stored_rows(store, asked, in_blocks=True),
-        truth,
-        class_names,
-        (gallery, queries),
-        places[asked],
-    )
-
-
-def _labeled_rows(store: EmbeddingStore, split: str, option: str) -> NDArray[np.int64]:
-    rows = split_rows(store, split, option=option)
-    if store.labels is not None:
-        rows = rows[np.asarray(store.labels)[rows] >= 0]
-    if store.labels is None or not len(rows):
-        raise StoreError(
-            f"{store.path}:/labels", f"no image in split {split} has a label", "Embed a data set with labels."
-        )
-    return rows
+    found, own = stored_rows(store, asked, in_blocks=True), places[asked]
+    return LabeledSplits(store, features, known_labels, found, truth, class_names, (gallery, queries), own)
 
 
 _SMALL: Final = 20_000
@@ -148,12 +127,16 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     check_result_name(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
-    splits = _drawn(choose_labeled_splits(config, store), config.max_gallery, config.seed)
-    store = splits.store
+    splits = choose_labeled_splits(config, store)
+    store, gallery, gallery_labels = splits.store, splits.gallery, splits.gallery_labels
+    if config.max_gallery is not None and len(gallery) > config.max_gallery:
+        generator = keyed_generator(config.seed, "gallery of evaluate linear")
+        kept = np.sort(generator.choice(len(gallery), config.max_gallery, replace=False))
+        gallery, gallery_labels = gallery.subset(kept), gallery_labels[kept]
     num_classes = len(splits.class_names)
     solver = config.solver
     if solver == "auto":
-        solver = "lbfgs" if len(splits.gallery) <= _SMALL else "sgd"
+        solver = "lbfgs" if len(gallery) <= _SMALL else "sgd"
     protocol: dict[str, object] = {
         "solver": solver,
         "gallery": config.gallery,
@@ -161,40 +144,32 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "rescale": config.rescale,
         "max_gallery": config.max_gallery,
     }
-    train = (splits.gallery, splits.gallery_labels, splits.queries)
-    outputs: list[NDArray[Any]] = []
+    train = (gallery, gallery_labels, splits.queries)
+    logits: NDArray[Any]
     with current_progress().task("train classifier", total=None):
         if solver == "lbfgs":
-            outputs.append(logistic_regression(*train, num_classes=num_classes, l2=_L2))
+            logits = logistic_regression(*train, num_classes=num_classes, l2=_L2)
             protocol["l2"] = _L2
         else:
-            seeds = range(config.seed, config.seed + config.seeds)
             sgd: dict[str, Any] = {
                 "epochs": config.epochs,
                 "lr": config.lr or _LR[solver],
                 "batch_size": config.batch_size,
             }
-            outputs += [
-                linear_probe(
-                    *train, num_classes=num_classes, seed=seed, optimizer=solver, rescale=config.rescale, **sgd
-                )
-                for seed in seeds
-            ]
-            protocol |= {**sgd, "seeds": list(seeds)}
-    top1 = mean_and_std([top_k_accuracy(one, splits.query_labels) for one in outputs])
-    top5 = None
-    if num_classes > 5:
-        top5 = mean_and_std([top_k_accuracy(one, splits.query_labels, 5) for one in outputs])
-    right = np.mean([per_class_accuracy(one, splits.query_labels, num_classes) for one in outputs], axis=0)
-    per_class = dict(zip(splits.class_names, right.tolist(), strict=True))
+            options: dict[str, Any] = {"seed": config.seed, "rescale": config.rescale, **sgd}
+            logits = linear_probe(*train, num_classes=num_classes, optimizer=solver, **options)
+            protocol |= {**sgd, "seeds": [config.seed]}
+    top1 = mean_and_std([top_k_accuracy(logits, splits.query_labels)])
+    top5 = mean_and_std([top_k_accuracy(logits, splits.query_labels, 5)]) if num_classes > 5 else None
+    right = per_class_accuracy(logits, splits.query_labels, num_classes)
     values: dict[str, object] = {
         "measured": f"linear classification of {config.queries} of {config.index}",
         "index": config.index,
-        "gallery": {"split": config.gallery, "rows": len(splits.gallery)},
+        "gallery": {"split": config.gallery, "rows": len(gallery)},
         "queries": {"split": config.queries, "rows": len(splits.queries)},
         "accuracy": top1,
         "top5_accuracy": top5,
-        "per_class": per_class,
+        "per_class": dict(zip(splits.class_names, right.tolist(), strict=True)),
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
@@ -203,14 +178,6 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
     return SimpleResult(values, made, (table,))
-
-
-def _drawn(splits: LabeledSplits, most: int | None, seed: int) -> LabeledSplits:
-    """Draw at most ``most`` rows of the gallery at random."""
-    if most is None or len(splits.gallery) <= most:
-        return splits
-    kept = np.sort(keyed_generator(seed, "gallery of evaluate linear").choice(len(splits.gallery), most, replace=False))
-    return replace(splits, gallery=splits.gallery.subset(kept), gallery_labels=splits.gallery_labels[kept])
 
 
 # Number of epochs of --linear.
@@ -234,11 +201,23 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     )
     splits = choose_labeled_splits(config, store, leave_one_out=True)
     gallery, queries = splits.names
-    if splits.leave_one_out:
-        _begin_leave_one_out(config, splits)
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
+    if splits.leave_one_out:
+        if config.linear:
+            remedy = "Choose two splits with --gallery and --queries, or remove --linear."
+            problem = "the classifier would be trained on the images that it is evaluated on"
+            raise ConfigError("--linear", problem, remedy)
+        if len(splits.gallery) < 2:
+            problem = f"{gallery} has only one labeled image"
+            raise ConfigError("--gallery", problem, "Choose a split with at least two labeled images.")
+        reason = "the two splits are the same" if store.split_names else f"{store.path} has no splits"
+        current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
     by_k, votes = _votes(config, splits)
-    linear = _linear(config, splits) if config.linear else {}
+    linear: dict[str, float] = {}
+    if config.linear:
+        train = (splits.gallery, splits.gallery_labels, splits.queries)
+        logits = linear_probe(*train, num_classes=num_classes, epochs=_LINEAR_EPOCHS, seed=config.seed)
+        linear = {"linear_accuracy": top_k_accuracy(logits, wanted)}
     first = dict(by_k[0])
     del first["k"]
     values: dict[str, object] = {
@@ -270,29 +249,18 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     return SimpleResult(values, store_scores(config, store, values, params), (table,))
 
 
-def _begin_leave_one_out(config: EvaluateKNNConfig, splits: LabeledSplits) -> None:
-    """Show a message that each row is classified by all others, and reject options that this does not allow.
-
-    Raises:
-        ConfigError: a single row, or a linear classifier, which would be trained on the rows to classify.
-    """
-    if config.linear:
-        remedy = "Choose two splits with --gallery and --queries, or remove --linear."
-        raise ConfigError("--linear", "the classifier would be trained on the images that it is evaluated on", remedy)
-    if len(splits.gallery) < 2:
-        problem = f"{splits.names[0]} has only one labeled image"
-        raise ConfigError("--gallery", problem, "Choose a split with at least two labeled images.")
-    reason = "the two splits are the same" if splits.store.split_names else f"{splits.store.path} has no splits"
-    current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
-
-
 def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
     """Compute the scores of each number of neighbors, and the votes (q, c) of the first number."""
-    num_classes = len(splits.class_names)
+    num_classes, wanted = len(splits.class_names), splits.query_labels
     queries: StoredRows | NDArray[np.float32] = splits.queries
     gallery: StoredRows | NDArray[np.float32] = splits.gallery
     if config.pca is not None:
-        queries, gallery = _on_components(splits, config.pca)
+        dim = gallery.shape[1]
+        if config.pca > dim:
+            problem = f"{config.pca} components were requested, but embeddings have only {dim} dimensions"
+            raise ConfigError("--pca", problem, f"Pass {dim} or fewer.")
+        components = fit_principal_components(gallery, config.pca)
+        queries, gallery = (project_rows(side, *components) for side in (queries, gallery))
     by_k: list[dict[str, float]] = []
     votes: list[NDArray[np.float64]] = []
     for k in config.k:
@@ -306,37 +274,9 @@ def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[
             own=splits.own if (splits.own >= 0).any() else None,
         )
         votes = votes or [found]
-        wanted = splits.query_labels
-        most = len(splits.gallery) - int(splits.leave_one_out)
+        most = len(gallery) - int(splits.leave_one_out)
         entry: dict[str, float] = {"k": min(k, most), "knn_accuracy": top_k_accuracy(found, wanted)}
         if num_classes > 5:
             entry["knn_top5_accuracy"] = top_k_accuracy(found, wanted, 5)
         by_k.append(entry)
     return by_k, votes[0]
-
-
-def _on_components(splits: LabeledSplits, count: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Project queries and gallery on principal components of the gallery.
-
-    Raises:
-        ConfigError: rows have fewer dimensions.
-    """
-    dim = splits.gallery.shape[1]
-    if count > dim:
-        problem = f"{count} components were requested, but embeddings have only {dim} dimensions"
-        raise ConfigError("--pca", problem, f"Pass {dim} or fewer.")
-    mean, directions = fit_principal_components(splits.gallery, count)
-    queries, gallery = (project_rows(side, mean, directions) for side in (splits.queries, splits.gallery))
-    return queries, gallery
-
-
-def _linear(config: EvaluateKNNConfig, splits: LabeledSplits) -> dict[str, float]:
-    logits = linear_probe(
-        splits.gallery,
-        splits.gallery_labels,
-        splits.queries,
-        num_classes=len(splits.class_names),
-        epochs=_LINEAR_EPOCHS,
-        seed=config.seed,
-    )
-    return {"linear_accuracy": top_k_accuracy(logits, splits.query_labels)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -18,13 +18,12 @@ from torch import Tensor, nn
 from labelkit.commands.common.networks import build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluatePresenceConfig
-from labelkit.commands.evaluate.probes import EvalImages, resize_side
-from labelkit.data.datasets import ImageDataset
+from labelkit.commands.evaluate.probes import EvalImages
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.loaders import EvalBatch
 from labelkit.data.registry import load_dataset
 from labelkit.data.views.spec import ViewSpec
-from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.errors import DatasetError, DivergenceError
 from labelkit.formatting import percent
 from labelkit.metrics.classification import eleven_point_average_precision
 from labelkit.models.backbones.convnets import AlexNet
@@ -34,7 +33,6 @@ from labelkit.models.seeding import seeded_init
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
 
-Part: TypeAlias = Literal["linear", "fully-connected"]
 _BIAS = 0.1
 
 
@@ -56,7 +54,9 @@ class PresenceHead(nn.Module):
         UnsupportedBackboneError: ``fully-connected``, but the network is not an AlexNet.
     """
 
-    def __init__(self, network: InferenceNetwork, part: Part, num_classes: int, *, seed: int) -> None:
+    def __init__(
+        self, network: InferenceNetwork, part: Literal["linear", "fully-connected"], num_classes: int, *, seed: int
+    ) -> None:
         super().__init__()
         wide: nn.Module = nn.Identity()
         frozen: Callable[[Tensor], Tensor] = network.embed
@@ -91,9 +91,6 @@ _MOMENTUM, _WEIGHT_DECAY, _MAX_GRAD_NORM = 0.9, 1e-6, 10.0
 # after each of which the learning rate is halved.
 _SCALES, _HALVING_STEPS = (0.1, 0.5), 5_000
 _RANDOM_CROPS = 10
-_PROTOCOL = (
-    "train", "split", "eval_split", "steps", "batch_size", "lr", "seed",
-)  # fmt: skip
 
 
 def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
@@ -101,11 +98,12 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
 
     Raises:
         DatasetError: the set does not say which classes its images have.
-        ConfigError: there is no such split.
         CheckpointError: the network cannot be loaded.
         UnsupportedBackboneError: the network has no wide layers to train.
         DivergenceError: the loss is not finite.
     """
+    from sklearn.metrics import average_precision_score
+
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
         remedy = "Choose a data set such as voc_2007_classes, or use `labelkit evaluate linear`."
@@ -116,29 +114,52 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     names = dataset.presence_classes
     head = PresenceHead(network, config.train, len(names), seed=config.seed).to(runtime.device)
     size = network.input_spec.size
+    limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": 0.0}
     train, test = (
-        EvalImages.for_network(
-            _of_split(dataset, split, option),
-            network,
-            runtime.device,
-            base_size=resize_side(size),
-            num_workers=config.num_workers,
-            max_bad_fraction=0.0,
-        )
-        for split, option in ((config.split, "--split"), (config.eval_split, "--eval-split"))
+        EvalImages.for_network(dataset.select(dataset.in_split(split)), network, runtime.device, **limits)
+        for split in ("train", "test")
     )
     hflip = 0.0 if dataset.chiral else 0.5
     view = ViewSpec(size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
-    scores = _score(config, head, test, view)
-    return _result(config, names, scores, _presence(test, test.rows), len(train.rows))
-
-
-def _of_split(dataset: ImageDataset, split: str, option: str) -> ImageDataset:
-    if split not in dataset.split_names:
-        remedy = f"Choose one of: {', '.join(dataset.split_names)}."
-        raise ConfigError(option, f"{dataset.name} has no split {split!r}", remedy)
-    return dataset.select(dataset.in_split(split))
+    scores, presence = _score(config, head, test, view), _presence(test, test.rows)
+    counted = [presence[:, label] >= 0 for label in range(len(names))]
+    pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
+    over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
+    at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
+    if np.isnan(over_all).all():
+        raise DatasetError(config.dataset, "no image of test has a class", "Restore its annotations.")
+    mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
+    classes: list[dict[str, Any]] = [
+        {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
+        for label, (name, ap, ap_11) in enumerate(zip(names, over_all, at_eleven, strict=True))
+    ]
+    values: dict[str, object] = {
+        "measured": f"classes in images of {config.dataset}/test",
+        "train_images": len(train.rows),
+        "images": len(scores),
+        "mean_ap": mean_ap,
+        "mean_ap_11": mean_ap_11,
+        "classes": classes,
+        "protocol": {
+            "train": config.train,
+            "split": "train",
+            "eval_split": "test",
+            **{name: getattr(config, name) for name in ("steps", "batch_size", "lr", "seed")},
+            "crops": "random-ten",
+            "weight_decay": _WEIGHT_DECAY,
+            "clip_grad_norm": _MAX_GRAD_NORM,
+        },
+    }
+    row: list[Cell] = [config.train, f"{config.dataset}/test", len(scores)]
+    columns = ["trained", "scored on", "images", "mean AP", "mean AP, 11 points"]
+    tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
+    if config.per_class:
+        rows: list[list[Cell]] = [
+            [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
+        ]
+        tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
+    return SimpleResult(values, (), tuple(tables))
 
 
 def _presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
@@ -199,48 +220,3 @@ def _score(
                 sums[slots[batch.rows]] += head(batch.images).double().cpu().numpy()
                 task.advance(len(batch.rows))
     return sums
-
-
-def _result(
-    config: EvaluatePresenceConfig,
-    names: tuple[str, ...],
-    scores: NDArray[np.float64],
-    presence: NDArray[np.int8],
-    trained: int,
-) -> SimpleResult:
-    from sklearn.metrics import average_precision_score
-
-    counted = [presence[:, label] >= 0 for label in range(len(names))]
-    pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
-    over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
-    at_eleven = [eleven_point_average_precision(*pair) for pair in pairs]
-    if np.isnan(over_all).all():
-        raise DatasetError(config.dataset, f"no image of {config.eval_split} has a class", "Choose another split.")
-    mean_ap, mean_ap_11 = float(np.nanmean(over_all)), float(np.nanmean(at_eleven))
-    classes: list[dict[str, Any]] = [
-        {"class": name, "with_it": int((presence[:, label] == 1).sum()), "ap": ap, "ap_11": ap_11}
-        for label, (name, ap, ap_11) in enumerate(zip(names, over_all, at_eleven, strict=True))
-    ]
-    values: dict[str, object] = {
-        "measured": f"classes in images of {config.dataset}/{config.eval_split}",
-        "train_images": trained,
-        "images": len(scores),
-        "mean_ap": mean_ap,
-        "mean_ap_11": mean_ap_11,
-        "classes": classes,
-        "protocol": {
-            **{name: getattr(config, name) for name in _PROTOCOL},
-            "crops": "random-ten",
-            "weight_decay": _WEIGHT_DECAY,
-            "clip_grad_norm": _MAX_GRAD_NORM,
-        },
-    }
-    row: list[Cell] = [config.train, f"{config.dataset}/{config.eval_split}", len(scores)]
-    columns = ["trained", "scored on", "images", "mean AP", "mean AP, 11 points"]
-    tables = [Table("average precision in %", columns, [[*row, percent(mean_ap), percent(mean_ap_11)]])]
-    if config.per_class:
-        rows: list[list[Cell]] = [
-            [one["class"], one["with_it"], percent(one["ap"]), percent(one["ap_11"])] for one in classes
-        ]
-        tables.append(Table("every class in %", ["class", "images with it", "AP", "AP, 11 points"], rows))
-    return SimpleResult(values, (), tuple(tables))

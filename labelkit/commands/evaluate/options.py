@@ -126,7 +126,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """Options for ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
-    constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,)}
+    constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,), "seeds": 1}
 
     gallery: str = Field("train", description="Split to train the classifier on.")
     queries: str = Field("test", description="Split to evaluate on.")
@@ -151,9 +151,6 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     )
     epochs: int = Field(100, ge=1, description="Number of training epochs (sgd and adamw only).")
     batch_size: int = Field(256, ge=1, description="Batch size (sgd and adamw only).")
-    seeds: int = Field(
-        1, ge=1, le=100, description="Number of training runs (sgd and adamw only), with seeds counting up from --seed."
-    )
     seed: int = Field(
         0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20 %."
     )
@@ -173,6 +170,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     """Options for ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
+    constants: ClassVar[Mapping[str, object]] = {"threads": None}
 
     k: tuple[int, ...] = Field(
         (1, 2, 4, 8),
@@ -192,11 +190,6 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
     nmi_seeds: int = Field(
         3, ge=0, le=100, description="Number of k-means runs for NMI, with one cluster per class; 0: no NMI."
-    )
-    threads: int | None = _RUN(
-        None,
-        "Number of blocks that each process ranks in parallel; default: its share of OMP_NUM_THREADS, or of the cores.",
-        ge=1,
     )
     seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
 
@@ -233,18 +226,8 @@ class EvaluatePresenceConfig(
     """Options for ``labelkit evaluate presence``; defaults follow DeepCluster's code, which SeLa also follows."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
-    constants: ClassVar[Mapping[str, object]] = {
-        "crops": "random-ten",
-        "lr_halving_steps": 5000,
-        "weight_decay": 1e-6,
-        "clip_grad_norm": 10.0,
-        "max_scale": 0.5,
-        "min_scale": 0.1,
-    }
 
     dataset: str = _DATA("voc_2007_classes", "Data set whose images may have several classes.")
-    split: str = _DATA("train", "Split to train on.")
-    eval_split: str = _DATA("test", "Split to evaluate on.")
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
         description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: the "
@@ -259,20 +242,11 @@ class EvaluatePresenceConfig(
         description="Random seed for the initial weights, sample order and views, and for an untrained network.",
     )
 
-    @model_validator(mode="after")
-    def _check_splits_differ(self) -> EvaluatePresenceConfig:
-        if self.split == self.eval_split:
-            raise ValueError(f"eval_split {self.eval_split} is used for training: choose two different splits")
-        return self
-
 
 class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, CheckpointOptions, GateConfig):
     """Options for ``labelkit evaluate probes``; defaults follow SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_values": 9600,
-    }
 
     checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
     data_root: Path | None = _STORE(None, "Folder with the named data sets; default: the folder used in the run.")
@@ -455,15 +429,6 @@ class EvaluateDetectionConfig(
     """Options for ``labelkit evaluate detection``; defaults follow Tables V and X of the CoTAP paper where possible."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "detection")
-    constants: ClassVar[Mapping[str, object]] = {
-        "warmup_steps": None,
-        "lr_drops": (0.75, 0.9167),
-        "sheet": None,
-        "per_class": False,
-        "train_sizes": None,
-        "longer_side": None,
-        "layer_decay": 1.0,
-    }
 
     dataset: str = _DATA(
         "coco_2017",

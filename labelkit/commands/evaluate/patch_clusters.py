@@ -11,22 +11,23 @@ from numpy.typing import NDArray
 from labelkit.algorithms.clustering import kmeans, nearest_centroids
 from labelkit.algorithms.matching import contingency
 from labelkit.algorithms.projection import principal_directions
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, SimpleResult
 from labelkit.commands.evaluate.dense import (
     DenseInput,
     ImageBatch,
     MaskPicture,
     average_mask_scores,
     choose_rows,
+    compute_mask_scores,
     iterate_image_batches,
     load_dense_input,
+    make_mask_result,
     percent_and_std,
-    write_requested_outputs,
 )
 from labelkit.commands.evaluate.options import EvaluatePatchClustersConfig
 from labelkit.data.datasets import IGNORE
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import ConfigError, DatasetError
+from labelkit.errors import ConfigError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
 from labelkit.options.shared import PICTURES
 from labelkit.progress import current_progress
@@ -67,15 +68,12 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     for seed in range(config.seed, config.seed + config.seeds):
         groups = _group(maps, num_clusters, seed)
         found, counts = _matched(groups, [mask for _, _, mask in images], num_clusters, len(names))
-        if not counts.counts.any():
-            remedy = "Check that the masks contain class numbers other than 255."
-            raise DatasetError(given.dataset.name, "all scored pixels have the ignored value (255)", remedy)
-        if not scores:
+        scores.append(compute_mask_scores(counts, given.dataset))
+        if not pictures:
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(images, found, strict=True)
             ][:PICTURES]
-        scores.append(counts.scores())
     summary = average_mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",
@@ -93,14 +91,13 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             "seeds": list(range(config.seed, config.seed + config.seeds)),
         },
     }
-    made = write_requested_outputs(config, values, pictures, names)
     row: list[Cell] = [
         given.network, f"{given.dataset.name}/{split}", len(rows), num_clusters,
         percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
+    title = f"groups of patches in %: k-means, {config.seeds} seeds"
     columns = ["network", "scored on", "images", "groups", "mean IoU", "pixels right"]
-    tables = [Table(f"groups of patches in %: k-means, {config.seeds} seeds", columns, [row])]
-    return SimpleResult(values, made, tuple(tables))
+    return make_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _reduced(

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.algorithms.calibration import Reliability, RiskCoverage, reliability, risk_coverage
+from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
@@ -23,7 +23,7 @@ from labelkit.commands.evaluate.options import EvaluateAnswerConfig
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import Result, list_results, newest_name, read_result
+from labelkit.store.results import list_results, newest_name, read_result
 
 _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
@@ -42,21 +42,6 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     if result.kind != "answers":
         problem = f"contains {result.kind} ({result.stage}), not predictions"
         raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
-    values, before, after, risk = _judge(store, result, config)
-    made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))
-    if config.plot is not None:
-        from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
-
-        curves = {"before calibration": before, "after": after}
-        title = f"{values['rows']:,} images held out from calibration"
-        made.append(write_reliability_plot(config.plot, curves, risk, title=title))
-    return SimpleResult(values, tuple(made), tuple(_tables(values)))
-
-
-def _judge(
-    store: EmbeddingStore, result: Result, config: EvaluateAnswerConfig
-) -> tuple[dict[str, Any], Reliability, Reliability, RiskCoverage]:
-    """Compare answers with the true classes; return all scores, and the curves without and with calibration."""
     arrays = result.arrays
     rows, labels, kinds = _choose_evaluated_rows(store, arrays, config.split)
     class_names = collect_class_names(store, result)
@@ -73,11 +58,7 @@ def _judge(
         for name, mine in (("known", says_known), ("new", ~says_known))
     }
     risk = risk_coverage(confidence, correct)
-    is_old = np.isin(labels, class_of_group[class_of_group >= 0])
-    outcomes = [
-        _outcome("class with labels", is_old, kinds, correct),
-        _outcome("class without labels", ~is_old, kinds, correct),
-    ]
+    is_old, answered = np.isin(labels, class_of_group[class_of_group >= 0]), kinds != UNSURE
     points = np.unique(np.ceil(np.linspace(1 / _CURVE_POINTS, 1, _CURVE_POINTS) * len(rows)).astype(np.int64)) - 1
     values: dict[str, Any] = {
         "index": config.index,
@@ -86,7 +67,12 @@ def _judge(
         "rows_calibrated_with": int((np.asarray(arrays["calibration_rows"]) > 0).sum()),
         "accuracy": _share(correct),
         "mean_confidence": float(confidence.mean()),
-        **_score_prediction_kinds(kinds, correct),
+        "answered": int(answered.sum()),
+        "answered_share": _share(answered),
+        "accuracy_answered": _share(correct[answered]),
+        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
+        "accuracy_new_answers": _share(correct[kinds == NEW]),
+        "accuracy_unsure": _share(correct[~answered]),
         "before": before.to_dict(),
         "after": after.to_dict(),
         **{f"after_{name}": None if found is None else found.to_dict() for name, found in of_kinds.items()},
@@ -99,22 +85,19 @@ def _judge(
             {"group": name, "class": class_names[label] if label >= 0 else None}
             for name, label in zip(arrays["names"], matched, strict=True)
         ],
-        "outcomes": outcomes,
+        "outcomes": [
+            _outcome("class with labels", is_old, kinds, correct),
+            _outcome("class without labels", ~is_old, kinds, correct),
+        ],
     }
-    return values, before, after, risk
+    made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))
+    if config.plot is not None:
+        from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
 
-
-def _score_prediction_kinds(kinds: NDArray[np.int64], correct: NDArray[np.bool_]) -> dict[str, object]:
-    """Return how much is answered, and the accuracy of each kind of answer."""
-    answered = kinds != UNSURE
-    return {
-        "answered": int(answered.sum()),
-        "answered_share": _share(answered),
-        "accuracy_answered": _share(correct[answered]),
-        "accuracy_known_answers": _share(correct[kinds == KNOWN]),
-        "accuracy_new_answers": _share(correct[kinds == NEW]),
-        "accuracy_unsure": _share(correct[~answered]),
-    }
+        curves = {"before calibration": before, "after": after}
+        title = f"{len(rows):,} images held out from calibration"
+        made.append(write_reliability_plot(config.plot, curves, risk, title=title))
+    return SimpleResult(values, tuple(made), tuple(_tables(values)))
 
 
 def _choose_evaluated_rows(

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -20,7 +19,7 @@ from torchvision.transforms.functional import center_crop, five_crop, ten_crop
 
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import PreparedData, eval_images, prepare_data
+from labelkit.commands.common.training_data import eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -69,23 +68,19 @@ def find_probed_layers(network: nn.Module) -> dict[str, nn.ReLU]:
         UnsupportedBackboneError: there is no convolution, or one without its own ReLU, as in residual networks.
     """
     found: dict[str, nn.ReLU] = {}
-    waiting = ""
+    waiting, problem = "", ""
     for name, module in network.named_modules():
         if isinstance(module, nn.Conv2d):
             if waiting:
-                raise _unsupported_network_error(f"convolution {waiting} has no ReLU before the next one")
+                problem = f"convolution {waiting} has no ReLU before the next one"
+                break
             waiting = name
         elif isinstance(module, nn.ReLU) and waiting:
             found[name], waiting = module, ""
-    if waiting or not found:
-        raise _unsupported_network_error(
-            f"convolution {waiting} has no ReLU after it" if waiting else "it has no convolution"
-        )
-    return found
-
-
-def _unsupported_network_error(problem: str) -> UnsupportedBackboneError:
-    return UnsupportedBackboneError(
+    if found and not waiting:
+        return found
+    problem = problem or (f"convolution {waiting} has no ReLU after it" if waiting else "it has no convolution")
+    raise UnsupportedBackboneError(
         "evaluate probes",
         f"the network is not a plain sequence of convolutions: {problem}",
         "Use alexnet_sela, alexnet_small_sela or smallcnn as the backbone, or pass --at features.",
@@ -111,10 +106,7 @@ def choose_pooling(channels: int, side: int, max_values: int) -> tuple[int, int,
 
     For the AlexNet of 224 pixels and 9,600 numbers these are the published values: 6 and 3, 4 and 0, 3 and 1, 2 and 0.
 
-    Args:
-        channels: number of channels of the maps.
-        side: side of the maps.
-        max_values: maximum number of values after pooling; one per channel always remains.
+    One value per channel always remains.
     """
     for kernel in range(1, side + 1):
         for padding in range(kernel // 2, -1, -1):
@@ -173,14 +165,13 @@ class EvalImages:
         network: InferenceNetwork,
         device: torch.device,
         *,
-        base_size: int,
         num_workers: int | None,
         max_bad_fraction: float,
     ) -> EvalImages:
-        """Prepare the readable images of a data set, resized to ``base_size`` pixels."""
-        bank = ImageBank(images, channels=images.in_channels, base_size=base_size, device=device)
-        bank.check(max_bad_fraction)
+        """Prepare the readable images of a data set, resized so that crops of the network's size fit."""
         spec = network.input_spec
+        bank = ImageBank(images, channels=images.in_channels, base_size=resize_side(spec.size), device=device)
+        bank.check(max_bad_fraction)
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 
     def labeled(self) -> EvalImages:
@@ -199,30 +190,6 @@ class EvalImages:
     def classes(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the labels of the given rows as a tensor on the device."""
         return torch.from_numpy(self.bank.dataset.labels[rows]).to(self.bank.device)
-
-
-def load_held_out_images(
-    run_config: BackboneRunConfig, split: str, data_root: Path | None
-) -> tuple[BackboneRunConfig, PreparedData, ImageDataset]:
-    """Prepare the data of a run and its held-out images; return them together with the updated options.
-
-    Args:
-        run_config: options of the run.
-        split: split of the images, or auto.
-        data_root: current folder of named sets; ``None``: the folder used in the run.
-
-    Raises:
-        ConfigError: the split does not exist or is trained on, or no held-out split has labels.
-    """
-    changes: dict[str, object] = {"eval_split": split} | ({} if data_root is None else {"data_root": data_root})
-    options = run_config.model_copy(update=changes)
-    prepared = prepare_data(options)
-    judged = eval_images(options, prepared)
-    if judged is None:
-        raise ConfigError(
-            "--split", "there is no held-out split with labels", "Train with --holdout, or choose another split."
-        )
-    return options, prepared, judged
 
 
 _Look: TypeAlias = Callable[[Tensor], list[Tensor]]
@@ -245,19 +212,20 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         raise CheckpointError(str(config.checkpoint), "has no held-out images", remedy)
     network = run.method.main_network()
     layers = find_probed_layers(network) if config.at == "convolutions" else {}
-    options, prepared, judged = load_held_out_images(run.config, config.split, config.data_root)
+    changes = {"eval_split": config.split, "data_root": config.data_root or run.config.data_root}
+    options = run.config.model_copy(update=changes)
+    prepared = prepare_data(options)
+    judged = eval_images(options, prepared)
+    if judged is None:
+        raise ConfigError(
+            "--split", "there is no held-out split with labels", "Train with --holdout, or choose another split."
+        )
     runtime = Runtime(device=config.device, threads=config.threads)
     network = network.to(runtime.device).eval()
     spec, chiral, num_classes = network.input_spec, prepared.dataset.chiral, len(prepared.dataset.class_names)
+    limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": options.max_bad_fraction}
     train, test = (
-        EvalImages.for_network(
-            images,
-            network,
-            runtime.device,
-            base_size=resize_side(spec.size),
-            num_workers=config.num_workers,
-            max_bad_fraction=options.max_bad_fraction,
-        ).labeled()
+        EvalImages.for_network(images, network, runtime.device, **limits).labeled()
         for images in (prepared.dataset, judged)
     )
     for one in (train, test):
@@ -266,7 +234,15 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
                 one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a data set with more labels."
             )
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
-    with _open_layer_reader(network, layers) as look:
+    with collect_outputs(list(layers.values())) as maps:
+
+        def look(images: Tensor) -> list[Tensor]:
+            """Return the maps of the layers, or the embedding as maps of one position."""
+            maps.clear()
+            with torch.no_grad():
+                features = network.embed(images)
+            return list(maps) if layers else [features.float()[:, :, None, None]]
+
         with seeded_init(config.seed):
             probes: list[nn.Sequential] = [
                 ConvProbe(one.shape[1], one.shape[2], num_classes, max_values=_MAX_VALUES)
@@ -301,20 +277,6 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     ]
     columns = ["probe", "layer", "maps", "numbers", "top 1", "top 5"]
     return SimpleResult(values, (), (Table("accuracy of linear probes in %", columns, rows),))
-
-
-@contextmanager
-def _open_layer_reader(network: InferenceNetwork, layers: dict[str, nn.ReLU]) -> Iterator[_Look]:
-    """Provide a function from images to the maps of the layers, or to the embedding as maps of one position."""
-    with collect_outputs(list(layers.values())) as maps:
-
-        def look(images: Tensor) -> list[Tensor]:
-            maps.clear()
-            with torch.no_grad():
-                features = network.embed(images)
-            return list(maps) if layers else [features.float()[:, :, None, None]]
-
-        yield look
 
 
 def _train(

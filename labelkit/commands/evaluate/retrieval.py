@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -41,21 +40,13 @@ _REMEDY = "Remove these images from the data set, or embed with another model."
 
 @dataclass(frozen=True)
 class _Side:
-    """Rows of a store that are looked up or found.
-
-    Attributes:
-        store: whose.
-        what: its splits, as shown.
-        rows: (n,) int64, those with a label.
-        labels: (n,) int64, classes of both sides together.
-        num_unlabeled: rows left out because their class is unknown.
-    """
+    """Labeled rows (n,) of a store that are looked up or found; ``labels`` are classes of both sides together."""
 
     store: EmbeddingStore
-    what: str
+    what: str  # its splits, as shown
     rows: NDArray[np.int64]
     labels: NDArray[np.int64]
-    num_unlabeled: int
+    num_unlabeled: int  # rows left out because their class is unknown
 
 
 def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
@@ -99,7 +90,7 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
         ks=config.k,
         at_r=config.at_r,
         max_bytes=block_bytes(config, _BLOCKS_BYTES),
-        num_threads=config.threads or (1 if on_ray else max(1, _num_threads() // config.processes)),
+        num_threads=1 if on_ray else max(1, _num_threads() // config.processes),
     )
     if on_ray or config.processes > 1:
         scores = score(spread=partial(apply_to_parts, config=config, name="ranking", resumable=True))
@@ -109,17 +100,13 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     if not len(scores.query_rows):
         problem = "no image has the same class as another image"
         raise StoreError(f"{store.path}:/labels", problem, "Choose other images with --split.")
-    nmi = _nmi(asked, held, features, found, config)
-    return _result(config, asked, held, scores, nmi, names)
+    return _result(config, asked, held, scores, _nmi(asked, held, features, found, config), names)
 
 
 def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalConfig) -> tuple[_Side, _Side]:
-    """Rows that are looked up and rows that are found; the same object if they are the same rows.
+    """Rows that are looked up, and rows that are found, in the same object if they are the same.
 
-    Args:
-        store: of the queries.
-        names: classes; those of a second store are added.
-        config: which rows.
+    Classes of a second store are added to ``names``.
     """
     if config.gallery_index is not None:
         other = open_store(config.gallery_index)
@@ -205,12 +192,8 @@ def _nmi(
     values = []
     with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:
         for seed in range(config.seed, config.seed + config.nmi_seeds):
-            groups = kmeans(
-                rows,
-                len(np.unique(labels)),
-                generator=keyed_generator(seed, "retrieval nmi"),
-                num_inits=1,
-            )
+            generator = keyed_generator(seed, "retrieval nmi")
+            groups = kmeans(rows, len(np.unique(labels)), generator=generator, num_inits=1)
             values.append(float(normalized_mutual_info_score(labels, groups.cluster_ids)))
             task.advance(1, nmi=values[-1])
     return values
@@ -224,20 +207,17 @@ def _result(
     nmi: list[float],
     names: list[str],
 ) -> SimpleResult:
-    store = asked.store
-    protocol = "self" if asked is held else "query-gallery"
-    recall = scores.recall_at
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "index": config.index,
-        "protocol": protocol,
-        "queries": {"store": store.path, "splits": asked.what, "rows": len(asked.rows)},
+        "protocol": "self" if asked is held else "query-gallery",
+        "queries": {"store": asked.store.path, "splits": asked.what, "rows": len(asked.rows)},
         "gallery": {"store": held.store.path, "splits": held.what, "rows": len(held.rows)},
         "n_queries": len(scores.query_rows),
         "n_lone": scores.num_lone,
         "n_tied": int(scores.tied.sum()),
         "n_unlabeled": asked.num_unlabeled + (held.num_unlabeled if asked is not held else 0),
         "n_classes": len(np.unique(scores.labels)),
-        "recall": {str(k): value for k, value in recall.items()},
+        "recall": {str(k): value for k, value in scores.recall_at.items()},
         "map_at_r": scores.map_at_r if config.at_r else None,
         "r_precision": scores.mean_r_precision if config.at_r else None,
         "nmi": float(np.mean(nmi)) if nmi else None,
@@ -249,22 +229,18 @@ def _result(
     kept = {key: value for key, value in values.items() if key not in ("queries", "gallery")}
     params: dict[str, object] = {"k": list(config.k), "queries": asked.what, "gallery": held.what}
     params |= {"nmi_seeds": config.nmi_seeds, "seed": config.seed}
-    made = store_scores(config, store, kept, params, held.store.content_digest)
-    return SimpleResult(values, made, _tables(config, asked, held, scores, values))
-
-
-def _tables(
-    config: EvaluateRetrievalConfig, asked: _Side, held: _Side, scores: RetrievalScores, values: Mapping[str, Any]
-) -> tuple[Table, ...]:
+    made = store_scores(config, asked.store, kept, params, held.store.content_digest)
     at_r = ["MAP@R", "R-precision"] if config.at_r else []
     columns = [*(f"R@{k}" for k in config.k), *at_r]
     cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
     cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
-    nmi = ([], []) if values["nmi"] is None else (["NMI"], [percent(values["nmi"])])
-    who = f"{asked.what}, each row among the others" if asked is held else f"{_name(asked)} among {_name(held)}"
+    cells += [percent(values["nmi"])] if nmi else []
+    who = f"{asked.what}, each row among the others"
+    if asked is not held:
+        who = " among ".join(f"{side.what} of {side.store.path.name}" for side in (asked, held))
     counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied")]
     tables = [
-        Table(f"in %, by cosine: {who}", [*columns, *nmi[0]], [[*cells, *nmi[1]]]),
+        Table(f"in %, by cosine: {who}", [*columns, *(["NMI"] if nmi else [])], [cells]),
         Table("", ["queries", "classes", "no match to find", "tied at the first match"], [counts]),
     ]
     if config.per_class:
@@ -278,11 +254,7 @@ def _tables(
             for one in values["per_class"]
         ]
         tables.append(Table("means of each class in %", ["class", "queries", *columns], shown))
-    return tuple(tables)
-
-
-def _name(side: _Side) -> str:
-    return f"{side.what} of {side.store.path.name}"
+    return SimpleResult(values, made, tuple(tables))
 
 
 def _per_class(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:

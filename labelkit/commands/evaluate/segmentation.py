@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, SimpleResult
 from labelkit.commands.evaluate.dense import (
     ChosenSplits,
     DenseInput,
@@ -24,17 +24,18 @@ from labelkit.commands.evaluate.dense import (
     MaskPicture,
     average_mask_scores,
     choose_splits,
+    compute_mask_scores,
     iterate_image_batches,
     load_dense_input,
+    make_mask_result,
     percent_and_std,
-    write_requested_outputs,
 )
 from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import masked_crops, read_whole_images, resize_mask
-from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.errors import ConfigError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.shared import PICTURES
@@ -64,30 +65,43 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = train_segmenter(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
-        counts, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
-        scores.append(counts.scores())
+        found, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
+        scores.append(found)
         pictures += drawn
     summary = average_mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{config.head} segmentation of {given.dataset.name}/{rows.eval}",
         **summary,
         **given.record,
-        "protocol": _protocol(config, given, rows, lr) | {"sweep": sweep},
+        "protocol": {
+            "head": config.head,
+            "train_split": rows.train,
+            "train_images": len(rows.train_rows),
+            "eval_split": rows.eval,
+            "eval_images": len(rows.eval_rows),
+            "samples": config.samples,
+            "batch_size": config.batch_size,
+            "tune": config.tune,
+            "optimizer": "adamw" if config.tune else "adam",
+            "lr": lr,
+            "final_lr": _final_lr(config, lr),
+            "train_size": config.train_size or given.frozen.size,
+            "augment": config.augment,
+            "mirror": config.augment and not given.dataset.chiral,
+            "absent_as_zero": False,
+            "select_split": None,
+            "seeds": list(range(config.seed, config.seed + config.seeds)),
+            "sweep": sweep,
+        },
     }
-    made = write_requested_outputs(config, values, pictures, names)
     what = "networks and heads" if config.tune else "heads"
     row: list[Cell] = [
         given.network, config.head, f"{given.dataset.name}/{rows.eval}", len(rows.eval_rows), lr,
         percent_and_std(summary["mean_iou"]), percent_and_std(summary["pixel_accuracy"]),
     ]  # fmt: skip
-    tables = [
-        Table(
-            f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds",
-            ["network", "head", "scored on", "images", "lr", "mean IoU", "pixels right"],
-            [row],
-        )
-    ]
-    return SimpleResult(values, made, tuple(tables))
+    title = f"segmentation in %: {what} trained on {len(rows.train_rows)} images of {rows.train}, {config.seeds} seeds"
+    columns = ["network", "head", "scored on", "images", "lr", "mean IoU", "pixels right"]
+    return make_mask_result(config, values, pictures, names, title, columns, row)
 
 
 def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
@@ -97,7 +111,7 @@ def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
 
 def _score(
     frozen: FrozenNetwork, given: DenseInput, head: nn.Module, rows: NDArray[np.int64], num_pictures: int = 0
-) -> tuple[SegmentationCounts, list[MaskPicture]]:
+) -> tuple[SegmentationScores, list[MaskPicture]]:
     counts = SegmentationCounts(len(given.dataset.mask_classes))
     pictures: list[MaskPicture] = []
     with current_progress().task("score", total=len(rows)) as task:
@@ -108,10 +122,7 @@ def _score(
                 if len(pictures) < num_pictures:
                     pictures.append(MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction))
             task.advance(len(batch.rows))
-    if not counts.counts.any():
-        problem = "all scored pixels have the ignored value (255)"
-        raise DatasetError(given.dataset.name, problem, "Check that the masks contain class numbers other than 255.")
-    return counts, pictures
+    return compute_mask_scores(counts, given.dataset), pictures
 
 
 def _choose_lr(
@@ -129,33 +140,9 @@ def _choose_lr(
     tried = []
     for lr in config.rates:
         network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
-        counts, _ = _score(network, given, head, judged)
-        tried.append({"lr": lr, "mean_iou": counts.scores().mean_iou})
+        found, _ = _score(network, given, head, judged)
+        tried.append({"lr": lr, "mean_iou": found.mean_iou})
     return max(tried, key=lambda entry: entry["mean_iou"])["lr"], tried
-
-
-def _protocol(
-    config: EvaluateSegmentationConfig, given: DenseInput, rows: ChosenSplits, lr: float
-) -> dict[str, object]:
-    return {
-        "head": config.head,
-        "train_split": rows.train,
-        "train_images": len(rows.train_rows),
-        "eval_split": rows.eval,
-        "eval_images": len(rows.eval_rows),
-        "samples": config.samples,
-        "batch_size": config.batch_size,
-        "tune": config.tune,
-        "optimizer": "adamw" if config.tune else "adam",
-        "lr": lr,
-        "final_lr": _final_lr(config, lr),
-        "train_size": config.train_size or given.frozen.size,
-        "augment": config.augment,
-        "mirror": config.augment and not given.dataset.chiral,
-        "absent_as_zero": False,
-        "select_split": None,
-        "seeds": list(range(config.seed, config.seed + config.seeds)),
-    }
 
 
 def train_segmenter(
@@ -171,14 +158,6 @@ def train_segmenter(
 
     The loss is the cross-entropy over all pixels that are not ignored.
 
-    Args:
-        config: which head, and how it is trained.
-        frozen: the network, which is not changed.
-        dataset: the data set, with masks.
-        rows: images to train on.
-        lr: initial learning rate.
-        seed: seed of the head's weights, the order and the crops.
-
     Returns:
         A module from images to features, and one from features to logits, both in evaluation mode: the network and the
         head; or the tuned copy with its head, and the identity.
@@ -188,17 +167,17 @@ def train_segmenter(
         DivergenceError: the loss is not finite.
         DatasetError: an image or mask cannot be used.
     """
-    what = "network and head" if config.tune else "head"
+    what, num_classes = "network and head" if config.tune else "head", len(dataset.mask_classes)
     with current_progress().task(f"train {what} (seed {seed}, lr {lr:g})", total=config.samples) as task:
         if config.tune:
             size = config.train_size or frozen.size
             assert isinstance(frozen.network, InferenceNetwork)
-            tuned = Segmenter(frozen.network, config.head, len(dataset.mask_classes), size=size, seed=seed)
-            tuned.train()
+            tuned = Segmenter(frozen.network, config.head, num_classes, size=size, seed=seed).train()
             # no weight decay for biases and norms
-            decayed = [parameter for parameter in tuned.parameters() if parameter.ndim >= 2]
-            others = [parameter for parameter in tuned.parameters() if parameter.ndim < 2]
-            groups = [{"params": decayed, "weight_decay": WEIGHT_DECAY}, {"params": others, "weight_decay": 0.0}]
+            groups = [
+                {"params": [one for one in tuned.parameters() if (one.ndim >= 2) == decays], "weight_decay": decay}
+                for decays, decay in ((True, WEIGHT_DECAY), (False, 0.0))
+            ]
             normalize = Normalize(tuned.input_spec.mean, tuned.input_spec.std)
             crops = training_crops(config, dataset, rows, frozen.size, seed)
             tuning = ((normalize(images.to(frozen.device)), labels) for images, labels in crops)
@@ -210,9 +189,7 @@ def train_segmenter(
         else:
             source = _cached(config, frozen, dataset, rows, seed)
         first = next(source)
-        head = build_segmentation_head(config.head, first[0].shape[3], len(dataset.mask_classes), seed).to(
-            frozen.device
-        )
+        head = build_segmentation_head(config.head, first[0].shape[3], num_classes, seed).to(frozen.device)
         # clone, so that features are no longer inference tensors
         batches = ((found.permute(0, 3, 1, 2).clone(), labels) for found, labels in itertools.chain([first], source))
         _fit(config, head, torch.optim.Adam(head.parameters(), lr=lr), batches, lr, task.advance)

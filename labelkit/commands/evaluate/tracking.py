@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.commands.common.results import Cell, SimpleResult, Table
+from labelkit.commands.common.results import Cell, SimpleResult
 from labelkit.commands.evaluate.dense import (
     FrozenNetwork,
     MaskPicture,
     choose_rows,
     load_dense_input,
-    write_requested_outputs,
+    make_mask_result,
 )
 from labelkit.commands.evaluate.options import EvaluateTrackingConfig
 from labelkit.data.datasets import IGNORE, ImageDataset, read_image_and_mask
@@ -50,12 +50,16 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     """
     given = load_dense_input(config, classes=False)
     split, rows = choose_rows(given.dataset, config.split, ("val", "all"), option="--split")
-    films = list(_group_frames_by_video(given.dataset, rows).items())
-    patch = _patch_size(given.frozen)
+    films: dict[str, list[int]] = {}  # the images of one folder, in order
+    for frame in rows.tolist():
+        films.setdefault(given.dataset.sample_ids[frame].rpartition("/")[0], []).append(frame)
+    spec = given.frozen.network.input_spec
+    # height in pixels of one row of the feature map
+    patch = max(1, spec.size // given.frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size)).shape[1])
     scores: list[dict[str, Any]] = []
     pictures: list[MaskPicture] = []
     with current_progress().task("track", total=len(films)) as task:
-        for film, frames in films:
+        for film, frames in films.items():
             predictions = _track(config, given.frozen, given.dataset, frames, patch)
             scores += _score(film, given.dataset, frames, predictions)
             if len(pictures) < PICTURES:
@@ -85,29 +89,10 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
             "temperature": config.temperature,
         },
     }
-    made = write_requested_outputs(config, values, pictures, ("background",))
-    shown = [percent(value) for value in ((region + boundary) / 2, region, boundary)]
-    row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores), *shown]
-    columns = ["network", "scored on", "films", "objects", "J&F", "J", "F"]
-    tables = [Table("tracking by label propagation, in %", columns, [row])]
-    return SimpleResult(values, made, tuple(tables))
-
-
-def _group_frames_by_video(dataset: ImageDataset, rows: NDArray[np.int64]) -> dict[str, list[int]]:
-    """Return the frames of each video in order: the images of one folder."""
-    films: dict[str, list[int]] = {}
-    for row in rows.tolist():
-        folder, _, _ = dataset.sample_ids[row].rpartition("/")
-        films.setdefault(folder, []).append(row)
-    return films
-
-
-def _patch_size(frozen: FrozenNetwork) -> int:
-    """Return the height in pixels of one row of the feature map."""
-    spec = frozen.network.input_spec
-    with torch.inference_mode():
-        maps = frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size))
-    return max(1, spec.size // maps.shape[1])
+    title, columns = "tracking by label propagation, in %", "network, scored on, films, objects, J&F, J, F".split(", ")
+    row: list[Cell] = [given.network, f"{given.dataset.name}/{split}", len(films), len(scores)]
+    row += [percent(value) for value in ((region + boundary) / 2, region, boundary)]
+    return make_mask_result(config, values, pictures, ("background",), title, columns, row)
 
 
 def frame_size(height: int, width: int, short_side: int, patch: int) -> tuple[int, int]:
@@ -132,14 +117,14 @@ def _track(
     numbers = [int(number) for number in np.unique(first) if number not in (0, IGNORE)]
     values = np.array([0, *numbers], dtype=np.uint8)
     predictions = [first]
-    features = _frame_features(config, frozen, dataset, frames[0], patch)
+    features = _frame_features(frozen, dataset, frames[0], patch)
     small = torch.from_numpy(resize_mask(first, *features.shape[:2]))
     # ignored pixels belong to no object
     shares = torch.stack([(small == value).float() for value in values.tolist()], dim=-1).to(features.device)
     origin = (features, shares)
     recent: deque[tuple[Tensor, Tensor]] = deque(maxlen=_CONTEXT)
     for frame in frames[1:]:
-        features = _frame_features(config, frozen, dataset, frame, patch)
+        features = _frame_features(frozen, dataset, frame, patch)
         sources = [origin, *recent]
         shares = propagate_masks(
             features,
@@ -158,9 +143,7 @@ def _track(
     return predictions
 
 
-def _frame_features(
-    config: EvaluateTrackingConfig, frozen: FrozenNetwork, dataset: ImageDataset, row: int, patch: int
-) -> Tensor:
+def _frame_features(frozen: FrozenNetwork, dataset: ImageDataset, row: int, patch: int) -> Tensor:
     """Return the unit features (rows, cols, d) of one frame."""
     pixels, _ = read_image_and_mask(dataset, row)
     size = frame_size(pixels.shape[0], pixels.shape[1], _SHORTER_SIDE, patch)
@@ -223,7 +206,9 @@ def propagate_masks(
     frames = len(context)
     cosines = context.reshape(-1, width) @ features.reshape(-1, width).T  # (f rows cols, rows cols)
     if radius:
-        far = _far_apart(rows, columns, radius, features.device)
+        y, x = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+        places = torch.stack((y.flatten(), x.flatten()), dim=1)
+        far = ((places[:, None] - places).abs() > radius).any(dim=2).to(features.device)
         cosines = cosines.view(frames, rows * columns, -1).masked_fill(far, -torch.inf).view(cosines.shape)
     values, sources = cosines.topk(min(top_k, len(cosines)), dim=0)
     # the most similar patch has weight 1 before normalization, so that small temperatures do not overflow
@@ -231,13 +216,6 @@ def propagate_masks(
     weights = weights / weights.sum(0)
     shares = masks.reshape(len(cosines), -1)[sources]  # (k, rows cols, o)
     return (weights[..., None] * shares).sum(0).view(rows, columns, -1)
-
-
-def _far_apart(rows: int, columns: int, radius: int, device: torch.device) -> Tensor:
-    """Return whether two patches are outside of each other's window, (rows cols, rows cols) bool."""
-    y, x = (axis.flatten() for axis in torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij"))
-    far = ((y[:, None] - y).abs() > radius) | ((x[:, None] - x).abs() > radius)
-    return far.to(device)
 
 
 def rescale_masks(shares: Tensor) -> Tensor:

@@ -135,13 +135,7 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
 
 
 class StoredPhotos:
-    """Images that a store was made from and their keypoints, indexed by position among the compared rows.
-
-    Args:
-        store: the store.
-        rows: (n,) compared rows of the store.
-        dataset: data set of the images.
-        opencv: version of OpenCV, which determines the keypoints.
+    """Images that a store was made from and their keypoints, indexed by position among the n compared rows.
 
     Attributes:
         sha256: (n, 32) digests of the files when they were embedded.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labelkit.algorithms.prototypes import Spread, build_t_schedule, max_cosine_bound, measure_spread, rms_cosine_bound
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.methods.prototypes.files import Prototypes, load_or_make_prototypes
+from labelkit.methods.prototypes.files import load_or_make_prototypes
 from labelkit.options.prototypes import PrototypesConfig
 from labelkit.progress import current_progress
 from labelkit.store.array_files import write_prototypes
@@ -44,6 +44,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     spread = measure_spread(made.vectors)
     out = config.out or Path(f"prototypes-{config.num_classes}x{config.embed_dim}.h5")
     digest = write_prototypes(out, made.vectors, made.recipe, asdict(spread), overwrite=config.overwrite)
+    bounds = _bounds(config.num_classes, config.embed_dim)
     values: dict[str, object] = {
         "path": out,
         "classes": config.num_classes,
@@ -52,11 +53,12 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         "cached_in": made.cached_in,
         "recipe": made.recipe,
         "spread": asdict(spread),
-        "bounds": _bounds(config.num_classes, config.embed_dim),
+        "bounds": bounds,
         "content_digest": digest,
         "seconds": round(seconds, 3),
     }
-    return SimpleResult(values, (out,), (_table(made, spread, config),))
+    title = f"{config.num_classes} prototypes in {config.embed_dim} dimensions ({made.source})"
+    return SimpleResult(values, (out,), (_table(title, spread, bounds),))
 
 
 def _device(config: PrototypesConfig) -> str:
@@ -78,8 +80,7 @@ def _bounds(count: int, dim: int) -> dict[str, float]:
     }
 
 
-def _table(made: Prototypes, spread: Spread, config: PrototypesConfig) -> Table:
-    bounds = _bounds(config.num_classes, config.embed_dim)
+def _table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
     what = {
         "max_cosine": "largest cosine",
         "min_cosine": "smallest cosine",
@@ -95,5 +96,4 @@ def _table(made: Prototypes, spread: Spread, config: PrototypesConfig) -> Table:
     closest_bound = math.degrees(math.acos(bounds["max_cosine"]))
     rows.append(["angle of the closest pair", round(spread.closest_angle, 4), round(closest_bound, 4)])
     rows.append(["angle, mean", round(spread.mean_angle, 4), None])
-    title = f"{config.num_classes} prototypes in {config.embed_dim} dimensions ({made.source})"
     return Table(title, ["cosines of pairs", "found", "no set is below"], rows)

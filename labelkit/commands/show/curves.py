@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, Series, read_log
+from labelkit.commands.common.run_logs import MAIN_METRICS, LoggedMetrics, read_log
 from labelkit.commands.show.options import ShowCurvesConfig
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
@@ -52,8 +52,12 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
                 # if both kinds exist, single steps are the background of the epochs
                 is_main = series.kind == "epoch" or len(found) == 1
                 panels[name].append(Line(run.name, x, series.values, is_main))
-                curves.append(_describe(name, run, series))
-                cells.append(_cells(name, run, series))
+                steps, epochs, logged = series.steps.tolist(), series.epochs.tolist(), series.values.tolist()
+                described = {"metric": name, "run": run.folder, "per": series.kind}
+                curves.append({**described, "steps": steps, "epochs": epochs, "values": logged})
+                finite = series.values[~np.isnan(series.values)]
+                ends = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
+                cells.append([name, run.name, series.kind, len(logged), logged[0], logged[-1], *ends])
     write_curves_plot(config.out, panels, x_name=f"{config.over}s")
     values: dict[str, object] = {"picture": config.out, "over": config.over, "curves": curves}
     columns = ["metric", "run", "per", "points", "first", "last", "least", "most"]
@@ -73,11 +77,7 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
 
 
 def _choose(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> list[str]:
-    """Return the requested metrics, in the requested order.
-
-    Raises:
-        ConfigError: no run logged one of them, or there are too many to draw.
-    """
+    """Return the requested metrics, in the requested order."""
     known = list(dict.fromkeys(name for run in runs for name in run.series))
     if patterns is None:
         return [name for name in MAIN_METRICS if name in known] or known[:1]
@@ -102,21 +102,3 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> li
         problem = f"at most {_MAX_PANELS} of the {len(chosen)} metrics fit in one image"
         raise ConfigError("--metrics", problem, "Choose fewer metrics.")
     return list(chosen)
-
-
-def _describe(name: str, run: LoggedMetrics, series: Series) -> dict[str, object]:
-    return {
-        "metric": name,
-        "run": run.folder,
-        "per": series.kind,
-        "steps": series.steps.tolist(),
-        "epochs": series.epochs.tolist(),
-        "values": series.values.tolist(),
-    }
-
-
-def _cells(name: str, run: LoggedMetrics, series: Series) -> list[Cell]:
-    finite = series.values[~np.isnan(series.values)]
-    least, most = (float(finite.min()), float(finite.max())) if len(finite) else (None, None)
-    first, last = float(series.values[0]), float(series.values[-1])
-    return [name, run.name, series.kind, len(series.values), first, last, least, most]

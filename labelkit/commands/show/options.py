@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -27,11 +28,11 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     """Options for ``labelkit show patches``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
+    constants: ClassVar[Mapping[str, object]] = {"num_images": None}
 
     index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=STORE)
-    rows: tuple[int, ...] | None = _IMAGES(None, "Rows of the store to show, 0-based, comma-separated.")
-    num_images: int | None = _IMAGES(
-        None, "Number of images to show instead of --rows, chosen at random with --seed. Default: 4.", ge=1, le=100
+    rows: tuple[int, ...] | None = _IMAGES(
+        None, "Rows of the store to show, 0-based, comma-separated. Default: 4 rows chosen at random with --seed."
     )
     patch: tuple[int, ...] | None = _PATCHES(
         None, "Patch of the first image to compare all patches with, given as row,column; default: the center."
@@ -40,8 +41,6 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
 
     @model_validator(mode="after")
     def _check_row_choice(self) -> ShowPatchesConfig:
-        if self.rows is not None and self.num_images is not None:
-            raise ValueError("choose images by either --rows or --num-images")
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
             raise ValueError("--rows must be row numbers of at least 0")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):

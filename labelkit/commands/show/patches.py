@@ -39,7 +39,8 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     if patches.is_sampled:
         problem = "only some patches of each image were stored, which do not form a map"
         raise ConfigError("--index", f"{config.index}: {problem}", "Embed without --patches-per-image.")
-    rows = _rows(config, store)
+    drawn_rows = np.sort(keyed_generator(config.seed, "show patches").permutation(store.n)[:_DEFAULT_IMAGES])
+    rows = drawn_rows.tolist() if config.rows is None else check_rows(store, config.rows, "--rows")
     maps = [patches.image(row) for row in rows]
     height, width = maps[0].grid
     row, column = height // 2, width // 2
@@ -62,7 +63,12 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         name, label = store.sample_ids[at], find_class_name(store, at)
         best = int(similarity.argmax())
         place = [int(cell) for cell in found.cells[best]]
-        view = _framed(pixels[number], (row, column), found.grid) if number == 0 else pixels[number]
+        view = pixels[number]
+        if number == 0:
+            high, wide = (_SIDE / count for count in found.grid)
+            frame = (column * wide, row * high, (column + 1) * wide, (row + 1) * high)
+            # a frame at the border needs room
+            view = draw_box(view, np.clip(frame, 4, _SIDE - 4).tolist())
         below = (name, *([label] if label is not None else []))
         heat = similarity.reshape(found.grid)
         color = colors[start : start + len(similarity)].reshape(*found.grid, 3)
@@ -90,18 +96,6 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), shown)
 
 
-def _rows(config: ShowPatchesConfig, store: EmbeddingStore) -> list[int]:
-    if config.rows is not None:
-        return check_rows(store, config.rows, "--rows")
-    wanted = config.num_images if config.num_images is not None else min(_DEFAULT_IMAGES, store.n)
-    if wanted > store.n:
-        raise ConfigError(
-            "--num-images", f"{store.path} has only {store.n} images, not {wanted}", "Request fewer images."
-        )
-    drawn = keyed_generator(config.seed, "show patches").permutation(store.n)[:wanted]
-    return sorted(int(row) for row in drawn)
-
-
 def _views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.uint8]]:
@@ -115,11 +109,3 @@ def _views(
             raise DatasetError(name, "no longer exists, or cannot be read", "Choose other rows, or pass --dataset.")
         views.append(resize_box(pixels, found.region, ViewSpec(_SIDE, interpolation="bicubic")))
     return views
-
-
-def _framed(view: NDArray[np.uint8], cell: tuple[int, int], grid: tuple[int, int]) -> NDArray[np.uint8]:
-    """Draw a frame around one cell of a view."""
-    height, width = (_SIDE / count for count in grid)
-    top, left = cell[0] * height, cell[1] * width
-    # a frame at the border needs room
-    return draw_box(view, np.clip((left, top, left + width, top + height), 4, _SIDE - 4).tolist())

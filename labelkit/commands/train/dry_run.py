@@ -36,11 +36,7 @@ def score_frozen_features(
 ) -> dict[str, Any] | None:
     """Measure how well a classifier on the network's current features predicts hidden labels.
 
-    Args:
-        trainer: a trainer that has not begun.
-        method: its method.
-        labels: (n,) int64 training labels, -1 = none.
-        seed: seed of the draw of rows, if there are many, and of the folds.
+    Labels are (n,) int64, -1 = none; if there are many rows, some are drawn.
 
     Returns:
         ``count``, the number of hidden labels; ``right``, the share of them predicted correctly; ``low`` and ``high``,
@@ -129,7 +125,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         values["kept_gib"] = round(reuse.plan.num_bytes / 2**30, 3)
         values["kept_minutes"] = round(reuse.seconds() / 60, 1)
     shown = {key: value for key, value in values.items() if key not in ("config", "samples") and value is not None}
-    rows = [[key, str(value)] for key, value in shown.items()]
+    rows: list[list[Cell]] = [[key, str(value)] for key, value in shown.items()]
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = score
@@ -138,8 +134,16 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
     if search:
         values["search_before_training"] = search
-        rows.append(["search before training", _format_search_scores(search)])
-    return SimpleResult(values, (), _shown(config, rows))
+        found = {f"R@{name.removeprefix('recall_at_')}": value for name, value in search.items() if name != "map_at_r"}
+        found["MAP@R"] = search["map_at_r"]
+        listed = ", ".join(f"{name} {percent(value)}" for name, value in found.items())
+        rows.append(["search before training", f"{listed} (held-out images)"])
+    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    tables = (
+        Table("configuration", ["option", "value"], options),
+        Table("plan (nothing was written)", ["what", "value"], rows),
+    )
+    return SimpleResult(values, (), tables)
 
 
 def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
@@ -175,18 +179,3 @@ def _time_steps(trainer: Trainer, runtime: Runtime) -> tuple[float, float]:
         more, reached = until(1 + _STEPS)
         seconds += more
     return first, seconds / max(1, reached - 1)
-
-
-def _format_search_scores(search: dict[str, float]) -> str:
-    told = {f"R@{name.removeprefix('recall_at_')}": value for name, value in search.items() if name != "map_at_r"}
-    told["MAP@R"] = search["map_at_r"]
-    return ", ".join(f"{name} {percent(value)}" for name, value in told.items()) + " (held-out images)"
-
-
-def _shown(config: RunConfig, rows: list[list[str]]) -> tuple[Table, ...]:
-    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
-    plan: list[list[Cell]] = [list(row) for row in rows]
-    return (
-        Table("configuration", ["option", "value"], options),
-        Table("plan (nothing was written)", ["what", "value"], plan),
-    )

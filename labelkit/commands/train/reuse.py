@@ -77,10 +77,7 @@ class FrozenFeatureCache:
         return [np.concatenate([values[kind] for values in found]) for kind in range(len(self.plan.counts))]
 
     def build_cached_bank(self, out: Path) -> CachedViewBank:
-        """Compute the frozen features that the cache lacks, and return the bank to train from.
-
-        Args:
-            out: the run folder; the cache is next to it.
+        """Compute the frozen features that the cache next to the run folder lacks, and return the bank to train from.
 
         Raises:
             ResourceError: the disk is full, or a process that makes parts does not end.

@@ -40,12 +40,7 @@ from labelkit.training.trainer import FitResult, Trainer
 
 
 def warn_of_unused_modules(method: nn.Module, own: OwnSource) -> None:
-    """Warn, after the first step, about modules from the user's own file that were not called.
-
-    Args:
-        method: the method that is about to be trained.
-        own: source of the method.
-    """
+    """Warn, after the first step, about modules from the user's own file that were not called."""
     called: set[nn.Module] = set()
     watch = register_module_forward_pre_hook(lambda part, _: called.add(part))
 
@@ -53,17 +48,14 @@ def warn_of_unused_modules(method: nn.Module, own: OwnSource) -> None:
         watch.remove()
         end.remove()
         for name, part in method.named_modules():
-            if name and part not in called and _file_of(part) == str(own.path):
+            source = getattr(sys.modules.get(type(part).__module__), "__file__", None)
+            if name and part not in called and source == str(own.path):
                 current_progress().warning(
                     f"{own.name}: the first step did not call {name!r} ({type(part).__name__}): unless a later "
                     "phase does, labelkit calls its own module under another name (see the guide on custom methods)"
                 )
 
     end = method.register_forward_hook(after)
-
-
-def _file_of(part: nn.Module) -> str | None:
-    return getattr(sys.modules.get(type(part).__module__), "__file__", None)
 
 
 # scores of the features that training starts from
@@ -172,11 +164,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
 
 
 def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
-    """Refuse to continue when images, labels or the split are no longer those of the run.
-
-    Raises:
-        CheckpointMismatch: the data differ.
-    """
+    """Refuse to continue when images, labels or the split are no longer those of the run."""
     if not (run.path / SPLIT).exists():  # the run was killed before it was written, so nothing was trained on it either
         return
     saved = read_split(run.path)
@@ -193,14 +181,8 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
 
 def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
     prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
-    run.write_json(
-        SPLIT,
-        {
-            **prepared.to_json(),
-            "trained_labels": _trained_labels(setup),
-            "info": serialize_data_info(setup.method.data),
-        },
-    )
+    facts = {"trained_labels": _trained_labels(setup), "info": serialize_data_info(setup.method.data)}
+    run.write_json(SPLIT, prepared.to_json() | facts)
     skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
     if skipped:
         run.write_json("skipped.json", skipped)
@@ -253,13 +235,17 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         run.write_json(SUMMARY, to_json_types(values))
         for remark in setup.method.remarks(fit.metrics):
             current_progress().warning(remark)
-    start = _scores_of_start(run)
+    path = run.path / START
+    start = {name: float(value) for name, value in read_object(path, {}).items()} if path.exists() else {}
     monitor = trainer.monitor
     worse = None if monitor is None or not fit.finished else monitor.compare(start, fit.metrics)
     if worse is not None:
         current_progress().warning(worse)
     elif fit.finished:
-        current_progress().message(f"next, embed images with it: {_next_command(config, run)}")
+        index = getattr(config, "index", None)
+        images = ["--index", str(index)] if index is not None else ["--dataset", config.main_dataset]
+        words = ["labelkit", "embed", *images, "--checkpoint", str(run.path), "--out", f"{run.path.name}.h5"]
+        current_progress().message(f"next, embed images with it: {shlex.join(words)}")
     scores = None if monitor is None else monitor.table(fit.metrics)
     if monitor is None or scores is None:
         return SimpleResult(values, (run.path,), ())
@@ -272,18 +258,3 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
     return SimpleResult(
         values, (run.path,), (Table(scores.title, ["method", "data", *scores.columns, "seconds"], rows),)
     )
-
-
-def _next_command(config: RunConfig, run: RunDir) -> str:
-    index = getattr(config, "index", None)
-    images = ["--index", str(index)] if index is not None else ["--dataset", config.main_dataset]
-    return shlex.join(["labelkit", "embed", *images, "--checkpoint", str(run.path), "--out", f"{run.path.name}.h5"])
-
-
-def _scores_of_start(run: RunDir) -> dict[str, float]:
-    """Return the scores of the features that the run started from; empty if they were not measured."""
-    path = run.path / START
-    if not path.exists():
-        return {}
-    found = read_object(path, {})
-    return {name: float(value) for name, value in found.items()}

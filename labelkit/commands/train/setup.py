@@ -62,11 +62,7 @@ class RunSetup:
 def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, fresh: bool) -> RunSetup:
     """Prepare a training run: list the data, build the network, and decode the images that fit into memory.
 
-    Args:
-        method_name: name in the table of methods.
-        config: its options.
-        runtime: where to compute.
-        fresh: load the weights that the options name; a resumed run has all of them in its checkpoint.
+    Weights that the options name are loaded if ``fresh``; a resumed run has all of them in its checkpoint.
     """
     progress = current_progress()
     prepared = prepare_data(config)

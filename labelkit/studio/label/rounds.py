@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels, read_labels
+from labelkit.commands.common.label_files import LabeledImages, find_labels_result, read_csv_labels
 from labelkit.commands.common.labels import choose_usable_labels, similar_names
 from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.data.datasets import natural_key
@@ -50,12 +50,11 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
         given = choose_usable_labels(None, store, rows)
         labels = given.labels if config.own_labels else np.full(store.n, -1, dtype=np.int64)
         return Labels(labels, given.class_names, np.where(labels >= 0, 0, -1), 0, {})
-    name = find_labels_result(config.labels, store)
-    if name is None:
+    result = find_labels_result(config.labels, store)
+    if result is None:
         problem = f"{config.labels} is not a result of {store.path}"
         raise ConfigError("--labels", problem, "Pass a file with --from, or an earlier result with --labels.")
     given = choose_usable_labels(config.labels, store, rows)
-    result = read_labels(store, name)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
         problem = "does not record which round its labels come from"

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import open_store_images
-from labelkit.commands.common.label_files import find_labels_result, read_labels
+from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
 from labelkit.data.decode import BadImage, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
@@ -178,8 +178,8 @@ def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: L
 
 def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
     """Return which labels come from the name of a group in a session of `label --serve`, (n,) bool."""
-    name = None if config.labels is None else find_labels_result(config.labels, store)
-    arrays = {} if name is None else read_labels(store, name).arrays
+    result = None if config.labels is None else find_labels_result(config.labels, store)
+    arrays = {} if result is None else result.arrays
     said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)
     if config.from_ is not None:  # these label single images
         said = said & (final.rounds != final.round)

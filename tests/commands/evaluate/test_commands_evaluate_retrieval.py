@@ -160,7 +160,7 @@ def test_rows_without_a_label_are_left_out_and_said(labelkit: Any, make_store: A
 def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str, Any], message: str) -> None:
     store = make_store(directions(EIGHT["degrees"]), labels=EIGHT["labels"])
     with pytest.raises(ConfigError, match=message):
-        evaluate(store.path, **{"k": (1,), "threads": 1, **options})
+        evaluate(store.path, **{"k": (1,), **options})
 
 
 def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Path) -> None:

@@ -163,8 +163,6 @@ def test_a_command_reads_the_official_layout(labelkit: Any, tmp_path: Path) -> N
     ("words", "code", "said"),
     [
         (("--dataset", "digits"), 3, "have at most one class"),
-        (("--split", "test"), 2, "is used for training"),
-        (("--eval-split", "val"), 2, "has no split 'val'"),
         (("--train", "fully-connected"), 2, "no fully connected layers"),
     ],
 )

@@ -70,7 +70,7 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
     prepared = prepare_data(options)
     judged = eval_images(options, prepared)
     assert judged is not None
-    of_run = {"base_size": 37, "num_workers": 0, "max_bad_fraction": 0.0}
+    of_run = {"num_workers": 0, "max_bad_fraction": 0.0}
     train, test = (
         EvalImages.for_network(images, network, torch.device("cpu"), **of_run).labeled()
         for images in (prepared.dataset, judged)

@@ -95,9 +95,7 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
 def draw_box(pixels: NDArray[np.uint8], box: Sequence[float]) -> NDArray[np.uint8]:
     """Return a color copy of an image (h, w, c), enlarged if small, with a box drawn around a part of it.
 
-    Args:
-        pixels: the image.
-        box: left, top, right, bottom in pixels of the image.
+    The box is left, top, right, bottom in pixels of the image.
     """
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels).convert("RGB")
     scale = max(1, -(-4 * _CELL // max(image.size)))

@@ -27,13 +27,9 @@ _SHAPE = (5.2, 4.4)
 
 
 def write_reliability_plot(path: Path, curves: Mapping[str, Reliability], risk: RiskCoverage, *, title: str) -> Path:
-    """Plot accuracy against confidence, and error rate against coverage.
+    """Plot accuracy against confidence, and error rate against coverage, as a PNG; an existing file is replaced.
 
-    Args:
-        path: PNG to write; an existing file is replaced.
-        curves: reliability curves by name; each is one line, with points sized by the weights of their bins.
-        risk: the risk-coverage curve.
-        title: title above both plots.
+    Each reliability curve is one line, with points sized by the weights of their bins.
 
     Raises:
         ResourceError: the file cannot be written.
@@ -63,12 +59,7 @@ class Line:
 
 
 def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_name: str) -> Path:
-    """Plot the curves of several runs, with one set of axes per quantity.
-
-    Args:
-        path: PNG to write; an existing file is replaced.
-        panels: lines of each quantity, by its name.
-        x_name: label of the horizontal axes.
+    """Plot the curves of several runs as a PNG, with one set of axes per quantity; an existing file is replaced.
 
     Raises:
         ResourceError: it cannot be written.
@@ -93,7 +84,10 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
         axes.grid(color="0.9")
     if len(runs) > 1:
         handles = [Line2D([], [], color=colors[run], linestyle=styles[run], label=run) for run in runs]
-        _draw_legend(figure, handles, 4)
+        columns = min(len(handles), 4)
+        legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
+        for text in legend.get_texts():
+            text.set_parse_math(False)
     return write_figure(path, figure)
 
 
@@ -127,13 +121,6 @@ def write_figure(path: Path, figure: Figure) -> Path:
         figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": PNG_MARK})
     commit_bytes(path, buffer.getvalue())
     return path
-
-
-def _draw_legend(figure: Figure, handles: Sequence[Line2D], most_columns: int) -> None:
-    columns = min(len(handles), most_columns)
-    legend = figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize="small")
-    for text in legend.get_texts():
-        text.set_parse_math(False)
 
 
 def _draw_reliability(axes: Axes, curves: Mapping[str, Reliability]) -> None:

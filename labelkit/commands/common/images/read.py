@@ -43,7 +43,7 @@ def open_single_image(path: Path) -> ImageDataset:
         DatasetError: the file does not exist or is not an image.
     """
     if not is_there(path):
-        raise DatasetError(str(path), "does not exist", "Pass an image file.")
+        raise DatasetError(str(path), "does not exist", "Pass an image file, a folder of images, or a store.")
     source = FileSource(path.parent, (path.name,))
     try:
         source.read(0).decode(3)
@@ -55,10 +55,7 @@ def open_single_image(path: Path) -> ImageDataset:
 def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
     """Open the data set that the images of a store come from, so that images can be looked up by name.
 
-    Args:
-        store: the store.
-        dataset: the data set; by default the one recorded when the store was made.
-        data_root: folder of named data sets (with ``dataset``).
+    By default, this is the data set recorded when the store was made.
 
     Raises:
         DatasetError: the images are no longer there, or their location is unknown.
