@@ -65,7 +65,9 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     recipe: dict[str, Any] = {
         "rows_of": data.store.content_digest, "model": model.to_json(), "dtype": config.dtype, "logits": config.logits,
     }  # fmt: skip
-    done = _is_done(config, json_digest(recipe))
+    done = config.out.exists() and not config.overwrite
+    if done and open_store(config.out).plan_digest != json_digest(recipe):
+        raise output_exists(config.out, state="and was made from other embeddings, another model or other options")
     if not done:
         _write(config, run, data, model, runtime, recipe)
     store = open_store(config.out)
@@ -101,19 +103,6 @@ def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelId
         numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
         trained_labels=trained_labels(run.saved),
     )
-
-
-def _is_done(config: EmbedConfig, digest: str) -> bool:
-    """Return whether the store already exists, made from the same rows by the same run.
-
-    Raises:
-        OutputExistsError: another store exists.
-    """
-    if config.overwrite or not config.out.exists():
-        return False
-    if open_store(config.out).plan_digest == digest:
-        return True
-    raise output_exists(config.out, state="and was made from other embeddings, another model or other options")
 
 
 def _write(

@@ -109,36 +109,34 @@ def choose_index(
     """
     num_rows, dim = gallery.shape
     told = f"{num_rows:,} embeddings of dimension {dim}"
-    is_auto = config.search == "auto"
     progress = current_progress()
-    if is_auto and is_small_selection(num_rows):
+    if config.search != "auto":
+        assert config.search != "exact"
+        found = find_cached_index(store, gallery, config.search, metric)
+        if is_small_selection(num_rows) and found.measured is None:
+            progress.message(f"--search {config.search}: comparing {told} exactly is also fast; use --search auto")
+        return found
+    if is_small_selection(num_rows):
         progress.message(f"--search auto: exact, since comparing {told} is fast")
         return None
-    kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
     needed: list[str] = []
-    for kind in kinds:
-        if config.search not in ("auto", kind):
-            continue
-        found = find_cached_index(store, gallery, kind, metric)
+    for kind in WIDTHS:
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
-        if not is_auto:
-            if is_small_selection(num_rows) and found.measured is None:
-                progress.message(f"--search {kind}: comparing {told} exactly is also fast; use --search auto")
-            return found
-        if fits_in_memory(config, num_bytes):
-            if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
-                asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
-                progress.message(
-                    f"--search auto: exact, since searching {told} for {asked} takes less time than building "
-                    f"an index; --search {kind} builds one for later"
-                )
-                return None
-            within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
-            reasons = "; ".join([*needed, f"{kind} takes {size}"])
-            progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
-            return found
-        needed.append(f"{kind} would take {size}")
+        if not fits_in_memory(config, num_bytes):
+            needed.append(f"{kind} would take {size}")
+            continue
+        found = find_cached_index(store, gallery, kind, metric)
+        if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
+            asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
+            progress.message(
+                f"--search auto: exact, since searching {told} for {asked} takes less time than building "
+                f"an index; --search {kind} builds one for later"
+            )
+            return None
+        within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
+        progress.message(f"--search auto: {kind} for {told}{within} ({'; '.join([*needed, f'{kind} takes {size}'])})")
+        return found
     progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
     return None
 
@@ -244,7 +242,14 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
     # Equally near rows count like those that exact search happens to list.
     last = best[:, -1:]
     hits = near <= last if search.metric == "l2" else near >= last
-    times = [_milliseconds(one, sample[:_TIMED_ROWS], k) for one in (exact, search)]
+    times = []
+    for one in (exact, search):
+        seconds = []
+        for query in sample[:_TIMED_ROWS]:
+            begin = time.perf_counter()
+            one.search(query[None], k)
+            seconds.append(time.perf_counter() - begin)
+        times.append(1000 * float(np.median(seconds)))
     return IndexQuality(
         search.width, round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4)
     )
@@ -259,15 +264,6 @@ def _others(
     # If a row was not found itself, its last neighbor is dropped instead.
     itself[~itself.any(axis=1), -1] = True
     return scores[~itself].reshape(len(rows), k), indices[~itself].reshape(len(rows), k)
-
-
-def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
-    times = []
-    for query in sample:
-        begin = time.perf_counter()
-        search.search(query[None], k)
-        times.append(time.perf_counter() - begin)
-    return 1000 * float(np.median(times))
 
 
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:
