@@ -46,7 +46,7 @@ _COARSE = 16
 
 
 @dataclass(frozen=True)
-class Duplicates:
+class _Duplicates:
     """Pairs of duplicate images, grouped into clusters; images are given by position among the searched rows.
 
     Attributes:
@@ -60,14 +60,6 @@ class Duplicates:
     kinds: NDArray[np.int64]
     scores: NDArray[np.float64]
     clusters: NDArray[np.int64]
-
-    def members(self) -> list[tuple[int, str, list[int]]]:
-        """Return the sorted clusters of duplicates as (number, ``copies`` or ``same scene``, positions)."""
-        found: dict[int, tuple[str, dict[int, None]]] = {}
-        for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
-            _, places = found.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
-            places |= {a: None, b: None}
-        return [(cluster, kind, list(places)) for cluster, (kind, places) in sorted(found.items())]
 
 
 def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
@@ -101,14 +93,16 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     found = _judged(
         store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
     )
-    lines = [
-        [escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
-        for (a, b), kind, score, cluster in zip(
-            found.pairs.tolist(), found.kinds.tolist(), found.scores.tolist(), found.clusters.tolist(), strict=True
-        )
-    ]
+    lines: list[list[object]] = []
+    members: dict[int, tuple[str, dict[int, None]]] = {}  # of each cluster: its kind, and its places in order
+    for (a, b), kind, score, cluster in zip(
+        found.pairs.tolist(), found.kinds.tolist(), found.scores.tolist(), found.clusters.tolist(), strict=True
+    ):
+        lines.append([escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster])
+        _, of_cluster = members.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
+        of_cluster |= {a: None, b: None}
     write_table(config, COLUMNS, lines)
-    clusters = found.members()
+    clusters = [(cluster, kind, list(of_cluster)) for cluster, (kind, of_cluster) in sorted(members.items())]
     images.draw(
         config,
         [[(place, (images.name(place), f"{number} {kind}")) for place in them] for number, kind, them in clusters],
@@ -155,14 +149,10 @@ def _agreement(
     known: NDArray[np.int64],
     kept: Mapping[str, NDArray[Any]],
 ) -> Agreement:
-    """Compare the pictures of pairs (p, 2), unless an earlier call did.
+    """Compare the pictures (m, 64, 64) of pairs (p, 2), unless an earlier call did.
 
-    Args:
-        pictures: (m, 64, 64).
-        sides: (m,) pixels that the shorter side of each had in its file.
-        pairs: (p, 2) places among them.
-        known: (p, 2) places of the same files among those of the earlier call; -1: not there.
-        kept: what that call kept.
+    ``sides`` are the pixels (m,) that the shorter side of each had in its file, and ``known`` the places (p, 2) of the
+    same files among what that call ``kept``, or -1.
     """
     place_of = {tuple(pair): place for place, pair in enumerate(kept["pairs"].tolist())}
     before = np.array([place_of.get(tuple(pair), -1) for pair in known.tolist()], dtype=np.int64)
@@ -178,16 +168,9 @@ def _agreement(
 def _pictures(
     images: StoredImages, wanted: NDArray[np.int64], known: NDArray[np.int64], kept: NDArray[np.uint8]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Read images as gray squares, unless an earlier call did; returns the places (m,) of those that can be read.
+    """Read the wanted images (w,) as gray squares (m, 64, 64), unless an earlier call did; some cannot be read.
 
-    Args:
-        images: the files.
-        wanted: (w,) places.
-        known: place of each image among those of the earlier call; -1: not there.
-        kept: pictures of the earlier call.
-
-    Returns:
-        the places (m,), increasing, and the squares (m, 64, 64).
+    ``known`` is the place of each image among those that the earlier call kept, or -1. Returns the places (m,) too.
     """
 
     def square(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -274,7 +257,7 @@ def _judged(
     turned: tuple[NDArray[np.int64], NDArray[np.float32]],
     *,
     bursts: bool,
-) -> Duplicates:
+) -> _Duplicates:
     """Say which pairs are copies and bursts, and number what hangs together; two images of one cluster are no burst."""
     same = _is_same(agreement)
     copies = np.concatenate([same_file, pairs[same]])
@@ -294,7 +277,7 @@ def _judged(
     order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
     # numbers from 1 in the order of the first image, copies before bursts
     _, clusters = np.unique(ids, return_inverse=True)
-    return Duplicates(every[order], kinds[order], scores[order], clusters.reshape(-1)[order] + 1)
+    return _Duplicates(every[order], kinds[order], scores[order], clusters.reshape(-1)[order] + 1)
 
 
 def _best_of_clusters(
@@ -332,7 +315,7 @@ def _order_pairs_by_quality(
 def _summary(
     config: FindDuplicatesConfig,
     images: StoredImages,
-    found: Duplicates,
+    found: _Duplicates,
     clusters: list[tuple[int, str, list[int]]],
     compared: int,
 ) -> SimpleResult:
