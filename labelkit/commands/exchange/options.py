@@ -140,13 +140,9 @@ class ExportConfig(OverwriteOption, IndexOption):
         return _suffix(path, EXPORT_SUFFIXES)
 
     @model_validator(mode="after")
-    def _result_is_named(self) -> ExportConfig:
+    def _check_what(self) -> ExportConfig:
         if (self.what == "result") != (self.result is not None):
             raise ValueError("--what result and --result NAME require each other")
-        return self
-
-    @model_validator(mode="after")
-    def _model_is_onnx(self) -> ExportConfig:
         if (self.what == "model") != (self.kind == ".onnx"):
             raise ValueError("--what model writes only ONNX: pass --out NAME.onnx")
         if self.checkpoint is not None and self.what != "model":
