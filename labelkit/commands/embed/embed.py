@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple
@@ -52,11 +51,10 @@ from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
-from labelkit.models.inference import InferenceNetwork
 from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan, read_recorded_numerics
@@ -246,7 +244,13 @@ def _begin(work: _Work) -> _StartedRun:
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
     if work.uses_onnx and not run.already_done:
-        work = replace(work, quick=_export_network(network, plan.model))
+        cache_onnx(network, plan.model)
+        quick = load_cached_onnx_network(plan.model, threads=torch.get_num_threads())
+        if quick is None:
+            reason = (read_onnx_record(plan.model) or {}).get("failed", "it could not be cached")
+            problem = f"{plan.model.name} is not available as ONNX: {reason}"
+            raise ConfigError("--runtime onnx", problem, "Use --runtime torch.")
+        work = replace(work, quick=quick)
     return _StartedRun(work, run, patches)
 
 
@@ -527,45 +531,14 @@ def _choose_numerics(
 
     Returns:
         What a store records of the computation: ``batch_size`` and, with ONNX Runtime, its version, among others.
-
-    Raises:
-        ConfigError: ``--runtime onnx`` is not possible.
     """
     before = read_recorded_numerics(config.out, overwrite=config.overwrite)
     batch_size = config.batch_size or int(before.get("batch_size") or default_batch_size(runtime.device))
     numerics = collect_numerics_settings(runtime, config.precision, batch_size)
     if config.fast_decode:
         numerics["fast_decode"] = True
-    if _chooses_onnx(config, runtime, model, num_images, before, with_logits=with_logits):
-        numerics[_ONNX] = onnx_version()
-    return numerics
-
-
-def _export_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork:
-    """Return the network as an ONNX Runtime session with as many threads as torch, exporting it if it is not cached.
-
-    Raises:
-        ConfigError: the network cannot be exported.
-    """
-    cache_onnx(network, model)
-    found = load_cached_onnx_network(model, threads=torch.get_num_threads())
-    if found is None:
-        reason = (read_onnx_record(model) or {}).get("failed", "it could not be cached")
-        raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
-    return found
-
-
-def _chooses_onnx(
-    config: EmbedConfig,
-    runtime: Runtime,
-    model: EmbeddingNetwork,
-    count: int,
-    before: Mapping[str, Any],
-    *,
-    with_logits: bool,
-) -> bool:
     if config.runtime == "torch":
-        return False
+        return numerics
     if runtime.device.type != "cpu" or config.precision != "float32":
         needs = "a CPU and float32"
     elif config.dense or with_logits:
@@ -574,20 +547,20 @@ def _chooses_onnx(
         needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:
         needs = ""
-    if config.runtime == "onnx":
-        if needs:
-            raise ConfigError("--runtime onnx", f"requires {needs}", "Use --runtime torch or auto.")
-        return True
-    if needs:
-        return False
-    if before:
-        return _ONNX in before
-    if count < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
-        return False
-    identity = model.identity({})
-    cache_onnx(model.network, identity)
-    record = read_onnx_record(identity)
-    return record is not None and "failed" not in record
+    if config.runtime == "onnx" and needs:
+        raise ConfigError("--runtime onnx", f"requires {needs}", "Use --runtime torch or auto.")
+    is_chosen = not needs
+    if config.runtime == "auto" and is_chosen:
+        if before:
+            is_chosen = _ONNX in before
+        elif num_images < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
+            is_chosen = False
+        else:
+            identity = model.identity({})
+            cache_onnx(model.network, identity)
+            record = read_onnx_record(identity)
+            is_chosen = record is not None and "failed" not in record
+    return numerics | {_ONNX: onnx_version()} if is_chosen else numerics
 
 
 def _is_depthwise(network: nn.Module) -> bool:

@@ -163,11 +163,7 @@ def _is_any_set(config: EmbedConfig, names: Iterable[str]) -> bool:
 
 
 def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
-    """Reject options that have no effect with the run.
-
-    Raises:
-        ConfigError: one of them is set.
-    """
+    """Reject options that have no effect with the run."""
     for name in names:
         if not _is_any_set(config, (name,)):
             continue

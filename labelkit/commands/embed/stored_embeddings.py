@@ -59,9 +59,27 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
         problem = f"{config.checkpoint} was trained on images, but {config.index} contains embeddings"
         raise ConfigError("--index", problem, "Train on embeddings: `labelkit train simgcd --index STORE.h5`.")
     data = EmbeddingDataset.from_store(config.index)
-    _check_same_model(config, run, data.store, made_by)
+    keys = made_by.differences(data.store.model)
+    if run.method.network.input_spec.channels != data.store.dim:
+        keys.append("dim")
+    if keys:
+        raise Mismatch(
+            str(data.store.path),
+            f"was made by a different model than the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
+            f"Embed the images with {made_by.name} from {made_by.source} first.",
+        )
     runtime = Runtime(device=config.device, threads=config.threads)
-    model = _identity(run, data.store.model, runtime)
+    head, of_rows = run.method.main_network(), data.store.model
+    # as if images had passed through the model of the rows and the head
+    model = ModelIdentity(
+        **headed_identity({"name": of_rows.name, "layer": of_rows.layer, "pooling": of_rows.pooling}, head),
+        weights_fingerprint=combined_fingerprint(of_rows, head),
+        weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
+        source=run.source,
+        preprocess=of_rows.preprocess,
+        numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
+        trained_labels=trained_labels(run.saved),
+    )
     recipe: dict[str, Any] = {
         "rows_of": data.store.content_digest, "model": model.to_json(), "dtype": config.dtype, "logits": config.logits,
     }  # fmt: skip
@@ -77,32 +95,6 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     if images is not None:
         record_image_location(store.content_digest, *images)
     return store_summary(store, time.monotonic() - started, 0 if done else store.n, already_done=done)
-
-
-def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStore, made_by: ModelIdentity) -> None:
-    keys = made_by.differences(store.model)
-    if run.method.network.input_spec.channels != store.dim:
-        keys.append("dim")
-    if keys:
-        raise Mismatch(
-            str(store.path),
-            f"was made by a different model than the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
-            f"Embed the images with {made_by.name} from {made_by.source} first.",
-        )
-
-
-def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelIdentity:
-    """Return the model that a store records: that of the rows and the head, as if images had passed through both."""
-    head = run.method.main_network()
-    return ModelIdentity(
-        **headed_identity({"name": rows.name, "layer": rows.layer, "pooling": rows.pooling}, head),
-        weights_fingerprint=combined_fingerprint(rows, head),
-        weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
-        source=run.source,
-        preprocess=rows.preprocess,
-        numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
-        trained_labels=trained_labels(run.saved),
-    )
 
 
 def _write(

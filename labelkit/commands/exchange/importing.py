@@ -272,11 +272,7 @@ def _numbered(
 
 
 def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Read every image once.
-
-    Raises:
-        DatasetError: some are missing or cannot be read.
-    """
+    """Read every image once."""
     if not folder.is_dir():
         raise DatasetError(str(folder), "is not a folder", "Pass the folder that the image names are relative to.")
     sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)

@@ -152,11 +152,7 @@ def _nearest(
 def _new_shares(
     config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Say what new groups take of each row together, (n,); of rows not answered together as the rule says.
-
-    Raises:
-        StoreError: the answers are of a version that kept no rule.
-    """
+    """Say what new groups take of each row together, (n,); of rows not answered together as the rule says."""
     rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
         problem = "was made by an earlier version of labelkit and lacks data needed here"

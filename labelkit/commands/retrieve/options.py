@@ -85,7 +85,7 @@ class RetrieveConfig(
     )
 
     @model_validator(mode="after")
-    def _one_query(self) -> RetrieveConfig:
+    def _check_query(self) -> RetrieveConfig:
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
@@ -93,10 +93,6 @@ class RetrieveConfig(
         for name in ("label", "split"):
             if getattr(self, name) == ():
                 raise ValueError(f"{flag(name)} is empty: remove it to search all images")
-        self._check_patch()
-        return self
-
-    def _check_patch(self) -> None:
         if self.patch is not None and self.pixel is not None:
             raise ValueError("pass either --patch (row,column) or --pixel (x,y)")
         for name in ("patch", "pixel"):
@@ -106,8 +102,9 @@ class RetrieveConfig(
         if self.patch is None and self.pixel is None:
             if self.own_image:
                 raise ValueError("--own-image requires --patch or --pixel")
-            return
+            return self
         if self.search != "exact":
             raise ValueError("patches are always searched exactly: remove --search")
         if self.query_rows is not None and len(self.query_rows) != 1:
             raise ValueError("a patch belongs to a single image: pass a single row as --query-rows")
+        return self

@@ -133,12 +133,7 @@ def find_nearest_in_blocks(
 
 
 def _query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> _PatchQuery:
-    """Return the query patch that the options request.
-
-    Raises:
-        ConfigError: there is no such row or position, or the query is not a single image.
-        StoreError, DatasetError, CheckpointError: as ``retrieve_patches``.
-    """
+    """Return the query patch that the options request."""
     images: ImageDataset | None = None
     if config.query_rows is not None:
         (row,) = check_rows(store, config.query_rows, "--query-rows")
@@ -183,11 +178,7 @@ def _query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSe
 
 
 def _query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Return the row and column of the patch that ``--patch`` or ``--pixel`` specifies.
-
-    Raises:
-        ConfigError: it is outside of the grid, or of the part of the image that the network sees.
-    """
+    """Return the row and column of the patch that ``--patch`` or ``--pixel`` specifies."""
     rows, columns = image.grid
     if config.patch is not None:
         return parse_patch_position(config.patch, image.grid, name)

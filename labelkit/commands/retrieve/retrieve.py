@@ -106,11 +106,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
 
 
 def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
-    """Return the rows that can be found, without zero rows if directions are compared.
-
-    Raises:
-        ConfigError: a filter names something that the store does not have, or the filters leave no row.
-    """
+    """Return the rows that can be found, without zero rows if directions are compared."""
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":

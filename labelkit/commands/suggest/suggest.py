@@ -239,11 +239,7 @@ def _name_two_candidates(claims: NearestClasses, names: Sequence[str]) -> Callab
 def _compute_result_doubt(
     name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
 ) -> _ClassDoubt:
-    """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are.
-
-    Raises:
-        StoreError: the result does not group the rows, or into only one group.
-    """
+    """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are."""
     grouped = read_groups(store, name)
     result, groups = grouped.result, grouped.ids[rows]
     there = np.unique(groups[groups >= 0])
