@@ -87,11 +87,7 @@ def escape_markup(text: str) -> str:
 
 
 def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the values from options and ``--set``, and the origin of each; options override ``--set``.
-
-    Raises:
-        ConfigError: a setting has no ``=``.
-    """
+    """Return the values from options and ``--set``, and the origin of each; options override ``--set``."""
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for setting in given.pop("set") or []:

@@ -110,7 +110,12 @@ class EmbeddingPlan:
                 array.flags.writeable = False
                 self._set(name, array)
         self._check_ids()
-        self._check_columns()
+        count, classes = len(self.sample_ids), len(self.class_names)
+        shapes = {"labels": (count,), "labeled": (count,), "splits": (count,), "old_classes": (classes,)}
+        for name, shape in {**shapes, "reused": (count, 2)}.items():
+            values = getattr(self, name)
+            if values is not None and values.shape != shape:
+                raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
         largest = max(1, schema.PART_BYTES // self._row_bytes)
         batches = max(1, min(self.part_rows, largest) // self.batch_size)
         self._set("part_rows", batches * self.batch_size)
@@ -131,14 +136,6 @@ class EmbeddingPlan:
             if raw <= previous:
                 raise ValueError(f"sample_ids are not sorted by their bytes or not unique at {name!r}")
             previous = raw
-
-    def _check_columns(self) -> None:
-        count, classes = len(self.sample_ids), len(self.class_names)
-        shapes = {"labels": (count,), "labeled": (count,), "splits": (count,), "old_classes": (classes,)}
-        for name, shape in {**shapes, "reused": (count, 2)}.items():
-            values = getattr(self, name)
-            if values is not None and values.shape != shape:
-                raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
 
     @property
     def num_reused(self) -> int:

@@ -252,18 +252,14 @@ def check_new_result(
         return
     if overwrite:
         _refuse_other_kind(path, kind)
-    elif params is None or not _was_made_by(store, name, stage, params):
-        raise output_exists(path, "--result", replaceable=name not in store.packed_results)
-
-
-def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[str, Any]) -> bool:
-    """Return whether a result was created by the same command with the same options, as far as they are known."""
+        return
     try:
-        found = read_result(store, name)
+        found = read_result(store, name) if params is not None else None
     except StoreError:
-        return False
-    wanted = plain_json(params)
-    return found.stage == stage and all(key in found.params and found.params[key] == wanted[key] for key in wanted)
+        found = None
+    wanted = plain_json(params or {})
+    if found is None or found.stage != stage or any(found.params.get(key, ...) != wanted[key] for key in wanted):
+        raise output_exists(path, "--result", replaceable=name not in store.packed_results)
 
 
 @contextmanager
