@@ -70,13 +70,13 @@ def print_result(result: SimpleResult) -> None:
         write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
     elif output.quiet:
         write("".join(f"{path}\n" for path in made))
-    elif text := getattr(result, "text", ""):
+    elif text := result.text:
         write(text)
     else:
         for number, table in enumerate(result.shown):
             write("\n" if number else "")
             write(plain_table(table))
-        verb = "unchanged" if getattr(result, "unchanged", False) else "made"
+        verb = "unchanged" if result.unchanged else "made"
         write("".join(f"{verb} {path}\n" for path in made))
 
 
