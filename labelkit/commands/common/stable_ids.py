@@ -17,7 +17,7 @@ from scipy.optimize import linear_sum_assignment
 
 from labelkit.commands.common.label_files import image_keys
 from labelkit.errors import StoreError
-from labelkit.options.retired import PreviousOption
+from labelkit.options.shared import PreviousOption
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, read_result

@@ -9,8 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import field_validator, model_validator
 
 from labelkit.options.base import panel
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
+from labelkit.options.shared import RESULT_NAME, IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
 
 _FILES = panel("Files", preset=False)
 _MEANING = panel("Contents", preset=False)

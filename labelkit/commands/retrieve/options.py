@@ -9,10 +9,16 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from labelkit.options.base import flag, panel
-from labelkit.options.index import IndexConfig
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import Device, DeviceOption, LabelsOption, ListingOptions, StoredImagesOptions
+from labelkit.options.shared import (
+    RESULT_NAME,
+    Device,
+    DeviceOption,
+    IndexConfig,
+    LabelsOption,
+    ListingOptions,
+    StoredImagesOptions,
+)
 
 _RUN = panel("Run")
 _IMAGES = panel("Images")
