@@ -24,6 +24,7 @@ from labelkit.store.commit import canonical_json, json_digest, plain_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
 from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
+from labelkit.store.writer import MADE_BY
 
 
 def embedding_run_folder(out: Path) -> Path:
@@ -74,9 +75,9 @@ class EmbeddingPlan:
     model: ModelIdentity
     dim: int
     batch_size: int
-    normalized: bool
-    metric: str
-    created_by: str
+    normalized: bool = False
+    metric: str = "cosine"
+    created_by: str = MADE_BY
     dtype: str = "float32"
     extras: Mapping[str, int] = field(default_factory=dict)
     views: Mapping[str, Any] | None = None

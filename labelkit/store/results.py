@@ -47,7 +47,6 @@ class Result:
         stale: whether it belongs to other content than the store now has.
         path: its file, or the file of the store if it is packed.
         where: its name in messages, such as ``cub.h5:/results/RESULT``.
-        store_digest: content digest of the store it belongs to.
         gallery_digest: content digest of the store that ``neighbor_rows`` refers to; empty if there is none.
         content_digest: its own identity.
     """
@@ -60,7 +59,6 @@ class Result:
     stale: bool
     path: Path
     where: str
-    store_digest: str
     gallery_digest: str
     content_digest: str
 
@@ -192,7 +190,6 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
         stale=stale,
         path=path,
         where=where,
-        store_digest=str(root.get("store_digest", "")),
         gallery_digest=gallery_digest,
         content_digest=file.content_digest,
     )

@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit import __version__
 from labelkit.commands.common.apply import apply, check_cluster
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import record_image_location, record_model_location
@@ -213,9 +212,6 @@ def _prepare(config: EmbedConfig) -> _Work:
         views=view_recipe,
         batch_size=batch_size,
         part_rows=-(-config.part_rows // batch_size) * batch_size,
-        normalized=False,
-        metric="cosine",
-        created_by=f"labelkit {__version__}",
     )
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:

@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit import __version__
 from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings, read_embedding_model
 from labelkit.commands.common.locations import find_image_location, record_image_location, record_model_location
 from labelkit.commands.common.networks import (
@@ -24,7 +23,6 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.embed.listing import apply_run_labels, class_columns, find_run_labels, is_run_dataset
 from labelkit.errors import ConfigError, Mismatch, output_exists
 from labelkit.models.headed import headed_identity
-from labelkit.models.inference import InferenceNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import json_digest
@@ -114,15 +112,21 @@ def _write(
         labeled = dataset.given
         old = _used(dataset.labels[labeled], len(dataset.class_names))
     order = class_columns(run.saved, network.num_outputs, dataset, old, wanted=config.logits) if config.logits else None
-    embeddings, logits = _through(network, data.features, runtime.device)
+    embedded: list[Tensor] = []
+    outputs: list[Tensor] = []
+    with current_progress().task("embed", total=store.n) as task, torch.inference_mode():
+        for start in range(0, store.n, _ROWS_AT_A_TIME):
+            part = torch.from_numpy(data.features[start : start + _ROWS_AT_A_TIME]).to(runtime.device)
+            embedded.append(network.embed(part))
+            outputs.append(network.classify(embedded[-1]).cpu())
+            embedded[-1] = embedded[-1].cpu()
+            task.advance(len(part))
+    embeddings = torch.cat(embedded).float().numpy()
     plan = EmbeddingPlan(
         sample_ids=store.sample_ids,
         model=model,
         dim=embeddings.shape[1],
         batch_size=1,
-        normalized=False,
-        metric="cosine",
-        created_by=f"labelkit {__version__}",
         dtype=config.dtype,
         labels=dataset.labels if dataset.class_names else store.labels,
         class_names=dataset.class_names,
@@ -138,7 +142,7 @@ def _write(
         order=np.arange(store.n, dtype=np.int64),
         images={name: getattr(store, name) for name in IMAGE_COLUMNS} if store.has_images else None,
         recipe=recipe,
-        extras=None if order is None else {"logits": logits[:, order]},
+        extras=None if order is None else {"logits": torch.cat(outputs).float().numpy()[:, order]},
         shards=config.shards,
         overwrite=config.overwrite,
     )
@@ -146,22 +150,6 @@ def _write(
 
 def _used(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(num_classes), labels)
-
-
-def _through(
-    network: InferenceNetwork, rows: NDArray[np.float32], device: torch.device
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (n, d) embeddings and (n, c) logits."""
-    embedded: list[Tensor] = []
-    outputs: list[Tensor] = []
-    with current_progress().task("embed", total=len(rows)) as task, torch.inference_mode():
-        for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            part = torch.from_numpy(rows[start : start + _ROWS_AT_A_TIME]).to(device)
-            embedded.append(network.embed(part))
-            outputs.append(network.classify(embedded[-1]).cpu())
-            embedded[-1] = embedded[-1].cpu()
-            task.advance(len(part))
-    return torch.cat(embedded).float().numpy(), torch.cat(outputs).float().numpy()
 
 
 def store_summary(

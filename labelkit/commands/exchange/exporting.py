@@ -51,7 +51,8 @@ def export_store(config: ExportConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store or result cannot be used, or lacks what is asked for.
-        ConfigError: a file exists, or the result has no such form.
+        ConfigError: a file exists, the result has no such form, or packages are missing.
+        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
         ResourceError: the disk is full, ...
     """
     started = time.monotonic()
@@ -62,7 +63,7 @@ def export_store(config: ExportConfig) -> SimpleResult:
         check_output(config, names_path, "csv")
     store = open_store(config.index)
     if config.what == "model":
-        return export_model(config, store)
+        return _export_model(config, store)
     export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
     if kind == ".npy":
         commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
@@ -98,15 +99,11 @@ def export_store(config: ExportConfig) -> SimpleResult:
     return SimpleResult(values, paths, (table,))
 
 
-def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
+def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     """Export the network of a store as an ONNX model that maps images (b, c, h, w) to embeddings (b, d).
 
     The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
     center, divide by 255, subtract ``mean``, divide by ``std``.
-
-    Raises:
-        ConfigError: packages are missing, or the file is there.
-        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
     """
     # torch loads here
     from labelkit.commands.common.networks import load_recorded_network

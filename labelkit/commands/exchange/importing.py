@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import __version__
 from labelkit.commands.common.images.read import run_in_threads
 from labelkit.commands.common.locations import record_image_location
 from labelkit.commands.common.results import SimpleResult, Table
@@ -171,7 +170,6 @@ def _write(
         batch_size=1,
         normalized=config.normalized,
         metric=config.metric,
-        created_by=f"labelkit {__version__}",
         dtype=dtype,
         **columns,
     )

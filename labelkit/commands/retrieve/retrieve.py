@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,13 +30,13 @@ from labelkit.commands.common.search_queries import (
 )
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
-    PartwiseSearch,
-    Search,
+    Found,
     choose_index,
     find,
     is_small_selection,
     load_or_build_index,
     no_rows_error,
+    search_partwise,
     select_rows,
 )
 from labelkit.commands.retrieve.stored_index import CachedIndex
@@ -61,10 +63,6 @@ class _Hit:
     duplicate: Duplicate | None
 
 
-_Gallery = tuple[StoredRows, NDArray[np.int64], NDArray[np.bool_]]
-"""Rows that can be found (g, d), their numbers in the store (g,), and which of them pass the filters (g,)."""
-
-
 def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     """Find the images of a store nearest to each query.
 
@@ -89,24 +87,6 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if config.k > store.n:
         raise ConfigError("-k", f"{config.k} hits were requested, but the store has only {store.n} images", "Lower -k.")
     check_result_name(config, store, "neighbors", **_settings(config))
-    gallery = _gallery(store, config)
-    if images is not None:
-        queries = embed_query_images(
-            images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
-        )
-    elif config.query is not None:
-        queries = load_other_store_queries(store, config.query)
-    else:
-        queries = load_store_queries(store, config.query_rows or ())
-    if config.k > len(gallery[1]):
-        problem = f"{config.k} hits were requested, but only {len(gallery[1])} embeddings are nonzero"
-        raise ConfigError("-k", problem, "Lower -k.")
-    hits, index, seconds = _search(store, gallery, queries, config)
-    return _result(store, queries, hits, index, seconds, config)
-
-
-def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
-    """Return the rows that can be found, without zero rows if directions are compared."""
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":
@@ -117,16 +97,36 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
     chosen = select_rows(store, config)[rows]
     if len(rows) and not chosen.any():
         raise no_rows_error(store, config)
-    return features, rows, chosen
+    if images is not None:
+        queries = embed_query_images(
+            images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
+        )
+    elif config.query is not None:
+        queries = load_other_store_queries(store, config.query)
+    else:
+        queries = load_store_queries(store, config.query_rows or ())
+    if config.k > len(rows):
+        problem = f"{config.k} hits were requested, but only {len(rows)} embeddings are nonzero"
+        raise ConfigError("-k", problem, "Lower -k.")
+    hits, index, seconds = _search(store, features, rows, chosen, queries, config)
+    return _result(store, queries, hits, index, seconds, config)
 
 
 def _search(
-    store: EmbeddingStore, gallery: _Gallery, queries: Queries, config: RetrieveConfig
+    store: EmbeddingStore,
+    features: StoredRows,
+    rows: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    queries: Queries,
+    config: RetrieveConfig,
 ) -> tuple[list[list[_Hit]], CachedIndex | None, float]:
-    """Return hits per query, the index if one was used, and the seconds of the search itself."""
+    """Return hits per query, the index if one was used, and the seconds of the search itself.
+
+    ``features`` (g, d) are the rows that can be found, ``rows`` (g,) their numbers in the store, and ``chosen`` (g,)
+    whether they pass the filters.
+    """
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     progress = current_progress()
-    features, rows, chosen = gallery
     num_chosen = int(chosen.sum())
     if num_chosen < config.k:
         progress.warning(f"only {num_chosen} images pass the filters")
@@ -136,19 +136,20 @@ def _search(
         progress.message(f"exact search, not {config.search}: only {num_chosen} images pass the filters")
     elif config.search != "exact":
         found = choose_index(store.path, features, metric, config, len(queries.names))
-    search: Search
+    search: Callable[[NDArray[np.float32], int], Found]
     in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
     if found is not None:
-        search, found = load_or_build_index(store, features.read(in_blocks=in_blocks), found, metric)
+        by_index, found = load_or_build_index(store, features.read(in_blocks=in_blocks), found, metric)
+        search = by_index.search
     else:
         if filtered:
             features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
             in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
         device = None if config.device == "auto" else choose_similarity_device(config.device)
         if config.processes > 1 or config.ray_address is not None:
-            search = PartwiseSearch(features, metric, config)
+            search = partial(search_partwise, features, metric, config)
         else:
-            search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
+            search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device).search
 
     def find_duplicates(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> list[NDArray[np.bool_]]:
         """Return masks (m,) of the found positions that are the query itself, its file, or its embedding."""
@@ -233,8 +234,7 @@ def _result(
         values["result"] = _write_result(store, queries, hits, config)
         made.append(values["result"])  # type: ignore[arg-type] # a path, from the line above
     if config.csv is not None:
-        columns = ("query", "rank", "path", "row", "label", "score", "duplicate")
-        commit_bytes(config.csv, csv_bytes(columns, lines))
+        commit_bytes(config.csv, csv_bytes(("query", "rank", "path", "row", "label", "score", "duplicate"), lines))
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
@@ -244,24 +244,15 @@ def _result(
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
     shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
     if index is not None:
-        shown.append(_index_table(index))
+        measured = index.measured
+        assert measured is not None
+        title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
+        columns = (f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path")
+        size, origin = round(index.size_bytes / 1e6, 3), "built now" if index.built else "from the cache"
+        place = index.path if index.path.exists() else "not kept"
+        row: list[Cell] = [measured.recall, measured.index_ms, measured.exact_ms, size, origin, place]
+        shown.append(Table(title, columns, [row]))
     return SimpleResult(values, tuple(made), tuple(shown))
-
-
-def _index_table(index: CachedIndex) -> Table:
-    measured = index.measured
-    assert measured is not None
-    title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
-    columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
-    row: list[Cell] = [
-        measured.recall,
-        measured.index_ms,
-        measured.exact_ms,
-        round(index.size_bytes / 1e6, 3),
-        "built now" if index.built else "from the cache",
-        index.path if index.path.exists() else "not kept",
-    ]
-    return Table(title, columns, [row])
 
 
 def _settings(config: RetrieveConfig) -> dict[str, object]:

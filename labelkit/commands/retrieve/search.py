@@ -54,30 +54,24 @@ _NUMBERS_PER_ADDED_ROW = 1_000_000
 _EXTRA = 50
 
 
-class PartwiseSearch:
-    """Exact search in rows of a store, done part by part in one or several processes, with the results merged.
+Found = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Scores and rows (q, k) of the k nearest rows of each query, as ``ExactSearch.search`` returns them."""
 
-    Args:
-        rows: (g, d) rows of a store.
-        metric: metric of the rows.
-        config: options of the processes that search parts.
-    """
 
-    def __init__(self, rows: StoredRows, metric: Metric, config: ProcessesConfig) -> None:
-        self.metric, self._rows, self._config = metric, rows, config
-
-    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the scores and row numbers (q, k) of each query's k nearest rows, as ``ExactSearch`` does."""
-        call = partial(_nearest_of, queries, k, self.metric)
-        scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        start = 0
-        for near, places, count in apply_to_rows(call, self._rows, self._config, "searching", resumable=True):
-            scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
-            start += count
-            # for equal scores, the smaller row number comes first and is kept
-            order = np.argsort(scores if self.metric == "l2" else -scores, axis=1, kind="stable")[:, :k]
-            scores, indices = np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
-        return scores, indices
+def search_partwise(
+    rows: StoredRows, metric: Metric, config: ProcessesConfig, queries: NDArray[np.float32], k: int
+) -> Found:
+    """Search exactly in rows of a store, part by part in one or several processes, and merge the results."""
+    call = partial(_nearest_of, queries, k, metric)
+    scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    start = 0
+    for near, places, count in apply_to_rows(call, rows, config, "searching", resumable=True):
+        scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
+        start += count
+        # for equal scores, the smaller row number comes first and is kept
+        order = np.argsort(scores if metric == "l2" else -scores, axis=1, kind="stable")[:, :k]
+        scores, indices = np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
+    return scores, indices
 
 
 def _nearest_of(
@@ -85,9 +79,6 @@ def _nearest_of(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
     scores, indices = ExactSearch(rows, metric=metric).search(queries, min(k, len(rows)))
     return scores, indices, len(rows)
-
-
-Search = ExactSearch | ApproximateSearch | PartwiseSearch
 
 
 def is_small_selection(num_rows: int) -> bool:
@@ -192,7 +183,7 @@ def _say(kind: Kind, measured: IndexQuality) -> None:
 
 
 def find(
-    search: Search,
+    search: Callable[[NDArray[np.float32], int], Found],
     queries: NDArray[np.float32],
     k: int,
     num_rows: int,
@@ -203,7 +194,7 @@ def find(
     The number of fetched rows is doubled until k of them are wanted or no more can be found.
 
     Args:
-        search: search in a gallery.
+        search: function from queries and a number k to their k nearest rows of a gallery.
         queries: (q, d).
         k: rows per query.
         num_rows: number of rows of the gallery.
@@ -213,7 +204,7 @@ def find(
     fetch = min(num_rows, k if is_wanted is None else k + _EXTRA)
     missing = list(range(len(queries)))
     while missing:
-        scores, indices = search.search(queries[missing], fetch)
+        scores, indices = search(queries[missing], fetch)
         still: list[int] = []
         for i, query in enumerate(missing):
             there = indices[i] >= 0
@@ -256,8 +247,8 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
 
 
 def _others(
-    search: Search, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    search: ExactSearch | ApproximateSearch, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
+) -> Found:
     """Return the k nearest rows of each row except itself; NaN and -1 where fewer are found."""
     scores, indices = search.search(sample, k + 1)
     itself = indices == rows[:, None]

@@ -112,7 +112,10 @@ def choose_rows_to_label(
     for block in blocks(*source.shape):
         check_finite(store, rows[block], source[block])
     features = stored_rows(store, rows, unit=True).to_array()
-    doubt = _doubt(config, store, rows, features, given)
+    if config.result is not None:
+        doubt = _compute_result_doubt(config.result, store, rows, features)
+    else:
+        doubt = _compute_label_doubt(config, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         raise ConfigError(
             "--strategy",
@@ -210,16 +213,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), tables)
 
 
-def _doubt(
-    config: SuggestConfig,
-    store: EmbeddingStore,
-    rows: NDArray[np.int64],
-    features: NDArray[np.float32],
-    given: UsableLabels,
-) -> _ClassDoubt:
-    """Guess the class of each row, from the result if there is one, otherwise from the labels."""
-    if config.result is not None:
-        return _compute_result_doubt(config.result, store, rows, features)
+def _compute_label_doubt(config: SuggestConfig, features: NDArray[np.float32], given: UsableLabels) -> _ClassDoubt:
+    """Return the doubt from the labels: how close the two nearest classes are."""
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
