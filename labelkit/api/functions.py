@@ -74,41 +74,38 @@ def command_object(word: str, entry: Command | Group) -> object:
 
 
 def function_of(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
-    """Build the Python function of a command, with a signature and docstring for all of its options."""
+    """Build the Python function of a command, with a signature and docstring for all of its options.
+
+    Called, it merges preset, file and options as the command line does. It raises the error that would end the command,
+    whose ``result`` holds the result until then, if any.
+    """
     config_class = command.config_class()
 
     def function(**options: Any) -> Result:
-        return _call(command, config_class, options)
+        preset, file = options.pop("preset", None), options.pop("config", None)
+        config = resolve(
+            config_class,
+            preset=None if preset is None else str(preset),
+            config_file=None if file is None else Path(file),
+            overrides=options,
+            origins={name: name for name in options},
+        ).config
+        with log_messages():
+            found, fault = command.run(config)
+        result = Result(found)
+        if fault is not None:
+            fault.result = result
+            raise fault
+        return result
 
     function.__name__ = python_name(words[-1])
     function.__qualname__ = ".".join(python_name(word) for word in words)
     function.__module__ = "labelkit"
-    function.__doc__ = _docstring(command, config_class)
+    told = {name: field.description for name, field in config_class.model_fields.items()} | SOURCES
+    lines = "".join(f"\n    {name}: {text}" for name, text in told.items())
+    function.__doc__ = f"{command.text}\n\nArgs:{lines}"
     function.__signature__ = _signature(config_class)  # type: ignore[attr-defined]  # read by inspect.signature
     return function
-
-
-def _call(command: Command, config_class: type[StageConfig], options: dict[str, Any]) -> Result:
-    """Merge preset, file and options as the command line does, run the stage, and raise its fault, if any.
-
-    Raises:
-        LabelkitError: the error that would end the command; its ``result`` holds the result until then, if any.
-    """
-    preset, file = options.pop("preset", None), options.pop("config", None)
-    config = resolve(
-        config_class,
-        preset=None if preset is None else str(preset),
-        config_file=None if file is None else Path(file),
-        overrides=options,
-        origins={name: name for name in options},
-    ).config
-    with log_messages():
-        found, fault = command.run(config)
-    result = Result(found)
-    if fault is not None:
-        fault.result = result
-        raise fault
-    return result
 
 
 def _signature(config_class: type[StageConfig]) -> inspect.Signature:
@@ -127,9 +124,3 @@ def _signature(config_class: type[StageConfig]) -> inspect.Signature:
         for name in SOURCES
     ]
     return inspect.Signature(parameters, return_annotation=Result)
-
-
-def _docstring(command: Command, config_class: type[StageConfig]) -> str:
-    told = {name: field.description for name, field in config_class.model_fields.items()} | SOURCES
-    lines = "".join(f"\n    {name}: {text}" for name, text in told.items())
-    return f"{command.text}\n\nArgs:{lines}"

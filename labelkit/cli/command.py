@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 import typer
 from pydantic.fields import FieldInfo
@@ -20,7 +20,6 @@ from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption,
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
-    StageConfig,
     aliases,
     allows_none,
     bounds,
@@ -32,81 +31,59 @@ from labelkit.options.base import (
     split_list,
     value_text,
 )
-from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, available_presets, collect
-
-C = TypeVar("C", bound=StageConfig)
+from labelkit.options.presets import DEFAULT_ORIGIN, available_presets, resolve
 
 _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Limits", "Run")
-_COMMON = ("preset", "config", "set", "json", "quiet", "verbose")
 
 
 def run_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a stage, prints its result and raises any error it reports."""
-
-    def run(collected: MergedConfig[StageConfig]) -> None:
-        if current_output().shows_config:
-            show_config(collected)
-            return
-        config = collected.config
-        if current_output().verbose:
-            _print_origins(collected)
-        result, fault = command.run(config)
-        print_result(result)  # shown even if there is a fault
-        if fault is not None:
-            raise fault
-
-    return config_command(command.config_class(), run, command.help)
-
-
-def config_command(config_class: type[C], run: Callable[[MergedConfig[C]], None], text: str) -> Command:
-    """Build a Typer command that merges the sources of a config and passes them to ``run``.
-
-    Args:
-        config_class: the source of the options.
-        run: function that receives the merged sources and makes the config from them.
-        text: the command's help.
-
-    Raises:
-        ValueError: a field is named like an option that all commands share.
-    """
-    taken = set(_COMMON) & set(config_class.model_fields)
-    if taken:
-        raise ValueError(f"{config_class.__name__} has fields named like common options: {sorted(taken)}")
+    config_class = command.config_class()
     presets = available_presets(config_class)
     lists = [name for name, field in config_class.model_fields.items() if _is_list(field)]
     kinds = {name: list_kind(field.annotation) for name, field in config_class.model_fields.items()}
     repeatable = {name: kind for name, kind in kinds.items() if kind is not None and name not in lists}
 
-    def command(**given: Any) -> None:
+    def run(**given: Any) -> None:
         given |= {name: tuple(given[name] or ()) or None for name in lists}
         given |= {name: _join_repeated(given.get(name) or (), kind) for name, kind in repeatable.items()}
         with output_context(json=given.pop("json"), quiet=given.pop("quiet"), verbose=given.pop("verbose")):
             config_file = given.pop("config")
             preset = given.pop("preset", None)
             overrides, origins = _overrides(given)
-            collected = collect(
+            merged = resolve(
                 config_class,
                 preset=preset,
                 config_file=None if config_file is None else Path(config_file),
                 overrides=overrides,
                 origins=origins,
             )
-            run(collected)
+            if current_output().shows_config:
+                show_config(merged)
+                return
+            if current_output().verbose:
+                for name, value in merged.values.items():
+                    if merged.origins[name] != DEFAULT_ORIGIN:
+                        print_message(f"{name} = {value_text(value)} ({merged.origins[name]})")
+            result, fault = command.run(merged.config)
+            print_result(result)  # shown even if there is a fault
+            if fault is not None:
+                raise fault
 
     is_train = config_class.command[:1] == ("train",)
-    shown = sorted(config_class.model_fields.items(), key=lambda item: _place(item[1]))
-    parameters = [_parameter(name, field) for name, field in shown]
+    fields = sorted(config_class.model_fields.items(), key=lambda item: _place(item[1]))
+    parameters = [_parameter(name, field) for name, field in fields]
     if presets or is_train:
         chosen = "; default: the one named like the data set, if any" if is_train else ""
         says = f"Preset by name or YAML file, or none ({', '.join(presets) or 'no names yet'}{chosen})."
         parameters.append(_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
     parameters += _COMMON_PARAMETERS
-    command.__doc__ = escape_markup(text)
-    command.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return command
+    run.__doc__ = escape_markup(command.help)
+    run.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by inspect.signature
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return run
 
 
 def _join_repeated(texts: Sequence[str], kind: object) -> str | list[str] | None:
@@ -122,11 +99,7 @@ def escape_markup(text: str) -> str:
 
 
 def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the values from options and ``--set``, and the origin of each; options override ``--set``.
-
-    Raises:
-        ConfigError: a setting has no ``=``.
-    """
+    """Return the values from options and ``--set``, and the origin of each; options override ``--set``."""
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for setting in given.pop("set") or []:
@@ -138,12 +111,6 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
         values[key], origins[key] = text, f"--set {key}"
     said = {name: value for name, value in given.items() if value is not None}
     return values | said, origins | {name: flag(name) for name in said}
-
-
-def _print_origins(collected: MergedConfig[C]) -> None:
-    for name, value in collected.values.items():
-        if collected.origins[name] != DEFAULT_ORIGIN:
-            print_message(f"{name} = {value_text(value)} ({collected.origins[name]})")
 
 
 def _place(field: FieldInfo) -> int:
@@ -185,7 +152,7 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     text = escape_markup(_text(field))
     if field_extra(field, "positional"):
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
-        return _keyword(name, list[str] | None if _is_list(field) else str | None, place)
+        return _keyword(name, Annotated[list[str] | None if _is_list(field) else str | None, place])
     panel = field_extra(field, "panel")
     short, long, switch = field_extra(field, "short"), flag(name), field.annotation is bool
     option = typer.Option(
@@ -198,9 +165,8 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         rich_help_panel=str(panel) if panel else None,
         autocompletion=_completion(choices(field.annotation)),
     )
-    if list_kind(field.annotation) is not None:
-        return _keyword(name, list[str] | None, option)
-    return _keyword(name, bool | None if switch else str | None, option)
+    several = list_kind(field.annotation) is not None
+    return _keyword(name, Annotated[bool | None if switch else list[str] | None if several else str | None, option])
 
 
 def _common_option(
@@ -214,16 +180,11 @@ def _common_option(
         rich_help_panel=COMMON_PANEL,
         autocompletion=_completion(completion),
     )
-    return _keyword(name, kind, option)
+    return _keyword(name, Annotated[kind, option])
 
 
-def _keyword(name: str, kind: object, option: object, default: object = None) -> inspect.Parameter:
-    return inspect.Parameter(
-        name,
-        inspect.Parameter.KEYWORD_ONLY,
-        default=default,
-        annotation=Annotated[kind, option],
-    )
+def _keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
 def _completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
@@ -241,7 +202,7 @@ _COMMON_PARAMETERS = [
         "config", "YAML file with options; overrides a preset, and options given here override it.", "FILE", str | None
     ),
     _common_option("set", "Set any option by its key; may be repeated.", "KEY=VALUE", list[str] | None),
-    inspect.Parameter("json", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=JsonOption),
-    inspect.Parameter("quiet", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=QuietOption),
-    inspect.Parameter("verbose", inspect.Parameter.KEYWORD_ONLY, default=False, annotation=VerboseOption),
+    _keyword("json", JsonOption, default=False),
+    _keyword("quiet", QuietOption, default=False),
+    _keyword("verbose", VerboseOption, default=False),
 ]

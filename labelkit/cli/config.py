@@ -17,21 +17,18 @@ def config() -> None:
     raise ConfigError("labelkit config", problem, "Name a command, for example: `labelkit config train sela`.")
 
 
-def show_config(collected: MergedConfig[StageConfig]) -> None:
+def show_config(merged: MergedConfig[StageConfig]) -> None:
     """Print the resolved config as YAML, with the origin of each value as a comment.
 
     The output can be used as a preset or config file. Fields that a file may not set are commented out with ``#``.
-
-    Raises:
-        ConfigError: the command could not run with this config.
     """
-    values, origins = collected.config.to_yaml_dict(), collected.origins
-    command = " ".join(("labelkit", *collected.config_class.command))
+    values, origins = merged.config.to_yaml_dict(), merged.origins
+    command = " ".join(("labelkit", *merged.config.command))
     if current_output().json:
-        document = {"command": command, "preset": collected.preset_path, "config": values, "origins": origins}
+        document = {"command": command, "preset": merged.preset_path, "config": values, "origins": origins}
         print_line(json_text(document))
         return
-    fields = collected.config_class.model_fields
+    fields = type(merged.config).model_fields
     lines = [
         ("" if is_allowed_in_presets(fields[name]) else "# ") + _yaml_line(name, value)
         for name, value in values.items()

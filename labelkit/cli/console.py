@@ -68,7 +68,7 @@ def print_result(result: SimpleResult) -> None:
     if output.json:
         # One key for all commands; the result may list the same paths under other keys as well.
         write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
-    elif text := getattr(result, "text", ""):
+    elif text := result.text:
         write(text)
     elif output.quiet:
         write("".join(f"{path}\n" for path in made))
@@ -76,7 +76,7 @@ def print_result(result: SimpleResult) -> None:
         for number, table in enumerate(result.shown):
             write("\n" if number else "")
             write(plain_table(table))
-        verb = "unchanged" if getattr(result, "unchanged", False) else "made"
+        verb = "unchanged" if result.unchanged else "made"
         write("".join(f"{verb} {path}\n" for path in made))
 
 

@@ -76,7 +76,12 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
             _check_labelkit(),
             _Check("python", "ok", f"{platform.python_version()} ({sys.executable})"),
             _Check("system", "ok", platform.platform()),
-            *_check_parts(),
+            *(
+                _Check(name, "ok", found)
+                if (found := find_package_version(name))
+                else _Check(name, "failed", "not installed", f"Run `python -m pip install {name}`.")
+                for name in PARTS
+            ),
             *_check_torch(),
             _check_weights(),
             _check_cache(cache_folder()),
@@ -104,15 +109,6 @@ def _check_labelkit() -> _Check:
             remedy = "Remove that program (python -m pip uninstall labelkit), then reinstall this one in its folder."
             return _Check("labelkit", "failed", found, remedy)
     return _Check("labelkit", "ok", __version__)
-
-
-def _check_parts() -> list[_Check]:
-    checks = []
-    for name in PARTS:
-        found = find_package_version(name)
-        remedy = "" if found else f"Run `python -m pip install {name}`."
-        checks.append(_Check(name, "ok" if found else "failed", found or "not installed", remedy))
-    return checks
 
 
 def _check_torch() -> list[_Check]:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from labelkit.cli.console import print_line, print_result
+from labelkit.cli.console import current_output, print_line, print_result
 from labelkit.cli.options import JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import ConfigError
@@ -24,7 +24,7 @@ def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: 
 
     with output_context(json=json, quiet=quiet, verbose=verbose):
         rows = [(name, spec.summary, ", ".join(available_presets(spec.config))) for name, spec in METHODS.items()]
-        _print_rows("methods", ("name", "summary", "presets"), rows, json=json, quiet=quiet)
+        _print_rows("methods", ("name", "summary", "presets"), rows)
 
 
 def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
@@ -36,7 +36,7 @@ def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose:
 
     with output_context(json=json, quiet=quiet, verbose=verbose):
         rows = [(name, spec.num_classes, spec.license, spec.summary, spec.layout) for name, spec in DATASETS.items()]
-        _print_rows("datasets", ("name", "classes", "license", "summary", "layout"), rows, json=json, quiet=quiet)
+        _print_rows("datasets", ("name", "classes", "license", "summary", "layout"), rows)
 
 
 def list_backbones(
@@ -56,7 +56,7 @@ def list_backbones(
 
     with output_context(json=json, quiet=quiet, verbose=verbose):
         rows = [(name, *describe_published(name)) for name in backbone_names(pattern)]
-        _print_rows("backbones", ("name", "weights", "license"), rows, json=json, quiet=quiet)
+        _print_rows("backbones", ("name", "weights", "license"), rows)
 
 
 def list_presets(
@@ -90,7 +90,7 @@ def list_presets(
             raise ConfigError("--pattern", f"no preset matches {pattern}", remedy)
         shown = [(command, name, preset_command(path), preset_comment(path)) for command, name, path in found]
         columns = ("for", "name", "command", "about")
-        _print_rows("presets", columns, shown, json=json, quiet=quiet, name_column=1)
+        _print_rows("presets", columns, shown, name_column=1)
 
 
 def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
@@ -116,17 +116,10 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
         print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("left out", why, missing))))
 
 
-def _print_rows(
-    what: str,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[Cell]],
-    *,
-    json: bool,
-    quiet: bool,
-    name_column: int = 0,
-) -> None:
+def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0) -> None:
     """Print rows as a table, as ``{what: [{column: cell}]}`` in JSON, or only the names with ``-q``."""
-    if quiet and not json:
+    output = current_output()
+    if output.quiet and not output.json:
         for row in rows:
             print_line(str(row[name_column]))
         return

@@ -65,12 +65,7 @@ EXIT_CODES = {
 
 @dataclass(frozen=True)
 class _Own:
-    """Command that belongs to the command line itself rather than to a stage.
-
-    Attributes:
-        summary: one line for the list of all commands.
-        target: ``module:name`` of its function, or of a group's mapping from names to functions.
-    """
+    """Command of the command line itself; ``target``: its function, or a group's mapping from names to functions."""
 
     summary: str
     target: str

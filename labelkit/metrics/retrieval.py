@@ -55,9 +55,8 @@ class RetrievalScores:
         query_rows: (q,) int64, ascending positions of the scored queries.
         labels: (q,) int64, their classes.
         recall: (q, len(ks)) float64 in [0, 1], (probability of) a match among the k nearest.
-        r_precision: (q,) float64 in [0, 1], share of matches among the R = ``num_matches`` nearest, if requested.
+        r_precision: (q,) float64 in [0, 1], share of matches among the R nearest, if requested; R: all matches.
         average_precision: (q,) float64 in [0, r_precision], average precision at R, if requested.
-        num_matches: (q,) int64, members of the class in the gallery other than the query.
         tied: (q,) bool, whether the nearest match is as near as a sample of another class.
         num_lone, block_rows: numbers of queries left out, without a match in the gallery; and ranked at a time.
     """
@@ -68,7 +67,6 @@ class RetrievalScores:
     recall: Floats
     r_precision: Floats | None
     average_precision: Floats | None
-    num_matches: Ints
     tied: Bools
     num_lone: int
     block_rows: int
@@ -146,7 +144,6 @@ def score_retrieval(
         recall=np.stack(recall, axis=1) if recall else np.empty((n, 0)),
         r_precision=r_precision if at_r else None,
         average_precision=average_precision if at_r else None,
-        num_matches=ranking.wanted[order],
         tied=strangers > 0,
         num_lone=len(asked.order) - n,
         block_rows=size,

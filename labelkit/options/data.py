@@ -92,17 +92,13 @@ class DataConfig(ListingOptions, DatasetOptions):
         return value
 
     @model_validator(mode="after")
-    def _one_holdout(self) -> DataConfig:
+    def _check_combinations(self) -> DataConfig:
         if self.holdout not in (None, "auto") and self.holdout_classes is not None:
             raise ValueError("holdout and holdout_classes cannot be combined")
         if self.holdout_classes is not None and not self.holdout_classes:
             raise ValueError("holdout_classes contains no class")
         if self.pool_splits and self.holdout is None:
             raise ValueError("pool_splits requires holdout")
-        return self
-
-    @model_validator(mode="after")
-    def _check_old_class_choice(self) -> DataConfig:
         if self.old_classes is not None and self.num_old_classes is not None:
             raise ValueError("old_classes and num_old_classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:

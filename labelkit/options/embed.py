@@ -119,34 +119,21 @@ class EmbedConfig(
     dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
 
     @model_validator(mode="after")
-    def _check_run_for_rows(self) -> EmbedConfig:
-        if self.index is None:
-            return self
-        if self.checkpoint is None:
-            raise ValueError("index requires --checkpoint, a run that was trained on embeddings")
-        for name, field in type(self).model_fields.items():
-            if name not in _OF_ROWS and getattr(self, name) != field.default:
-                raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")
-        return self
-
-    @model_validator(mode="after")
-    def _check_dense_for_patches(self) -> EmbedConfig:
+    def _check_combinations(self) -> EmbedConfig:
+        if self.index is not None:
+            if self.checkpoint is None:
+                raise ValueError("index requires --checkpoint, a run that was trained on embeddings")
+            for name, field in type(self).model_fields.items():
+                if name not in _OF_ROWS and getattr(self, name) != field.default:
+                    raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("--patches-per-image requires --dense")
-        return self
-
-    @model_validator(mode="after")
-    def _check_view_options(self) -> EmbedConfig:
         if self.views is None:
             for name in ("view_augmentation", "view_seed"):
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{flag(name)} requires --views")
         elif self.fast_decode:
             raise ValueError("--fast-decode cannot be combined with --views, which crop images at full resolution")
-        return self
-
-    @model_validator(mode="after")
-    def _check_patch_reuse(self) -> EmbedConfig:
         if self.reuse is not None and self.dense:
             raise ValueError("--reuse has no effect with --dense, which needs the network for every image")
         return self

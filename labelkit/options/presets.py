@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -42,35 +41,19 @@ DEFAULT_ORIGIN = "default"
 
 @dataclass(frozen=True)
 class MergedConfig(Generic[C]):
-    """Merged values of defaults, preset, config file and options, before validation.
+    """Config that was merged from defaults, preset, config file and options.
 
     Attributes:
-        config_class: the class that the values are for.
+        config: the validated config.
         values: values set by the sources, only the strongest for each key, not yet parsed.
         origins: the origin of every field.
-        faults: all problems of the sources.
         preset_path: the preset that was used, if any.
     """
 
-    config_class: type[C]
+    config: C
     values: dict[str, object]
     origins: dict[str, str]
-    faults: tuple[ConfigError, ...]
     preset_path: Path | None
-
-    @cached_property
-    def config(self) -> C:
-        """The validated config.
-
-        Raises:
-            ConfigError: all problems, one per line.
-        """
-        if self.faults:
-            raise combine_errors(self.faults)
-        try:
-            return self.config_class.model_validate(self.values)
-        except ValidationError as error:
-            raise combine_errors(_joint_faults(self, error)) from error
 
 
 def resolve(
@@ -95,33 +78,17 @@ def resolve(
     Raises:
         ConfigError: unknown keys, bad values or missing fields; all problems, one per line.
     """
-    found = collect(config_class, preset=preset, config_file=config_file, overrides=overrides, origins=origins)
-    _ = found.config
-    return found
-
-
-def collect(
-    config_class: type[C],
-    *,
-    preset: str | None = None,
-    config_file: Path | None = None,
-    overrides: Mapping[str, object] | None = None,
-    origins: Mapping[str, str] | None = None,
-) -> MergedConfig[C]:
-    """Merge the sources of a config like :func:`resolve`, without creating and validating the config."""
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
-    folder = shipped_presets()
     faults: list[ConfigError] = []
 
     file_values: dict[str, object] = {}
     if config_file is not None:
         file_values = _read(config_file, str(config_file), faults)
-        retired = config_class.retired_fields - config_class.model_fields.keys()
         file_values = {
             key: value
             for key, value in file_values.items()
-            if key not in retired
+            if key not in config_class.retired_fields
             # numbers from a file are still text here
             and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
         }
@@ -134,7 +101,9 @@ def collect(
     except ConfigError as error:
         faults.append(error)
     if preset_path is not None:
-        preset_name = _display(preset_path, folder)
+        folder, preset_name = shipped_presets(), str(preset_path)
+        if folder is not None and preset_path.is_relative_to(folder):
+            preset_name = str(Path("presets") / preset_path.relative_to(folder))
         preset_values = _read(preset_path, preset_name, faults)
 
     values: dict[str, object] = {}
@@ -152,7 +121,13 @@ def collect(
         if field.is_required() and name not in values:
             shown = shell_name(name, field)
             faults.append(ConfigError(shown, "is missing", f"Pass a value for {shown}."))
-    return MergedConfig(config_class, values, merged_origins, tuple(faults), preset_path)
+    if faults:
+        raise combine_errors(faults)
+    try:
+        config = config_class.model_validate(values)
+    except ValidationError as error:
+        raise combine_errors(_joint_faults(config_class, values, merged_origins, error)) from error
+    return MergedConfig(config, values, merged_origins, preset_path)
 
 
 def shipped_presets() -> Path | None:
@@ -263,17 +238,14 @@ def _is_path(dataset: str) -> bool:
         return False
 
 
-def _display(path: Path, folder: Path | None) -> str:
-    if folder is not None and path.is_relative_to(folder):
-        return str(Path("presets") / path.relative_to(folder))
-    return str(path)
-
-
 def _faults_of(
     config_class: type[StageConfig], values: Mapping[str, object], where: Mapping[str, str], *, in_file: bool
 ) -> list[ConfigError]:
-    """Check the keys and values of a source: a preset or config file, or the options."""
-    faults = []
+    """Check the keys and values of a source: a preset or config file, or the options.
+
+    Each source is checked separately, so that a bad value in a preset is found even if an option overrides it.
+    """
+    faults: list[ConfigError] = []
     fields, constants = config_class.model_fields, config_class.constants
     for key, value in values.items():
         problem = remedy = ""
@@ -281,15 +253,31 @@ def _faults_of(
             problem, remedy = f"is no longer an option and is always {value_text(constants[key])}", "Remove this key."
         elif key not in fields:
             problem = "unknown key"
-            remedy = _format_suggestion(
-                nearest(key, filter(lambda name: not in_file or is_allowed_in_presets(fields[name]), fields))
-            )
+            close = nearest(key, (name for name in fields if not in_file or is_allowed_in_presets(fields[name])))
+            remedy = f"Did you mean `{close}`?" if close else "Keys: see `labelkit config`."
         elif in_file and not is_allowed_in_presets(fields[key]):
             problem, remedy = "is only an option, not part of a preset", f"Pass {flag(key)} instead."
         if problem:
             faults.append(_fault(where[key], key, f"{problem} (value {value_text(value)})", remedy))
-    found = _value_faults(config_class, values)
-    return faults + [_fault(where[key], key, problem, remedy) for key, problem, remedy in found]
+    known = {key: value for key, value in values.items() if key in fields}
+    try:
+        # Relations between fields need all sources and are checked later.
+        config_class.model_validate(known)
+    except ValidationError as error:
+        problems: dict[str, list[Any]] = {}
+        for detail in error.errors(include_url=False):
+            if detail["loc"] and detail["loc"][0] in known:
+                problems.setdefault(str(detail["loc"][0]), []).append(detail)
+        for key, details in problems.items():
+            # A union reports an error for each of its members: any of them would be valid.
+            messages = " or ".join(dict.fromkeys(fault_message(detail) for detail in details))
+            remedy = ""
+            for detail in details:
+                if detail["type"] == "literal_error":
+                    close = nearest(str(detail["input"]), choices(fields[key].annotation))
+                    remedy = f"Did you mean `{close}`?" if close else ""
+            faults.append(_fault(where[key], key, f"{messages} (value {value_text(known[key])})", remedy))
+    return faults
 
 
 def _fault(where: str, key: str, problem: str, remedy: str) -> ConfigError:
@@ -297,63 +285,23 @@ def _fault(where: str, key: str, problem: str, remedy: str) -> ConfigError:
     return ConfigError(where, problem if where.replace("-", "_").endswith(key) else f"{key}: {problem}", remedy)
 
 
-def _format_suggestion(name: str | None) -> str:
-    return f"Did you mean `{name}`?" if name else "Keys: see `labelkit config`."
-
-
-def _value_faults(config_class: type[StageConfig], values: Mapping[str, object]) -> list[tuple[str, str, str]]:
-    """Return (key, problem, remedy) for every value that its field rejects.
-
-    Each source is checked separately, so that a bad value in a preset is found even if an option
-    overrides it. Relations between fields need all sources and are checked later.
-    """
-    known = {key: value for key, value in values.items() if key in config_class.model_fields}
-    try:
-        config_class.model_validate(known)
-    except ValidationError as error:
-        problems: dict[str, list[dict[str, Any]]] = {}
-        for detail in error.errors(include_url=False):
-            if detail["loc"] and detail["loc"][0] in known:
-                problems.setdefault(str(detail["loc"][0]), []).append(dict(detail))
-        return [(key, *_describe(config_class, key, known[key], details)) for key, details in problems.items()]
-    return []
-
-
-def _describe(
-    config_class: type[StageConfig], key: str, value: object, details: list[dict[str, Any]]
-) -> tuple[str, str]:
-    field = config_class.model_fields[key]
-    # A union reports an error for each of its members: any of them would be valid.
-    messages = " or ".join(dict.fromkeys(fault_message(detail) for detail in details))
-    remedy = ""
-    for detail in details:
-        if detail["type"] == "literal_error":
-            close = nearest(str(detail["input"]), choices(field.annotation))
-            remedy = f"Did you mean `{close}`?" if close else ""
-    return f"{messages} (value {value_text(value)})", remedy
-
-
-def _joint_faults(collected: MergedConfig[C], error: ValidationError) -> list[ConfigError]:
+def _joint_faults(
+    config_class: type[StageConfig], values: Mapping[str, object], origins: Mapping[str, str], error: ValidationError
+) -> list[ConfigError]:
     """Describe problems that occur only when all values are combined."""
     faults = []
     for detail in error.errors(include_url=False):
         if detail["loc"]:
             key = str(detail["loc"][0])
-            field = collected.config_class.model_fields[key]
-            value = value_text(collected.values.get(key, field.default))
-            faults.append(ConfigError(collected.origins[key], f"{key}: {fault_message(dict(detail))} (value {value})"))
+            value = value_text(values.get(key, config_class.model_fields[key].default))
+            faults.append(ConfigError(origins[key], f"{key}: {fault_message(dict(detail))} (value {value})"))
             continue
         context = detail.get("ctx", {})
         message = str(context["error"]) if "error" in context else str(detail["msg"])
-        command = " ".join(("labelkit", *collected.config_class.command))
-        faults.append(ConfigError(command, message, _describe_value_origins(collected, message)))
+        command = " ".join(("labelkit", *config_class.command))
+        # the origins of all fields named in the message, except defaults
+        words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}
+        named = [name for name in config_class.model_fields if name in words and name in values]
+        told = "; ".join(f"{name} = {value_text(values[name])} comes from {origins[name]}" for name in named)
+        faults.append(ConfigError(command, message, told))
     return faults
-
-
-def _describe_value_origins(collected: MergedConfig[C], message: str) -> str:
-    """Return the origins of the values of all fields named in a message, except defaults."""
-    words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}
-    named = [name for name in collected.config_class.model_fields if name in words and name in collected.values]
-    return "; ".join(
-        f"{name} = {value_text(collected.values[name])} comes from {collected.origins[name]}" for name in named
-    )

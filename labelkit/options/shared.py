@@ -1,7 +1,7 @@
 """Options for several commands: each is declared here once, with its panel.
 
 A config class includes an option by listing its mixin as a base. Larger groups of options have their own modules:
-``backbone``, ``data``, ``retired``, ``gate``, ``index``, ``memory``, ``model``.
+``backbone``, ``data``, ``gate``, ``memory``, ``model``.
 """
 
 from __future__ import annotations
@@ -22,6 +22,10 @@ _IMAGES = panel("Images")
 _OUTPUT = panel("Output", preset=False)
 _MODEL = panel("Model")
 _RUN = panel("Run")
+_EARLIER = panel("Earlier groups", preset=False)
+
+RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
+"""Pattern of the name of a result."""
 
 STORE: JsonDict = {"panel": "Store", "preset": False, "aliases": ["--store"]}
 """For every field ``index``: users call it a store, while an index is a structure for fast search."""
@@ -242,3 +246,38 @@ class OverwriteOption(StageConfig):
     """Option to overwrite existing output files."""
 
     overwrite: bool = _OUTPUT(False, "Replace existing files.")
+
+
+class PreviousOption(StageConfig):
+    """Options for commands that keep the cluster ids of an earlier run."""
+
+    constants: ClassVar[Mapping[str, object]] = {"keep_overlap": 0.2}
+
+    previous: Path | None = _EARLIER(
+        None,
+        "Store of an earlier run, often with fewer images. Groups keep the ids of that run; new groups get unused ids.",
+    )
+    previous_result: str | None = _EARLIER(
+        None, "Result in --previous; default: the name of the new result.", pattern=RESULT_NAME
+    )
+
+    @model_validator(mode="after")
+    def _check_previous_store(self) -> PreviousOption:
+        if self.previous_result is not None and self.previous is None:
+            raise ValueError("--previous-result requires --previous STORE")
+        return self
+
+
+class IndexConfig(IndexOption):
+    """Options for commands that read a store and save a named result next to it."""
+
+    result: str | None = _OUTPUT(
+        None, "Name of the result, saved next to the store; default: the command's name.", pattern=RESULT_NAME
+    )
+    overwrite: bool = _OUTPUT(False, "Replace an existing result of this name and its files.")
+
+
+class ScoresConfig(IndexConfig):
+    """Options for commands that score a store and can save the scores next to it."""
+
+    result: str | None = _OUTPUT(None, "Also store the scores as a result with this name.", pattern=RESULT_NAME)

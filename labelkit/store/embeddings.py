@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
@@ -184,10 +184,23 @@ class EmbeddingStore:
         if ("skipped/sample_ids" in file.datasets) != ("skipped/reasons" in file.datasets):
             raise Refused(file.place("skipped"), "contains names without reasons, or reasons without names", RESTORE)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
-        self.packed_results = _packed_results(file)
+        names = {path.split("/")[1] for path in file.groups if path.startswith("results/")}
+        self.packed_results = tuple(sorted(names))
+        for name in self.packed_results:
+            if not schema.RESULT_NAME.fullmatch(name):
+                raise Refused(file.place(f"results/{name}"), f"{name[:80]!r} cannot be the name of a result", RESTORE)
         self._check_values(file)
         self._embeddings = LazyRows(file, "embeddings")
-        self._extras = {name: LazyRows(file, name) for name in _extra_names(file, self.n)}
+        self._extras = {
+            name: LazyRows(file, name)
+            for name, info in file.datasets.items()
+            if name not in schema.STORE_COLUMNS
+            and "/" not in name
+            # other numbers are of a later version, or of another program
+            and info.dtype == np.dtype("<f4")
+            and len(info.shape) == 2
+            and info.shape[0] == self.n
+        }
         self._views = LazyRows(file, VIEWS) if self.view_recipe else None
 
     @property
@@ -326,15 +339,6 @@ class EmbeddingStore:
             raise Refused(file.place("split_names"), "contains a name twice", RESTORE)
 
 
-def _packed_results(file: CheckedFile) -> tuple[str, ...]:
-    names = [path.removeprefix("results/") for path in file.groups if path.startswith("results/")]
-    names = sorted({name.split("/")[0] for name in names})
-    for name in names:
-        if not schema.RESULT_NAME.fullmatch(name):
-            raise Refused(file.place(f"results/{name}"), f"{name[:80]!r} cannot be the name of a result", RESTORE)
-    return tuple(names)
-
-
 def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
     """Refuse values that are not -1 or in ``[0, count)``, naming the row; ``None`` means no upper bound."""
     bad = values < -1
@@ -393,13 +397,6 @@ def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
         held = "no views" if info is None else f"{info.shape[1]} values per row"
         raise Refused(file.place(VIEWS), f"{held}, and root attribute views says {count!r} views of {dim}", RESTORE)
     return {} if info is None else recipe
-
-
-def _extra_names(file: CheckedFile, n: int) -> Iterator[str]:
-    for name, info in file.datasets.items():
-        known = name in schema.STORE_COLUMNS or "/" in name
-        if not known and info.dtype == np.dtype("<f4") and len(info.shape) == 2 and info.shape[0] == n:
-            yield name
 
 
 def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:

@@ -152,19 +152,19 @@ class RunFolder(ABC, Generic[Held]):
 
         Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and returned.
         """
-        return [] if self.already_done else [number for number in range(len(self._names)) if not self._is_done(number)]
-
-    def _is_done(self, number: int) -> bool:
-        path = self.path(number)
-        with translate_os_errors(path):
-            try:
-                if path.exists():
-                    self.load(number)
-                    return True
-            except StoreError as error:
-                path.replace(path.with_name(path.name + ".bad"))
-                self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad and recreated")
-        return False
+        pending = []
+        for number in () if self.already_done else range(len(self._names)):
+            path = self.path(number)
+            with translate_os_errors(path):
+                try:
+                    if path.exists():
+                        self.load(number)
+                        continue
+                except StoreError as error:
+                    path.replace(path.with_name(path.name + ".bad"))
+                    self.warnings.append(f"{error.where}: {error.problem}; renamed to {path.name}.bad and recreated")
+            pending.append(number)
+        return pending
 
     def load(self, number: int) -> Held:
         """Read and verify a part; ``StoreError`` if it is damaged, or belongs to another plan."""

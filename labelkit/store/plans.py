@@ -24,6 +24,7 @@ from labelkit.store.commit import canonical_json, json_digest, plain_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
 from labelkit.store.reader import open_file
 from labelkit.store.schema import name_bytes, name_fault, name_text
+from labelkit.store.writer import MADE_BY
 
 
 def embedding_run_folder(out: Path) -> Path:
@@ -74,9 +75,9 @@ class EmbeddingPlan:
     model: ModelIdentity
     dim: int
     batch_size: int
-    normalized: bool
-    metric: str
-    created_by: str
+    normalized: bool = False
+    metric: str = "cosine"
+    created_by: str = MADE_BY
     dtype: str = "float32"
     extras: Mapping[str, int] = field(default_factory=dict)
     views: Mapping[str, Any] | None = None
@@ -110,7 +111,12 @@ class EmbeddingPlan:
                 array.flags.writeable = False
                 self._set(name, array)
         self._check_ids()
-        self._check_columns()
+        count, classes = len(self.sample_ids), len(self.class_names)
+        shapes = {"labels": (count,), "labeled": (count,), "splits": (count,), "old_classes": (classes,)}
+        for name, shape in {**shapes, "reused": (count, 2)}.items():
+            values = getattr(self, name)
+            if values is not None and values.shape != shape:
+                raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
         largest = max(1, schema.PART_BYTES // self._row_bytes)
         batches = max(1, min(self.part_rows, largest) // self.batch_size)
         self._set("part_rows", batches * self.batch_size)
@@ -131,14 +137,6 @@ class EmbeddingPlan:
             if raw <= previous:
                 raise ValueError(f"sample_ids are not sorted by their bytes or not unique at {name!r}")
             previous = raw
-
-    def _check_columns(self) -> None:
-        count, classes = len(self.sample_ids), len(self.class_names)
-        shapes = {"labels": (count,), "labeled": (count,), "splits": (count,), "old_classes": (classes,)}
-        for name, shape in {**shapes, "reused": (count, 2)}.items():
-            values = getattr(self, name)
-            if values is not None and values.shape != shape:
-                raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
 
     @property
     def num_reused(self) -> int:

@@ -47,7 +47,6 @@ class Result:
         stale: whether it belongs to other content than the store now has.
         path: its file, or the file of the store if it is packed.
         where: its name in messages, such as ``cub.h5:/results/RESULT``.
-        store_digest: content digest of the store it belongs to.
         gallery_digest: content digest of the store that ``neighbor_rows`` refers to; empty if there is none.
         content_digest: its own identity.
     """
@@ -60,7 +59,6 @@ class Result:
     stale: bool
     path: Path
     where: str
-    store_digest: str
     gallery_digest: str
     content_digest: str
 
@@ -192,7 +190,6 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
         stale=stale,
         path=path,
         where=where,
-        store_digest=str(root.get("store_digest", "")),
         gallery_digest=gallery_digest,
         content_digest=file.content_digest,
     )
@@ -252,18 +249,14 @@ def check_new_result(
         return
     if overwrite:
         _refuse_other_kind(path, kind)
-    elif params is None or not _was_made_by(store, name, stage, params):
-        raise output_exists(path, "--result", replaceable=name not in store.packed_results)
-
-
-def _was_made_by(store: EmbeddingStore, name: str, stage: str, params: Mapping[str, Any]) -> bool:
-    """Return whether a result was created by the same command with the same options, as far as they are known."""
+        return
     try:
-        found = read_result(store, name)
+        found = read_result(store, name) if params is not None else None
     except StoreError:
-        return False
-    wanted = plain_json(params)
-    return found.stage == stage and all(key in found.params and found.params[key] == wanted[key] for key in wanted)
+        found = None
+    wanted = plain_json(params or {})
+    if found is None or found.stage != stage or any(found.params.get(key, ...) != wanted[key] for key in wanted):
+        raise output_exists(path, "--result", replaceable=name not in store.packed_results)
 
 
 @contextmanager

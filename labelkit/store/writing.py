@@ -328,7 +328,7 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
     Refused are numbers that are not finite or too large for the type, rows that become zero in it and, if
     ``normalized``, rows whose length is not 1. ``where`` returns the name of a row in messages.
     """
-    step = _rows_at_a_time(embeddings)
+    step = max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
     for start in range(0, len(embeddings), step):
         given = embeddings[start : start + step]
         stored = _cast(given, np.dtype(dtype))
@@ -386,10 +386,6 @@ def write_imported(
     contents.datasets.update({**(images or {}), **(extras or {})})
     check_space(out.with_name(out.name + ".run"), plan.estimated_bytes(), out, "the store")
     install_store(contents.sealed(), out, out.parent / temporary_name(), shards=shards, replace=overwrite)
-
-
-def _rows_at_a_time(embeddings: NDArray[Any]) -> int:
-    return max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
 
 
 def _cast(values: NDArray[Any], kind: np.dtype[Any]) -> NDArray[Any]:

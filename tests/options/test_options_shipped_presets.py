@@ -13,10 +13,10 @@ from labelkit.methods.metric.options import SANConfig
 from labelkit.options.base import StageConfig
 from labelkit.options.presets import (
     available_presets,
-    collect,
     preset_command,
     preset_comment,
     preset_folder_name,
+    resolve,
     shipped_presets,
 )
 from labelkit.options.yaml_file import read_yaml
@@ -28,12 +28,11 @@ PRESETS = [(config_class, path) for config_class in CONFIG_CLASSES for path in a
 
 
 def faults_of(config_class: type[StageConfig], path: Path) -> list[str]:
-    found = collect(config_class, preset=path.stem)
+    found = resolve(config_class, preset=path.stem)
     values = read_yaml(path)
     lines = preset_lines(path)
     words = shlex.split(preset_command(path))[1:]
     rules = {
-        "has faults": found.faults == (),
         "changes nothing": bool(values),
         "sets what it does not say": {key for key, origin in found.origins.items() if "presets/" in origin}
         == set(values),

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from labelkit.options.index import IndexConfig
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
-from labelkit.options.retired import PreviousOption
 from labelkit.options.shared import (
     AddedLabelsOption,
+    IndexConfig,
     NormalizeOption,
+    PreviousOption,
     SplitOption,
 )
 

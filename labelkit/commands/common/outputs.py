@@ -20,7 +20,7 @@ from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
 
 if TYPE_CHECKING:
-    from labelkit.options.index import IndexConfig, ScoresConfig
+    from labelkit.options.shared import IndexConfig, ScoresConfig
     from labelkit.store.embeddings import EmbeddingStore
 
 _HEAD_BYTES = 4096

@@ -11,10 +11,10 @@ from pydantic import model_validator
 from labelkit.methods.few_labels.options import CriticalSearchOptions, SearchOptions
 from labelkit.methods.few_labels.snowball_options import ConfidentSearchOptions
 from labelkit.options.base import panel
-from labelkit.options.index import IndexConfig
-from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
+    RESULT_NAME,
     AddedLabelsOption,
+    IndexConfig,
     OverwriteOption,
     SplitOption,
     StoredImagesOptions,

@@ -9,10 +9,16 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from labelkit.options.base import panel
-from labelkit.options.index import IndexConfig
 from labelkit.options.memory import ProcessesConfig
-from labelkit.options.retired import RESULT_NAME, PreviousOption
-from labelkit.options.shared import AddedLabelsOption, NewClassesOption, SplitOption, TableOption
+from labelkit.options.shared import (
+    RESULT_NAME,
+    AddedLabelsOption,
+    IndexConfig,
+    NewClassesOption,
+    PreviousOption,
+    SplitOption,
+    TableOption,
+)
 
 _STORE = panel("Store", preset=False)
 _EARLIER = panel("Earlier predictions", preset=False)

@@ -6,17 +6,15 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit import __version__
 from labelkit.commands.common.apply import apply, check_cluster
 from labelkit.commands.common.initialize import describe_weights
 from labelkit.commands.common.locations import record_image_location, record_model_location
@@ -52,11 +50,10 @@ from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
-from labelkit.models.inference import InferenceNetwork
 from labelkit.options.base import value_text
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
-from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
+from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches, patches_folder
 from labelkit.store.plans import EmbeddingPlan, continue_plan, read_recorded_numerics
@@ -86,7 +83,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     check_cluster(config.ray_address)
     work = _prepare(config)
     if config.dry_run:
-        return describe_plan(work)
+        return _describe_plan(work)
     progress = current_progress()
     for note in work.dataset.notes:
         progress.message(note)
@@ -104,69 +101,37 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     return _summary(begun, store, embedded_now, time.monotonic() - started)
 
 
-@dataclass(frozen=True)
-class AugmentedViewPlan:
-    """Augmented views to embed for each image: their number, recipe and seed.
-
-    Attributes:
-        count: number of views.
-        augmentation: name of their recipe.
-        seed: seed of their random numbers.
-        spec: how each view is made.
-    """
-
-    count: int
-    augmentation: StoredRecipe
-    seed: int
-    spec: ViewSpec
-
-    @classmethod
-    def from_config(cls, config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec) -> AugmentedViewPlan | None:
-        """Return the augmented views that the options request; ``None`` if they request none.
-
-        Args:
-            config: the options.
-            dataset: the images.
-            plain: the network's view of an unchanged image.
-        """
-        if config.views is None:
-            return None
-        recipe: StoredRecipe
-        if config.view_augmentation == "auto":
-            recipe = "box" if dataset.photographic else "digits"
-        else:
-            recipe = config.view_augmentation
-        spec = stored_view(
-            plain.size,
-            recipe,
-            interpolation=plain.interpolation,
-            chiral=dataset.chiral,
-            photographic=dataset.photographic,
-        )
-        return cls(config.views, recipe, config.view_seed, spec)
-
-    def record(self) -> dict[str, Any]:
-        """Return a description of the augmented views as plain JSON, to be recorded in a store."""
-        unchanged = asdict(ViewSpec(self.spec.size))
-        numbers = {key: value for key, value in asdict(self.spec).items() if key == "size" or value != unchanged[key]}
-        return {"count": self.count, "augmentation": self.augmentation, "seed": self.seed, "view": numbers}
-
-    def loader_options(self, sample_ids: Sequence[str]) -> dict[str, Any]:
-        """Return arguments that make an ``EvalLoader`` add the views; random keys depend only on the names."""
-        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in sample_ids)
-        keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
-        return {"more_views": (self.spec,) * self.count, "keys": keys, "seed": self.seed}
+def _choose_views(
+    config: EmbedConfig, dataset: ImageDataset, plain: ViewSpec
+) -> tuple[ViewSpec | None, dict[str, Any] | None]:
+    """Return how a view is made, and what a store records of the views; ``None`` if the options request none."""
+    if config.views is None:
+        return None, None
+    recipe: StoredRecipe
+    if config.view_augmentation == "auto":
+        recipe = "box" if dataset.photographic else "digits"
+    else:
+        recipe = config.view_augmentation
+    spec = stored_view(
+        plain.size,
+        recipe,
+        interpolation=plain.interpolation,
+        chiral=dataset.chiral,
+        photographic=dataset.photographic,
+    )
+    unchanged = asdict(ViewSpec(spec.size))
+    numbers = {key: value for key, value in asdict(spec).items() if key == "size" or value != unchanged[key]}
+    return spec, {"count": config.views, "augmentation": recipe, "seed": config.view_seed, "view": numbers}
 
 
 @dataclass(frozen=True)
 class _Work:
-    """Everything that embedding needs.
+    """Everything that embedding needs; the network is on its device.
 
     Attributes:
-        config, model, dataset, plan, runtime, computing: as their names say; the network is on its device.
         order: order of the classifier's columns; ``None``: its output is not stored.
         reused: stores that rows are copied from.
-        draws: views that are also embedded; ``None``: none.
+        view: how further views are made that are also embedded; ``None``: none.
         patch_shape: shape of the feature map; ``None``: patches are not stored.
         reader: decodes images.
         quick: the network in ONNX Runtime; ``None``: torch computes it.
@@ -178,14 +143,18 @@ class _Work:
     dataset: ImageDataset
     plan: EmbeddingPlan
     runtime: Runtime
-    computing: Computing
     order: NDArray[np.int64] | None
     reused: tuple[EmbeddingStore, ...]
-    draws: AugmentedViewPlan | None
+    view: ViewSpec | None
     patch_shape: tuple[int, int, int] | None
     reader: Reader
     quick: OnnxNetwork | None = None
     lost: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def uses_onnx(self) -> bool:
+        """Whether ONNX Runtime computes the embeddings."""
+        return _ONNX in self.plan.model.numerics
 
     def embed(self, images: Tensor) -> Tensor:
         """Return embeddings (b, d) of images (b, c, size, size)."""
@@ -216,24 +185,50 @@ def _prepare(config: EmbedConfig) -> _Work:
         dataset, labeled, old_classes, order = select_by_run_split(
             config, model.run_split, model.network.num_outputs, dataset
         )
-    dataset, labeled = _limit_images(config, dataset, labeled)
+    if config.max_images is not None and config.max_images < len(dataset):
+        rows = np.arange(config.max_images) * len(dataset) // config.max_images
+        dataset, labeled = dataset.select(rows), labeled[rows]
     runtime = Runtime(device=config.device, precision=config.precision, threads=config.threads)
     describe_weights(model.network)
     model = join_class_tokens(model, config.last_blocks, mean_patch=config.mean_patch)
     shape = patch_shape(model.network, model.view) if config.dense else None
     network = model.network.to(runtime.device)
     with_logits = config.logits and order is not None and network.num_outputs > 0
-    computing = choose_runtime(config, runtime, model, len(dataset), with_logits=with_logits)
-    draws = AugmentedViewPlan.from_config(config, dataset, model.view)
-    plan = _plan(config, model, computing, dataset, labeled, old_classes, draws, with_logits=with_logits)
+    numerics = _choose_numerics(config, runtime, model, len(dataset), with_logits=with_logits)
+    view, view_recipe = _choose_views(config, dataset, model.view)
+    batch_size, has_labels = int(numerics["batch_size"]), len(dataset.class_names) > 0
+    plan = EmbeddingPlan(
+        sample_ids=dataset.sample_ids,
+        labels=dataset.labels if has_labels else None,
+        labeled=labeled.astype(np.uint8) if has_labels else None,
+        class_names=dataset.class_names,
+        old_classes=old_classes.astype(np.uint8) if has_labels else None,
+        splits=dataset.splits if dataset.split_names else None,
+        split_names=dataset.split_names,
+        model=model.identity(numerics),
+        dim=network.embed_dim,
+        dtype=config.dtype,
+        extras={"logits": network.num_outputs} if with_logits else {},
+        views=view_recipe,
+        batch_size=batch_size,
+        part_rows=-(-config.part_rows // batch_size) * batch_size,
+    )
     reused = tuple(open_store(path) for path in config.reuse or ())
     if reused:
         plan = plan_reuse(plan, reused, dataset)
     # an unfinished run keeps the listing that it began with; images added since then are for the next store
     plan = continue_plan(config.out, plan)
     dataset = _restore_listing(dataset, plan)
-    reader = Reader(dataset.source, model.channels, _workers(config, dataset, model, draws, plan.batch_size))
-    return _Work(config, model, dataset, plan, runtime, computing, order, reused, draws, shape, reader)
+    pixels = model.view.size**2 + (0 if view is None else plan.num_views * view.size**2)
+    source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
+    num_workers = count_workers(
+        config.num_workers,
+        0 if isinstance(source, ArraySource) else len(dataset),  # images in memory need no processes that decode
+        plan.batch_size * network.input_spec.channels * pixels,
+        current_progress().message,
+    )
+    reader = Reader(dataset.source, model.channels, num_workers)
+    return _Work(config, model, dataset, plan, runtime, order, reused, view, shape, reader)
 
 
 def _begin(work: _Work) -> _StartedRun:
@@ -244,24 +239,15 @@ def _begin(work: _Work) -> _StartedRun:
         patch_plan = plan_patches(config, network, plan, work.patch_shape)
     run = EmbeddingRun.open(config.out, plan, overwrite=config.overwrite)
     patches = None if patch_plan is None else PatchRun.open(config.out, patch_plan, overwrite=config.overwrite)
-    if work.computing.runtime == "onnx" and not run.already_done:
-        work = replace(work, quick=onnx_network(network, plan.model))
+    if work.uses_onnx and not run.already_done:
+        cache_onnx(network, plan.model)
+        quick = load_cached_onnx_network(plan.model, threads=torch.get_num_threads())
+        if quick is None:
+            reason = (read_onnx_record(plan.model) or {}).get("failed", "it could not be cached")
+            problem = f"{plan.model.name} is not available as ONNX: {reason}"
+            raise ConfigError("--runtime onnx", problem, "Use --runtime torch.")
+        work = replace(work, quick=quick)
     return _StartedRun(work, run, patches)
-
-
-def _workers(
-    config: EmbedConfig,
-    dataset: ImageDataset,
-    model: EmbeddingNetwork,
-    draws: AugmentedViewPlan | None,
-    batch_size: int,
-) -> int:
-    """Return the number of processes that decode; images in memory need none."""
-    pixels = model.view.size**2 + (0 if draws is None else draws.count * draws.spec.size**2)
-    source = dataset.source.source if isinstance(dataset.source, SelectedSource) else dataset.source
-    images = 0 if isinstance(source, ArraySource) else len(dataset)
-    batch_bytes = batch_size * model.network.input_spec.channels * pixels
-    return count_workers(config.num_workers, images, batch_bytes, current_progress().message)
 
 
 def _embed_pending(begun: _StartedRun) -> int:
@@ -287,7 +273,7 @@ def _embed_pending(begun: _StartedRun) -> int:
         device = work.runtime.device.type  # other nodes might choose another device
         options = config.to_yaml_dict() | ({"device": device} if config.device == "auto" else {})
         elsewhere = apply(
-            partial(embed_part, json.dumps(options)),
+            partial(_embed_part_elsewhere, json.dumps(options)),
             parts,
             processes=config.processes,
             ray_address=config.ray_address,
@@ -306,16 +292,8 @@ def _begun(options: str) -> _StartedRun:
     return _begin(_prepare(EmbedConfig.model_validate(json.loads(options))))
 
 
-def embed_part(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
-    """Embed one part of a store that another process has started.
-
-    Args:
-        options: options of the command, as JSON.
-        part: number of the part, and whether its embeddings and its patches are missing.
-
-    Returns:
-        The number of embedded images, and the reason, by row, why almost nothing of an image is left after decoding.
-    """
+def _embed_part_elsewhere(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
+    """Embed one part of a store that another process has started; see ``_embed_part`` and ``_Work.lost``."""
     begun = _begun(options)
     begun.work.lost.clear()
     return _embed_part(begun, *part, Task()), dict(begun.work.lost)
@@ -367,16 +345,6 @@ def _summary(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, secon
     return SimpleResult(values, tuple(paths), tuple(tables), unchanged=already_done)
 
 
-def _limit_images(
-    config: EmbedConfig, dataset: ImageDataset, labeled: NDArray[np.bool_]
-) -> tuple[ImageDataset, NDArray[np.bool_]]:
-    """Apply ``--max-images``."""
-    if config.max_images is None or config.max_images >= len(dataset):
-        return dataset, labeled
-    rows = np.arange(config.max_images) * len(dataset) // config.max_images
-    return dataset.select(rows), labeled[rows]
-
-
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
     """Return the data set with the rows of a plan; files that vanished since are found to be missing when read."""
     ids = tuple(plan.sample_ids)
@@ -403,42 +371,6 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
         given=np.zeros(n, dtype=bool),
         splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
         source=source,
-    )
-
-
-def _plan(
-    config: EmbedConfig,
-    model: EmbeddingNetwork,
-    computing: Computing,
-    dataset: ImageDataset,
-    labeled: NDArray[np.bool_],
-    old_classes: NDArray[np.bool_],
-    draws: AugmentedViewPlan | None,
-    *,
-    with_logits: bool,
-) -> EmbeddingPlan:
-    has_labels = len(dataset.class_names) > 0
-    network = model.network
-    batch_size = computing.batch_size
-    part_rows = -(-config.part_rows // batch_size) * batch_size
-    return EmbeddingPlan(
-        sample_ids=dataset.sample_ids,
-        labels=dataset.labels if has_labels else None,
-        labeled=labeled.astype(np.uint8) if has_labels else None,
-        class_names=dataset.class_names,
-        old_classes=old_classes.astype(np.uint8) if has_labels else None,
-        splits=dataset.splits if dataset.split_names else None,
-        split_names=dataset.split_names,
-        model=model.identity(computing.numerics),
-        dim=network.embed_dim,
-        dtype=config.dtype,
-        extras={"logits": network.num_outputs} if with_logits else {},
-        views=None if draws is None else draws.record(),
-        batch_size=batch_size,
-        part_rows=part_rows,
-        normalized=False,
-        metric="cosine",
-        created_by=f"labelkit {__version__}",
     )
 
 
@@ -485,7 +417,12 @@ def _embed_rows(
         "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
         **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.extras.items()},
     }
-    if work.draws is not None:
+    views: dict[str, Any] = {}
+    if work.view is not None:
+        # the random keys of an image depend only on its name
+        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in plan.sample_ids)
+        keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
+        views = {"more_views": (work.view,) * plan.num_views, "keys": keys, "seed": config.view_seed}
         found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
     skipped: list[tuple[int, str]] = []
     loader = work.model.loader(
@@ -496,7 +433,7 @@ def _embed_rows(
         reader=work.reader,
         identify=True,
         fast_decode=config.fast_decode,
-        **({} if work.draws is None else work.draws.loader_options(plan.sample_ids)),
+        **views,
     )
     for batch in loader if len(rows) else ():
         with torch.inference_mode(), runtime.autocast():
@@ -509,17 +446,17 @@ def _embed_rows(
         work.lost.update(batch.lost)
         keep = batch.readable
         embedded = features.float().cpu().numpy()[keep]
-        if work.draws is not None:
+        found["embeddings"].append(embedded)
+        if views:
             with torch.inference_mode(), runtime.autocast():
-                views = [work.embed(images).float().cpu().numpy()[keep] for images in batch.views]
-            found[VIEWS].append(np.concatenate(views, axis=1))
-        if not np.isfinite(embedded).all() or (work.draws is not None and not np.isfinite(found[VIEWS][-1]).all()):
+                of_views = [work.embed(images).float().cpu().numpy()[keep] for images in batch.views]
+            found[VIEWS].append(np.concatenate(of_views, axis=1))
+        if not all(np.isfinite(found[name][-1]).all() for name in ("embeddings", *([VIEWS] if views else []))):
             raise DivergenceError(
                 f"{config.dataset} rows {int(batch.rows[0])} to {int(batch.rows[-1])}",
                 "the network produces NaN or infinite embeddings",
                 "Use --precision float32, or another checkpoint.",
             )
-        found["embeddings"].append(embedded)
         if outputs is not None:
             assert order is not None
             found["logits"].append(outputs.float().cpu().numpy()[keep][:, order])
@@ -533,14 +470,12 @@ def _embed_rows(
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
 
 
-def describe_plan(work: _Work) -> SimpleResult:
+def _describe_plan(work: _Work) -> SimpleResult:
     """Estimate the time for embedding from two batches of real images after a warm-up batch; no store is written."""
-    config, runtime, computing, model, dataset = work.config, work.runtime, work.computing, work.model, work.dataset
-    plan, shape, draws = work.plan, work.patch_shape, work.draws
-    quick = (
-        load_cached_onnx_network(plan.model, threads=torch.get_num_threads()) if computing.runtime == "onnx" else None
-    )
-    work = replace(work, quick=quick)
+    config, runtime, model, dataset = work.config, work.runtime, work.model, work.dataset
+    plan, shape = work.plan, work.patch_shape
+    if work.uses_onnx:
+        work = replace(work, quick=load_cached_onnx_network(plan.model, threads=torch.get_num_threads()))
     rows = np.arange(min(len(dataset), 2 * plan.batch_size), dtype=np.int64)
     _embed_rows(work, rows[: plan.batch_size], None, Task())  # warm-up: the device starts and chooses kernels
     started = time.perf_counter()
@@ -553,7 +488,7 @@ def describe_plan(work: _Work) -> SimpleResult:
         "config": config.to_yaml_dict(),
         "images": len(dataset),
         "dim": plan.dim,
-        **({} if draws is None else {"views": f"{draws.count}, {draws.augmentation}"}),
+        **({} if plan.views is None else {"views": f"{plan.num_views}, {plan.views['augmentation']}"}),
         **({"reused": plan.num_reused} if plan.reused is not None else {}),
         "model": model.network.identity["name"],
         "parameters": parameters,
@@ -563,7 +498,7 @@ def describe_plan(work: _Work) -> SimpleResult:
         "device": str(runtime.device),
         "batch_size": plan.batch_size,
         "precision": config.precision,
-        "runtime": computing.runtime,
+        "runtime": "onnx" if work.uses_onnx else "torch",
     }
     if shape is not None:
         patches = plan_patches(config, model.network, plan, shape)
@@ -585,72 +520,21 @@ _WORTH_AN_EXPORT: Final = 200
 _ONNX: Final = "onnxruntime"
 
 
-@dataclass(frozen=True)
-class Computing:
-    """Runtime and batch size chosen for embedding.
-
-    Attributes:
-        runtime: library that runs the network.
-        batch_size: images per forward pass.
-        numerics: description of both that a store records.
-    """
-
-    runtime: Literal["torch", "onnx"]
-    batch_size: int
-    numerics: Mapping[str, Any]
-
-
-def choose_runtime(
+def _choose_numerics(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, num_images: int, *, with_logits: bool
-) -> Computing:
-    """Choose the runtime and batch size: from the options, else from an earlier run, else a suitable default.
+) -> dict[str, Any]:
+    """Choose runtime and batch size: from the options, else from an earlier run, else a suitable default.
 
-    Args:
-        config: the options.
-        runtime: device, and the precision of the options.
-        model: the network, on its device.
-        num_images: number of images to embed.
-        with_logits: whether the output of a classifier is also stored.
-
-    Raises:
-        ConfigError: ``--runtime onnx`` is not possible.
+    Returns:
+        What a store records of the computation: ``batch_size`` and, with ONNX Runtime, its version, among others.
     """
     before = read_recorded_numerics(config.out, overwrite=config.overwrite)
     batch_size = config.batch_size or int(before.get("batch_size") or default_batch_size(runtime.device))
-    name = _chosen_runtime(config, runtime, model, num_images, before, with_logits=with_logits)
     numerics = collect_numerics_settings(runtime, config.precision, batch_size)
     if config.fast_decode:
         numerics["fast_decode"] = True
-    if name == "onnx":
-        numerics[_ONNX] = onnx_version()
-    return Computing(name, batch_size, numerics)
-
-
-def onnx_network(network: InferenceNetwork, model: ModelIdentity) -> OnnxNetwork:
-    """Return the network as an ONNX Runtime session with as many threads as torch, exporting it if it is not cached.
-
-    Raises:
-        ConfigError: the network cannot be exported.
-    """
-    cache_onnx(network, model)
-    found = load_cached_onnx_network(model, threads=torch.get_num_threads())
-    if found is None:
-        reason = (read_onnx_record(model) or {}).get("failed", "it could not be cached")
-        raise ConfigError("--runtime onnx", f"{model.name} is not available as ONNX: {reason}", "Use --runtime torch.")
-    return found
-
-
-def _chosen_runtime(
-    config: EmbedConfig,
-    runtime: Runtime,
-    model: EmbeddingNetwork,
-    count: int,
-    before: Mapping[str, Any],
-    *,
-    with_logits: bool,
-) -> Literal["torch", "onnx"]:
     if config.runtime == "torch":
-        return "torch"
+        return numerics
     if runtime.device.type != "cpu" or config.precision != "float32":
         needs = "a CPU and float32"
     elif config.dense or with_logits:
@@ -659,20 +543,20 @@ def _chosen_runtime(
         needs = "the packages of `pip install onnx onnxruntime onnxscript`"
     else:
         needs = ""
-    if config.runtime == "onnx":
-        if needs:
-            raise ConfigError("--runtime onnx", f"requires {needs}", "Use --runtime torch or auto.")
-        return "onnx"
-    if needs:
-        return "torch"
-    if before:
-        return "onnx" if _ONNX in before else "torch"
-    if count < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
-        return "torch"
-    identity = model.identity({})
-    cache_onnx(model.network, identity)
-    record = read_onnx_record(identity)
-    return "torch" if record is None or "failed" in record else "onnx"
+    if config.runtime == "onnx" and needs:
+        raise ConfigError("--runtime onnx", f"requires {needs}", "Use --runtime torch or auto.")
+    is_chosen = not needs
+    if config.runtime == "auto" and is_chosen:
+        if before:
+            is_chosen = _ONNX in before
+        elif num_images < _WORTH_AN_EXPORT or not _is_depthwise(model.network):
+            is_chosen = False
+        else:
+            identity = model.identity({})
+            cache_onnx(model.network, identity)
+            record = read_onnx_record(identity)
+            is_chosen = record is not None and "failed" not in record
+    return numerics | {_ONNX: onnx_version()} if is_chosen else numerics
 
 
 def _is_depthwise(network: nn.Module) -> bool:

@@ -69,7 +69,17 @@ def select_by_run_split(
         dataset, labeled, old = select_by_label_split(config)
     elif is_own:
         is_drawn = not run_split["split"]["labeled"] and _is_any_set(config, _CHOOSING)
-        _refuse(config, _HOLDING if is_drawn else (*_CHOOSING, *_DRAWING, *_HOLDING))
+        for name in _HOLDING if is_drawn else (*_CHOOSING, *_DRAWING, *_HOLDING):
+            if _is_any_set(config, (name,)):
+                remedy = f"Remove {flag(name)}."
+                if name not in _HOLDING:
+                    remedy += (
+                        " --label-split and --old-classes apply only after training without labels "
+                        "(--label-split none)."
+                    )
+                raise ConfigError(
+                    flag(name), f"has no effect here: {config.checkpoint} is a run, so its split is used", remedy
+                )
         own_splits = has_own_splits(dataset) and not run_split.get("replaces_splits")
         if run_split.get("held_out") and not own_splits:
             dataset = apply_holdout(dataset, run_split["held_out"])
@@ -160,22 +170,3 @@ def _trained_names(run_split: Mapping[str, Any]) -> list[str]:
 
 def _is_any_set(config: EmbedConfig, names: Iterable[str]) -> bool:
     return any(getattr(config, name) != type(config).model_fields[name].default for name in names)
-
-
-def _refuse(config: EmbedConfig, names: Iterable[str]) -> None:
-    """Reject options that have no effect with the run.
-
-    Raises:
-        ConfigError: one of them is set.
-    """
-    for name in names:
-        if not _is_any_set(config, (name,)):
-            continue
-        remedy = f"Remove {flag(name)}."
-        if name not in _HOLDING:
-            remedy += " --label-split and --old-classes apply only after training without labels (--label-split none)."
-        raise ConfigError(
-            flag(name),
-            f"has no effect here: {config.checkpoint} is a run, so images of its training set keep their split",
-            remedy,
-        )

@@ -32,39 +32,32 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
         Mismatch: a store was made by another model or with other options; the message lists the keys.
     """
     for store in stores:
-        check_reusable(store, plan)
+        _check_reusable(store, plan)
     digests = [store.content_digest for store in stores]
-    reused = match_rows(stores, plan.sample_ids, _digests_of_images(dataset))
-    planned = replace(plan, reused_from=digests, reused=reused)
-    current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
-    return planned
-
-
-def _digests_of_images(dataset: ImageDataset) -> list[bytes | None]:
-    """Compute the SHA-256 of each image file; ``None`` for a file that cannot be read."""
 
     def digest(row: int) -> bytes | None:
         try:
             return dataset.source.read(row).sha256
-        except BadImage:
+        except BadImage:  # found again, and reported, when the image is embedded
             return None
 
-    return list(run_in_threads(digest, range(len(dataset)), "digests"))
+    of_files = list(run_in_threads(digest, range(len(dataset)), "digests"))
+    reused = _match_rows(stores, plan.sample_ids, of_files)
+    planned = replace(plan, reused_from=digests, reused=reused)
+    current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
+    return planned
 
 
 # Keys that affect only the last bits of a row, as its batch does.
 _LAST_BITS = {"batch_size", "threads", "torch", "onnxruntime", "trial"}
 
 
-def check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
+def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     """Check that a store has the embeddings that an embedding plan would compute for the same images.
 
     The weights, layer and pooling of the network, the preprocessing, the number types of the computation and of the
     rows, the kind of device, further outputs, and the recipe of views must agree; the source of the model, batch size,
     threads and runtime (torch or ONNX Runtime, and its version) may differ.
-
-    Raises:
-        Mismatch: something differs; the message lists the keys.
     """
     if not store.has_images:
         problem = "its embeddings were imported without images, so they cannot be assigned to images"
@@ -94,20 +87,12 @@ def _old_names(holder: EmbeddingStore | EmbeddingPlan) -> list[str]:
     return [name for name, old in zip(holder.class_names, holder.old_classes, strict=True) if old]
 
 
-def match_rows(
+def _match_rows(
     stores: Sequence[EmbeddingStore], sample_ids: Sequence[str], digests: Sequence[bytes | None]
 ) -> NDArray[np.int64]:
-    """Match images to rows of existing stores by identical image files.
+    """Match images to rows of stores by their files: return (n, 2) index of a store and row in it, -1 without a match.
 
     If several rows have the same file, the row of the same name is used, else the first row of the first store.
-
-    Args:
-        stores: stores to search.
-        sample_ids: n names.
-        digests: n times 32 bytes, SHA-256 of the files; ``None``: the file cannot be read.
-
-    Returns:
-        (n, 2) index of a store and row in it, -1 without a match.
     """
     first: dict[bytes, tuple[int, int]] = {}
     named: dict[tuple[bytes, str], tuple[int, int]] = {}

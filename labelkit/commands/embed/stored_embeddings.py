@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit import __version__
 from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings, read_embedding_model
 from labelkit.commands.common.locations import find_image_location, record_image_location, record_model_location
 from labelkit.commands.common.networks import (
@@ -24,7 +23,6 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.embed.listing import apply_run_labels, class_columns, find_run_labels, is_run_dataset
 from labelkit.errors import ConfigError, Mismatch, output_exists
 from labelkit.models.headed import headed_identity
-from labelkit.models.inference import InferenceNetwork
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import json_digest
@@ -59,13 +57,33 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
         problem = f"{config.checkpoint} was trained on images, but {config.index} contains embeddings"
         raise ConfigError("--index", problem, "Train on embeddings: `labelkit train simgcd --index STORE.h5`.")
     data = EmbeddingDataset.from_store(config.index)
-    _check_same_model(config, run, data.store, made_by)
+    keys = made_by.differences(data.store.model)
+    if run.method.network.input_spec.channels != data.store.dim:
+        keys.append("dim")
+    if keys:
+        raise Mismatch(
+            str(data.store.path),
+            f"was made by a different model than the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
+            f"Embed the images with {made_by.name} from {made_by.source} first.",
+        )
     runtime = Runtime(device=config.device, threads=config.threads)
-    model = _identity(run, data.store.model, runtime)
+    head, of_rows = run.method.main_network(), data.store.model
+    # as if images had passed through the model of the rows and the head
+    model = ModelIdentity(
+        **headed_identity({"name": of_rows.name, "layer": of_rows.layer, "pooling": of_rows.pooling}, head),
+        weights_fingerprint=combined_fingerprint(of_rows, head),
+        weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
+        source=run.source,
+        preprocess=of_rows.preprocess,
+        numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
+        trained_labels=trained_labels(run.saved),
+    )
     recipe: dict[str, Any] = {
         "rows_of": data.store.content_digest, "model": model.to_json(), "dtype": config.dtype, "logits": config.logits,
     }  # fmt: skip
-    done = _is_done(config, json_digest(recipe))
+    done = config.out.exists() and not config.overwrite
+    if done and open_store(config.out).plan_digest != json_digest(recipe):
+        raise output_exists(config.out, state="and was made from other embeddings, another model or other options")
     if not done:
         _write(config, run, data, model, runtime, recipe)
     store = open_store(config.out)
@@ -75,45 +93,6 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     if images is not None:
         record_image_location(store.content_digest, *images)
     return store_summary(store, time.monotonic() - started, 0 if done else store.n, already_done=done)
-
-
-def _check_same_model(config: EmbedConfig, run: TrainedRun, store: EmbeddingStore, made_by: ModelIdentity) -> None:
-    keys = made_by.differences(store.model)
-    if run.method.network.input_spec.channels != store.dim:
-        keys.append("dim")
-    if keys:
-        raise Mismatch(
-            str(store.path),
-            f"was made by a different model than the embeddings of run {config.checkpoint}: {', '.join(keys)} differ",
-            f"Embed the images with {made_by.name} from {made_by.source} first.",
-        )
-
-
-def _identity(run: TrainedRun, rows: ModelIdentity, runtime: Runtime) -> ModelIdentity:
-    """Return the model that a store records: that of the rows and the head, as if images had passed through both."""
-    head = run.method.main_network()
-    return ModelIdentity(
-        **headed_identity({"name": rows.name, "layer": rows.layer, "pooling": rows.pooling}, head),
-        weights_fingerprint=combined_fingerprint(rows, head),
-        weights_file_sha256=run.checkpoint.state["files"][MODEL]["sha256"],
-        source=run.source,
-        preprocess=rows.preprocess,
-        numerics=collect_numerics_settings(runtime, "float32", _ROWS_AT_A_TIME),
-        trained_labels=trained_labels(run.saved),
-    )
-
-
-def _is_done(config: EmbedConfig, digest: str) -> bool:
-    """Return whether the store already exists, made from the same rows by the same run.
-
-    Raises:
-        OutputExistsError: another store exists.
-    """
-    if config.overwrite or not config.out.exists():
-        return False
-    if open_store(config.out).plan_digest == digest:
-        return True
-    raise output_exists(config.out, state="and was made from other embeddings, another model or other options")
 
 
 def _write(
@@ -133,15 +112,21 @@ def _write(
         labeled = dataset.given
         old = _used(dataset.labels[labeled], len(dataset.class_names))
     order = class_columns(run.saved, network.num_outputs, dataset, old, wanted=config.logits) if config.logits else None
-    embeddings, logits = _through(network, data.features, runtime.device)
+    embedded: list[Tensor] = []
+    outputs: list[Tensor] = []
+    with current_progress().task("embed", total=store.n) as task, torch.inference_mode():
+        for start in range(0, store.n, _ROWS_AT_A_TIME):
+            part = torch.from_numpy(data.features[start : start + _ROWS_AT_A_TIME]).to(runtime.device)
+            embedded.append(network.embed(part))
+            outputs.append(network.classify(embedded[-1]).cpu())
+            embedded[-1] = embedded[-1].cpu()
+            task.advance(len(part))
+    embeddings = torch.cat(embedded).float().numpy()
     plan = EmbeddingPlan(
         sample_ids=store.sample_ids,
         model=model,
         dim=embeddings.shape[1],
         batch_size=1,
-        normalized=False,
-        metric="cosine",
-        created_by=f"labelkit {__version__}",
         dtype=config.dtype,
         labels=dataset.labels if dataset.class_names else store.labels,
         class_names=dataset.class_names,
@@ -157,7 +142,7 @@ def _write(
         order=np.arange(store.n, dtype=np.int64),
         images={name: getattr(store, name) for name in IMAGE_COLUMNS} if store.has_images else None,
         recipe=recipe,
-        extras=None if order is None else {"logits": logits[:, order]},
+        extras=None if order is None else {"logits": torch.cat(outputs).float().numpy()[:, order]},
         shards=config.shards,
         overwrite=config.overwrite,
     )
@@ -165,22 +150,6 @@ def _write(
 
 def _used(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(num_classes), labels)
-
-
-def _through(
-    network: InferenceNetwork, rows: NDArray[np.float32], device: torch.device
-) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return (n, d) embeddings and (n, c) logits."""
-    embedded: list[Tensor] = []
-    outputs: list[Tensor] = []
-    with current_progress().task("embed", total=len(rows)) as task, torch.inference_mode():
-        for start in range(0, len(rows), _ROWS_AT_A_TIME):
-            part = torch.from_numpy(rows[start : start + _ROWS_AT_A_TIME]).to(device)
-            embedded.append(network.embed(part))
-            outputs.append(network.classify(embedded[-1]).cpu())
-            embedded[-1] = embedded[-1].cpu()
-            task.advance(len(part))
-    return torch.cat(embedded).float().numpy(), torch.cat(outputs).float().numpy()
 
 
 def store_summary(

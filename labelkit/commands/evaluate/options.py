@@ -10,11 +10,10 @@ from pydantic import Field, field_validator, model_validator
 
 from labelkit.options.base import panel
 from labelkit.options.gate import GateConfig
-from labelkit.options.index import ScoresConfig
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
-from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
+    RESULT_NAME,
     CheckpointOptions,
     DatasetOptions,
     DeviceOption,
@@ -26,6 +25,7 @@ from labelkit.options.shared import (
     PerClassOption,
     PrecisionOptions,
     ResamplesOptions,
+    ScoresConfig,
     ScoresOutOptions,
     SplitOption,
     ThreadsOption,

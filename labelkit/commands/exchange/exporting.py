@@ -7,7 +7,7 @@ import io
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +43,6 @@ class _Export:
     arrays: dict[str, NDArray[Any]] = field(default_factory=dict)
     single: NDArray[Any] | None = None
 
-    def blocks(self) -> Iterator[NDArray[Any]]:
-        """Yield, in blocks of rows, the embeddings to export."""
-        assert self.embeddings is not None
-        step = max(1, BLOCK_BYTES // (4 * self.embeddings.shape[1]))
-        for start in range(0, len(self.embeddings), step):
-            yield self.embeddings[start : start + step]
-
 
 def export_store(config: ExportConfig) -> SimpleResult:
     """Export embeddings, labels, a result or the model of a store to a file for other programs.
@@ -58,7 +51,8 @@ def export_store(config: ExportConfig) -> SimpleResult:
 
     Raises:
         StoreError: the store or result cannot be used, or lacks what is asked for.
-        ConfigError: a file exists, or the result has no such form.
+        ConfigError: a file exists, the result has no such form, or packages are missing.
+        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
         ResourceError: the disk is full, ...
     """
     started = time.monotonic()
@@ -69,15 +63,19 @@ def export_store(config: ExportConfig) -> SimpleResult:
         check_output(config, names_path, "csv")
     store = open_store(config.index)
     if config.what == "model":
-        return export_model(config, store)
+        return _export_model(config, store)
     export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
     if kind == ".npy":
         commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
     if kind == ".csv":
         commit_bytes(out, _csv_lines(export), replace=config.overwrite)
+    elif kind == ".npy":
+        array: Any = export.single if export.embeddings is None else export.embeddings
+        commit_file(out, lambda file: np.save(file, array, allow_pickle=False), replace=config.overwrite)
     else:
-        write = _write_npy if kind == ".npy" else _write_npz
-        commit_file(out, lambda file: write(file, export), replace=config.overwrite)
+        arrays: dict[str, Any] = {} if export.embeddings is None else {"embeddings": export.embeddings}
+        arrays |= export.arrays
+        commit_file(out, lambda file: np.savez(file, **arrays), replace=config.overwrite)
     count = len(next(iter(export.columns.values()))) if export.columns else store.n
     escaped = any(name.endswith("_escaped") for name in export.columns) and kind != ".npz"
     values: dict[str, object] = {
@@ -101,15 +99,11 @@ def export_store(config: ExportConfig) -> SimpleResult:
     return SimpleResult(values, paths, (table,))
 
 
-def export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
+def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
     """Export the network of a store as an ONNX model that maps images (b, c, h, w) to embeddings (b, d).
 
     The metadata ``preprocess`` is the JSON of the store: resize the shorter side to ``size * resize_ratio``, crop the
     center, divide by 255, subtract ``mean``, divide by ``std``.
-
-    Raises:
-        ConfigError: packages are missing, or the file is there.
-        CheckpointError: the network is not here, or it has no ONNX form that gives the same embeddings.
     """
     # torch loads here
     from labelkit.commands.common.networks import load_recorded_network
@@ -259,8 +253,9 @@ def _csv_lines(export: _Export) -> Iterator[bytes]:
         yield buffer.getvalue().encode()
         return
     writer, numbers = csv.writer(buffer, lineterminator=""), ",%.9g" * width + "\n"  # takes half the time of the writer
-    for block in export.blocks():
-        for row, line in zip(block.tolist(), lines, strict=False):
+    step = max(1, BLOCK_BYTES // (4 * width))
+    for start in range(0, len(export.embeddings), step):
+        for row, line in zip(export.embeddings[start : start + step].tolist(), lines, strict=False):
             writer.writerow(line)
             buffer.write(numbers % tuple(row))
         yield buffer.getvalue().encode()
@@ -270,14 +265,3 @@ def _csv_lines(export: _Export) -> Iterator[bytes]:
 
 def _cell(value: object) -> object:
     return f"{value:.9g}" if isinstance(value, float) else "" if value is None else value
-
-
-def _write_npy(file: BinaryIO, export: _Export) -> None:
-    array = export.single if export.embeddings is None else export.embeddings
-    assert array is not None
-    np.save(file, array, allow_pickle=False)
-
-
-def _write_npz(file: BinaryIO, export: _Export) -> None:
-    rows = {} if export.embeddings is None else {"embeddings": export.embeddings}
-    np.savez(file, **rows, **export.arrays)  # type: ignore[arg-type]  # no array is called allow_pickle

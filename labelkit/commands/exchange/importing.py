@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit import __version__
 from labelkit.commands.common.images.read import run_in_threads
 from labelkit.commands.common.locations import record_image_location
 from labelkit.commands.common.results import SimpleResult, Table
@@ -171,7 +170,6 @@ def _write(
         batch_size=1,
         normalized=config.normalized,
         metric=config.metric,
-        created_by=f"labelkit {__version__}",
         dtype=dtype,
         **columns,
     )
@@ -272,11 +270,7 @@ def _numbered(
 
 
 def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Read every image once.
-
-    Raises:
-        DatasetError: some are missing or cannot be read.
-    """
+    """Read every image once."""
     if not folder.is_dir():
         raise DatasetError(str(folder), "is not a folder", "Pass the folder that the image names are relative to.")
     sha256 = np.zeros((len(sample_ids), 32), dtype=np.uint8)

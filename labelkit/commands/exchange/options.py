@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import field_validator, model_validator
+from pydantic import AfterValidator, model_validator
 
 from labelkit.options.base import panel
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
+from labelkit.options.shared import RESULT_NAME, IndexOption, OverwriteOption, ShardsOptions, StoreOutOption
 
 _FILES = panel("Files", preset=False)
 _MEANING = panel("Contents", preset=False)
@@ -31,12 +30,15 @@ _CONVERSIONS = {
 }
 
 
-def _suffix(path: Path, known: tuple[str, ...]) -> Path:
-    if path.suffix.lower() not in known:
-        code = _CONVERSIONS.get(path.suffix.lower()) if ".h5" in known else None
-        hint = f"; in Python, convert it: {code}" if code else ""
-        raise ValueError(f"must end in {', '.join(known[:-1])} or {known[-1]}{hint}")
-    return path
+def _ends_in(*known: str) -> AfterValidator:
+    def check(path: Path | None) -> Path | None:
+        if path is not None and path.suffix.lower() not in known:
+            code = _CONVERSIONS.get(path.suffix.lower()) if ".h5" in known else None
+            hint = f"; in Python, convert it: {code}" if code else ""
+            raise ValueError(f"must end in {', '.join(known[:-1])} or {known[-1]}{hint}")
+        return path
+
+    return AfterValidator(check)
 
 
 class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
@@ -45,10 +47,10 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     command: ClassVar[tuple[str, ...]] = ("import",)
     constants: ClassVar[Mapping[str, object]] = {"splits_key": None, "labeled_key": None}
 
-    source: Path = _FILES(
+    source: Annotated[Path, _ends_in(*IMPORT_SUFFIXES)] = _FILES(
         ..., "File of embeddings: .npy, .npz, .csv, .tsv, .h5, .hdf5, .h5ad, .safetensors, .pt or .pth."
     )
-    ids: Path | None = _FILES(
+    ids: Annotated[Path | None, _ends_in(*IDS_SUFFIXES)] = _FILES(
         None,
         "Image names in the order of the embeddings: .txt with one name per line, or .csv or .tsv with a "
         "column path and optional labels and splits. Default: the names in --source, else row numbers.",
@@ -86,16 +88,6 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         "auto", "Data type of the stored embeddings; auto: float16 for float16 input, else float32."
     )
 
-    @field_validator("source")
-    @classmethod
-    def _source_is_known(cls, path: Path) -> Path:
-        return _suffix(path, IMPORT_SUFFIXES)
-
-    @field_validator("ids")
-    @classmethod
-    def _ids_are_known(cls, path: Path | None) -> Path | None:
-        return None if path is None else _suffix(path, IDS_SUFFIXES)
-
     @model_validator(mode="after")
     def _reject_ignored_options(self) -> ImportConfig:
         kind = self.source.suffix.lower()
@@ -118,7 +110,7 @@ class ExportConfig(OverwriteOption, IndexOption):
     command: ClassVar[tuple[str, ...]] = ("export",)
     constants: ClassVar[Mapping[str, object]] = {"format": None}
 
-    out: Path = _OUTPUT(
+    out: Annotated[Path, _ends_in(*EXPORT_SUFFIXES)] = _OUTPUT(
         ...,
         "File to write: .npy (with the image names next to it, in NAME.ids.csv), .npz or .csv; .onnx for --what model "
         "(needs onnx, onnxruntime, onnxscript).",
@@ -134,19 +126,10 @@ class ExportConfig(OverwriteOption, IndexOption):
     )
     result: str | None = _STORE(None, "Name of the result (with --what result).", pattern=RESULT_NAME)
 
-    @field_validator("out")
-    @classmethod
-    def _out_is_known(cls, path: Path) -> Path:
-        return _suffix(path, EXPORT_SUFFIXES)
-
     @model_validator(mode="after")
-    def _result_is_named(self) -> ExportConfig:
+    def _check_what(self) -> ExportConfig:
         if (self.what == "result") != (self.result is not None):
             raise ValueError("--what result and --result NAME require each other")
-        return self
-
-    @model_validator(mode="after")
-    def _model_is_onnx(self) -> ExportConfig:
         if (self.what == "model") != (self.kind == ".onnx"):
             raise ValueError("--what model writes only ONNX: pass --out NAME.onnx")
         if self.checkpoint is not None and self.what != "model":

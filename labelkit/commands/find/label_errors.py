@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from labelkit.algorithms.label_errors import LabelDoubts, score_labels
+from labelkit.algorithms.label_errors import score_labels
 from labelkit.commands.common.embeddings import check_features, split_rows
 from labelkit.commands.common.labels import choose_usable_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -58,41 +57,24 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
             "classes: check only the first ones of the list"
         )
     found = found[np.lexsort((found, -doubts.score[found]))]
-    paths = [store.sample_ids[int(row)] for row in of_store]
-    lines = [_line(place, paths, names, labels, doubts) for place in found.tolist()]
+    paths = [escape_path(store.sample_ids[int(row)]) for row in of_store]
+    lines: list[list[object]] = []
+    groups = []
+    for place in found.tolist():
+        own, other = names[int(labels[place])], names[int(doubts.suggested[place])]
+        near, near_other = int(doubts.same[place]), int(doubts.other[place])
+        score = f"{doubts.score[place]:.4f}"
+        lines.append([paths[place], own, other, score, paths[near], paths[near_other]])
+        groups.append([(place, (own, "is it this,")), (near, (own, "as here,")), (near_other, (other, "or as here?"))])
     write_table(config, COLUMNS, lines)
     if images is not None:
-        images.draw_groups(config, [_pictures(place, names, labels, doubts) for place in found.tolist()])
-    return _summary(config, len(labeled), judged, lines)
-
-
-def _line(
-    place: int, paths: list[str], names: list[str], labels: NDArray[np.int64], doubts: LabelDoubts
-) -> list[object]:
-    near = [escape_path(paths[int(one)]) for one in (doubts.same[place], doubts.other[place])]
-    suggested = names[int(doubts.suggested[place])]
-    return [escape_path(paths[place]), names[int(labels[place])], suggested, f"{doubts.score[place]:.4f}", *near]
-
-
-def _pictures(
-    place: int, names: list[str], labels: NDArray[np.int64], doubts: LabelDoubts
-) -> list[tuple[int, tuple[str, ...]]]:
-    """A line of the sheet: the image, and its nearest of both classes."""
-    own, other = names[int(labels[place])], names[int(doubts.suggested[place])]
-    return [
-        (place, (own, "is it this,")),
-        (int(doubts.same[place]), (own, "as here,")),
-        (int(doubts.other[place]), (other, "or as here?")),
-    ]
-
-
-def _summary(config: FindMislabeledConfig, count: int, judged: int, lines: list[list[object]]) -> SimpleResult:
+        images.draw_groups(config, groups)
     sheet = config.sheet if lines else None
     values: dict[str, object] = {
         "index": config.index,
         "csv": config.out,
         "sheet": sheet,
-        "labels": count,
+        "labels": len(labeled),
         "judged": judged,
         "doubtful_labels": len(lines),
         "doubtful": [dict(zip(COLUMNS, line, strict=True)) | {"doubt": float(str(line[3]))} for line in lines],

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,31 +44,6 @@ _TURNED_AT_ONCE = 4096
 _COARSE = 16
 
 
-@dataclass(frozen=True)
-class Duplicates:
-    """Pairs of duplicate images, grouped into clusters; images are given by position among the searched rows.
-
-    Attributes:
-        pairs: (p, 2) int64 places. The first has more pixels, or else a larger file, or else the earlier name.
-        kinds: (p,) int64, index into ``KINDS``.
-        scores: (p,) float64 in [0, 1]: 1 for the same file, else how far the fine structure agrees.
-        clusters: (p,) int64 from 1: pairs that hang together have one number. Copies are numbered first.
-    """
-
-    pairs: NDArray[np.int64]
-    kinds: NDArray[np.int64]
-    scores: NDArray[np.float64]
-    clusters: NDArray[np.int64]
-
-    def members(self) -> list[tuple[int, str, list[int]]]:
-        """Return the sorted clusters of duplicates as (number, ``copies`` or ``same scene``, positions)."""
-        found: dict[int, tuple[str, dict[int, None]]] = {}
-        for (a, b), kind, cluster in zip(self.pairs.tolist(), self.kinds, self.clusters.tolist(), strict=True):
-            _, places = found.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
-            places |= {a: None, b: None}
-        return [(cluster, kind, list(places)) for cluster, (kind, places) in sorted(found.items())]
-
-
 def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     """Find pairs of images that are identical files, copies or of the same scene, and write them to a CSV.
 
@@ -82,7 +56,10 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     rows = split_rows(store, config.split)
     images = StoredImages(store, rows, config)
     features = stored_rows(store, rows)
-    same_file = _same_files(np.asarray(store.sha256)[rows])
+    _, first, ids = np.unique(np.asarray(store.sha256)[rows], axis=0, return_index=True, return_inverse=True)
+    firsts = first[ids.reshape(-1)]
+    again = np.flatnonzero(firsts != np.arange(len(rows)))
+    same_file = np.stack([firsts[again], again], axis=1).astype(np.int64)
     kept = _read_cache(config.cache)
     place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
@@ -95,33 +72,55 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     agreement = _agreement(pictures, sides, pairs, known[places][pairs], kept)
     if config.cache is not None:
         digests = np.asarray(store.sha256)[rows[places]]
-        made: dict[str, Any] = {"version": _CACHE_VERSION, "sha256": digests, "pictures": pictures, "pairs": pairs}
-        commit_file(config.cache, lambda file: np.savez(file, **made, **vars(agreement)))
+        cached: dict[str, Any] = {"version": _CACHE_VERSION, "sha256": digests, "pictures": pictures, "pairs": pairs}
+        commit_file(config.cache, lambda file: np.savez(file, **cached, **vars(agreement)))
     turned = _find_rotated_copies(pictures, coarse, sides)
-    found = _judged(
+    found, kinds, scores, numbers = _judged(
         store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
     )
-    lines = [
-        [escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster]
-        for (a, b), kind, score, cluster in zip(
-            found.pairs.tolist(), found.kinds.tolist(), found.scores.tolist(), found.clusters.tolist(), strict=True
-        )
-    ]
+    lines: list[list[object]] = []
+    members: dict[int, tuple[str, dict[int, None]]] = {}  # of each cluster: its kind, and its places in order
+    for (a, b), kind, score, cluster in zip(found.tolist(), kinds.tolist(), scores, numbers.tolist(), strict=True):
+        lines.append([escape_path(images.name(a)), escape_path(images.name(b)), KINDS[kind], f"{score:.4f}", cluster])
+        _, of_cluster = members.setdefault(cluster, ("same scene" if kind == _SCENE_KIND else "copies", {}))
+        of_cluster |= {a: None, b: None}
     write_table(config, COLUMNS, lines)
-    clusters = found.members()
+    clusters = [(cluster, kind, list(of_cluster)) for cluster, (kind, of_cluster) in sorted(members.items())]
     images.draw(
         config,
         [[(place, (images.name(place), f"{number} {kind}")) for place in them] for number, kind, them in clusters],
     )
-    return _summary(config, images, found, clusters, len(pairs))
-
-
-def _same_files(digests: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Pairs (p, 2) of places with one digest: the first of them, and each of the others."""
-    _, first, ids = np.unique(digests, axis=0, return_index=True, return_inverse=True)
-    firsts = first[ids.reshape(-1)]
-    again = np.flatnonzero(firsts != np.arange(len(digests)))
-    return np.stack([firsts[again], again], axis=1).astype(np.int64)
+    copies = [places for _, kind, places in clusters if kind == "copies"]
+    spare = sum(len(places) - 1 for places in copies)
+    values: dict[str, object] = {
+        "index": config.index,
+        "csv": config.out,
+        "sheet": config.sheet if clusters else None,
+        "images": len(images.rows),
+        "left_out": images.describe_skipped_images(),
+        "compared_pairs": len(pairs),
+        "pairs": {kind.replace(" ", "_"): int((kinds == number).sum()) for number, kind in enumerate(KINDS)},
+        "spare_images": spare,
+        "clusters": [
+            {"cluster": number, "kind": kind, "images": [images.name(place) for place in places]}
+            for number, kind, places in clusters
+        ],
+    }
+    counts: list[list[Cell]] = [
+        [kind, int((kinds == number).sum()), len(np.unique(found[kinds == number]))]
+        for number, kind in enumerate(KINDS)
+    ]
+    title = f"{len(images.rows)} images, {spare} could go since a copy stays"
+    tables = [Table(title, ["kind", "pairs", "images"], counts)]
+    shown: list[list[Cell]] = [
+        [number, kind, len(places), ", ".join(images.name(place) for place in places[:3])]
+        for number, kind, places in clusters[:_SHOWN]
+    ]
+    if shown:
+        more = f", the first {_SHOWN} of {len(clusters)}" if len(clusters) > _SHOWN else ""
+        tables.append(Table(f"clusters{more}", ["cluster", "kind", "images", "such as"], shown))
+    made = (config.out,) if config.sheet is None or not clusters else (config.out, config.sheet)
+    return SimpleResult(values, made, tuple(tables))
 
 
 def _read_cache(path: Path | None) -> dict[str, NDArray[Any]]:
@@ -155,14 +154,10 @@ def _agreement(
     known: NDArray[np.int64],
     kept: Mapping[str, NDArray[Any]],
 ) -> Agreement:
-    """Compare the pictures of pairs (p, 2), unless an earlier call did.
+    """Compare the pictures (m, 64, 64) of pairs (p, 2), unless an earlier call did.
 
-    Args:
-        pictures: (m, 64, 64).
-        sides: (m,) pixels that the shorter side of each had in its file.
-        pairs: (p, 2) places among them.
-        known: (p, 2) places of the same files among those of the earlier call; -1: not there.
-        kept: what that call kept.
+    ``sides`` are the pixels (m,) that the shorter side of each had in its file, and ``known`` the places (p, 2) of the
+    same files among what that call ``kept``, or -1.
     """
     place_of = {tuple(pair): place for place, pair in enumerate(kept["pairs"].tolist())}
     before = np.array([place_of.get(tuple(pair), -1) for pair in known.tolist()], dtype=np.int64)
@@ -178,16 +173,9 @@ def _agreement(
 def _pictures(
     images: StoredImages, wanted: NDArray[np.int64], known: NDArray[np.int64], kept: NDArray[np.uint8]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
-    """Read images as gray squares, unless an earlier call did; returns the places (m,) of those that can be read.
+    """Read the wanted images (w,) as gray squares (m, 64, 64), unless an earlier call did; some cannot be read.
 
-    Args:
-        images: the files.
-        wanted: (w,) places.
-        known: place of each image among those of the earlier call; -1: not there.
-        kept: pictures of the earlier call.
-
-    Returns:
-        the places (m,), increasing, and the squares (m, 64, 64).
+    ``known`` is the place of each image among those that the earlier call kept, or -1. Returns the places (m,) too.
     """
 
     def square(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
@@ -274,8 +262,15 @@ def _judged(
     turned: tuple[NDArray[np.int64], NDArray[np.float32]],
     *,
     bursts: bool,
-) -> Duplicates:
-    """Say which pairs are copies and bursts, and number what hangs together; two images of one cluster are no burst."""
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Say which pairs are copies and bursts, and number what hangs together; two images of one cluster are no burst.
+
+    Returns:
+        pairs: (p, 2) places. The first has more pixels, or else a larger file, or else the earlier name.
+        kinds: (p,) index into ``KINDS``.
+        scores: (p,) in [0, 1]: 1 for the same file, else how far the fine structure agrees.
+        clusters: (p,) from 1: pairs that hang together have one number. Copies are numbered first.
+    """
     same = _is_same(agreement)
     copies = np.concatenate([same_file, pairs[same]])
     ids = _components(len(rows), copies)
@@ -283,27 +278,27 @@ def _judged(
     copies = np.concatenate([copies, turned[0][fresh]])
     copy_ids = _components(len(rows), copies)
     scene = ~same & (agreement.detail >= _at(agreement, _BURST)) & (copy_ids[pairs[:, 0]] != copy_ids[pairs[:, 1]])
-    burst = _best_of_clusters(copy_ids[pairs], agreement.detail, np.flatnonzero(scene & bursts))
+    # of the pairs of one scene the best one between any two clusters of copies
+    scenes = np.flatnonzero(scene & bursts)
+    scenes = scenes[np.argsort(-agreement.detail[scenes], kind="stable")]
+    _, first = np.unique(np.sort(copy_ids[pairs[scenes]], axis=1), axis=0, return_index=True)
+    burst = np.sort(scenes[first])
     every = np.concatenate([copies, pairs[burst]])
     kinds = np.repeat(np.arange(len(KINDS)), [len(same_file), int(same.sum()), int(fresh.sum()), len(burst)])
     details = (agreement.detail[same], turned[1][fresh], agreement.detail[burst])
     scores = np.concatenate([np.ones(len(same_file)), *details]).clip(0, 1)
     scene_ids = len(rows) + _components(len(rows), every)
     ids = np.where(kinds < _SCENE_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
-    every = _order_pairs_by_quality(store, rows, every)
+    # the image that one would keep stands first
+    pixels = np.asarray(store.image_sizes, dtype=np.int64)[rows].prod(axis=1)
+    rank = np.empty(len(rows), dtype=np.int64)
+    by_quality = np.lexsort((rows, -np.asarray(store.file_sizes, dtype=np.int64)[rows], -pixels))
+    rank[by_quality] = np.arange(len(rows))
+    every = np.where((rank[every[:, 0]] > rank[every[:, 1]])[:, None], every[:, ::-1], every)
     order = np.lexsort((every[:, 1], every[:, 0], -scores, kinds, ids))
     # numbers from 1 in the order of the first image, copies before bursts
     _, clusters = np.unique(ids, return_inverse=True)
-    return Duplicates(every[order], kinds[order], scores[order], clusters.reshape(-1)[order] + 1)
-
-
-def _best_of_clusters(
-    ids: NDArray[np.int64], scores: NDArray[np.float32], chosen: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Of the chosen pairs the best one between any two clusters of copies, whose ids (p, 2) are given; increasing."""
-    ordered = chosen[np.argsort(-scores[chosen], kind="stable")]
-    _, first = np.unique(np.sort(ids[ordered], axis=1), axis=0, return_index=True)
-    return np.sort(ordered[first])
+    return every[order], kinds[order], scores[order], clusters.reshape(-1)[order] + 1
 
 
 def _components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -315,55 +310,3 @@ def _components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
     _, ids = connected_components(coo_array((ones, (pairs[:, 0], pairs[:, 1])), shape=(count, count)), directed=False)
     _, first = np.unique(ids, return_index=True)
     return np.asarray(first[ids], dtype=np.int64)
-
-
-def _order_pairs_by_quality(
-    store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Turn pairs of places so that the image that one would keep stands first."""
-    pixels = np.asarray(store.image_sizes, dtype=np.int64)[rows].prod(axis=1)
-    order = np.lexsort((rows, -np.asarray(store.file_sizes, dtype=np.int64)[rows], -pixels))
-    rank = np.empty(len(rows), dtype=np.int64)
-    rank[order] = np.arange(len(rows))
-    turned = rank[pairs[:, 0]] > rank[pairs[:, 1]]
-    return np.where(turned[:, None], pairs[:, ::-1], pairs)
-
-
-def _summary(
-    config: FindDuplicatesConfig,
-    images: StoredImages,
-    found: Duplicates,
-    clusters: list[tuple[int, str, list[int]]],
-    compared: int,
-) -> SimpleResult:
-    copies = [places for _, kind, places in clusters if kind == "copies"]
-    spare = sum(len(places) - 1 for places in copies)
-    values: dict[str, object] = {
-        "index": config.index,
-        "csv": config.out,
-        "sheet": config.sheet if clusters else None,
-        "images": len(images.rows),
-        "left_out": images.describe_skipped_images(),
-        "compared_pairs": compared,
-        "pairs": {kind.replace(" ", "_"): int((found.kinds == number).sum()) for number, kind in enumerate(KINDS)},
-        "spare_images": spare,
-        "clusters": [
-            {"cluster": number, "kind": kind, "images": [images.name(place) for place in places]}
-            for number, kind, places in clusters
-        ],
-    }
-    counts: list[list[Cell]] = [
-        [kind, int((found.kinds == number).sum()), len(np.unique(found.pairs[found.kinds == number]))]
-        for number, kind in enumerate(KINDS)
-    ]
-    title = f"{len(images.rows)} images, {spare} could go since a copy stays"
-    tables = [Table(title, ["kind", "pairs", "images"], counts)]
-    shown: list[list[Cell]] = [
-        [number, kind, len(places), ", ".join(images.name(place) for place in places[:3])]
-        for number, kind, places in clusters[:_SHOWN]
-    ]
-    if shown:
-        more = f", the first {_SHOWN} of {len(clusters)}" if len(clusters) > _SHOWN else ""
-        tables.append(Table(f"clusters{more}", ["cluster", "kind", "images", "such as"], shown))
-    made = (config.out,) if config.sheet is None or not clusters else (config.out, config.sheet)
-    return SimpleResult(values, made, tuple(tables))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +16,6 @@ from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import find_images_in_other_store
 from labelkit.commands.common.stored_predictions import (
-    StoredPredictions,
     group_names,
     new_groups,
     read_stored_predictions,
@@ -59,8 +57,13 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         if not len(chosen):
             remedy = "Run `labelkit discover answer` on a store with labeled and unlabeled images."
             raise StoreError(str(result.path), f"has {what}", remedy)
-    earlier = None if config.previous is None else _earlier(store, config.previous)
-    if earlier is not None:
+    earlier: NDArray[np.bool_] | None = None
+    if config.previous is not None:
+        before = open_store(config.previous)
+        earlier = find_images_in_other_store(before, store)
+        if not earlier.any():
+            problem = f"contains none of the images of {store.path}"
+            raise StoreError(str(before.path), problem, "Pass a store with some of the same images as --previous.")
         rows = rows[~earlier[rows]]
         if len(rows) < 2:
             problem = f"contains all but {len(rows)} of the unlabeled images, but at least 2 new images are needed"
@@ -80,15 +83,33 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         order = _interleave_groups(order, guesses)
     is_seen = np.isin(rows[order], list(skipped_rows(config.skip, store)))
     order = order[np.argsort(is_seen, kind="stable")][: config.num_images]
-    near = near_rows[:, 0]
-    lines = [_line(store, int(rows[place]), scores[place], int(near[place]), found) for place in order]
+    lines: list[list[object]] = []
+    pairs = []
+    for place in order:
+        row, near = int(rows[place]), int(near_rows[place, 0])
+        path, nearest = escape_path(store.sample_ids[row]), ("", "")
+        if near >= 0:
+            nearest = escape_path(store.sample_ids[near]), found.labels[near]
+            pairs.append([(row, (path, "a new class,")), (near, (nearest[0], f"or {nearest[1]}?"))])
+        lines.append([path, "", f"{scores[place]:.4f}", found.labels[row], *nearest])
     write_table(config, COLUMNS, lines)
     if images is not None:
-        pairs = [_pictures(store, int(rows[place]), int(near[place]), found) for place in order if near[place] >= 0]
         images.draw_groups(config, pairs)
-    values = _summary(config, result.name, lines, Counter(filter(None, guesses)), len(rows), len(given))
-    if earlier is not None:
-        values |= {"earlier": int(earlier.sum()), "nearer_to_each_other": int((scores > 0.5).sum())}
+    in_groups = Counter(filter(None, guesses))
+    values: dict[str, object] = {
+        "index": config.index,
+        "answer": result.name,
+        "previous": config.previous,
+        "csv": config.out,
+        "sheet": config.sheet,
+        "images": len(rows),
+        "labels": len(given),
+        "earlier": None if earlier is None else int(earlier.sum()),
+        "nearer_to_each_other": None if earlier is None else int((scores > 0.5).sum()),
+        "in_new_groups": in_groups.total(),
+        "new_groups": [{"group": name, "images": number} for name, number in in_groups.most_common()],
+        "novel": [dict(zip(COLUMNS, line, strict=True)) | {"unlikeness": float(str(line[2]))} for line in lines],
+    }
     shown: list[list[Cell]] = [[str(one) for one in (line[0], *line[2:])] for line in lines[:_SHOWN]]
     title = f"of {len(rows)} images without a label, the {len(shown)} least like {len(given)} with a label"
     if earlier is not None:
@@ -115,23 +136,6 @@ def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[n
     return found
 
 
-def _earlier(store: EmbeddingStore, previous: Path) -> NDArray[np.bool_]:
-    """Which rows of a store are images that an earlier store holds, (n,).
-
-    Raises:
-        StoreError: none is.
-    """
-    before = open_store(previous)
-    held = find_images_in_other_store(before, store)
-    if not held.any():
-        raise StoreError(
-            str(before.path),
-            f"contains none of the images of {store.path}",
-            "Pass a store with some of the same images as --previous.",
-        )
-    return held
-
-
 def _nearest(
     store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -148,11 +152,7 @@ def _nearest(
 def _new_shares(
     config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Say what new groups take of each row together, (n,); of rows not answered together as the rule says.
-
-    Raises:
-        StoreError: the answers are of a version that kept no rule.
-    """
+    """Say what new groups take of each row together, (n,); of rows not answered together as the rule says."""
     rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
         problem = "was made by an earlier version of labelkit and lacks data needed here"
@@ -168,40 +168,3 @@ def _new_shares(
             part = check_features(store, rest[block])
             shares[rest[block]] = near.predict_probabilities(part, features)[:, is_new].sum(axis=1)
     return shares[rows]
-
-
-def _line(store: EmbeddingStore, row: int, score: float, near: int, found: StoredPredictions) -> list[object]:
-    nearest = ("", "") if near < 0 else (escape_path(store.sample_ids[near]), found.labels[near])
-    return [escape_path(store.sample_ids[row]), "", f"{score:.4f}", found.labels[row], *nearest]
-
-
-def _pictures(
-    store: EmbeddingStore, row: int, near: int, found: StoredPredictions
-) -> list[tuple[int, tuple[str, ...]]]:
-    """The image, and the labeled one that is most like it."""
-    first, second = (escape_path(store.sample_ids[place]) for place in (row, near))
-    return [(row, (first, "a new class,")), (near, (second, f"or {found.labels[near]}?"))]
-
-
-def _summary(
-    config: FindNovelConfig,
-    answer: str,
-    lines: list[list[object]],
-    guesses: Counter[str],
-    count: int,
-    num_labels: int,
-) -> dict[str, object]:
-    return {
-        "index": config.index,
-        "answer": answer,
-        "previous": config.previous,
-        "csv": config.out,
-        "sheet": config.sheet,
-        "images": count,
-        "labels": num_labels,
-        "earlier": None,
-        "nearer_to_each_other": None,
-        "in_new_groups": guesses.total(),
-        "new_groups": [{"group": name, "images": number} for name, number in guesses.most_common()],
-        "novel": [dict(zip(COLUMNS, line, strict=True)) | {"unlikeness": float(str(line[2]))} for line in lines],
-    }

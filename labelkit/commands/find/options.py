@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic import field_validator
 
 from labelkit.options.base import panel
-from labelkit.options.retired import RESULT_NAME
 from labelkit.options.shared import (
+    RESULT_NAME,
     AddedLabelsOption,
     IndexOption,
     OverwriteOption,

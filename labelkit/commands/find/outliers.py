@@ -69,7 +69,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     for place, name, why in zip(odd.tolist(), names, reasons, strict=True):
         numbers = [unlike[place], *(() if tones is None else tones[place])]
         shape: list[object] = ["", ""] if sizes is None else [int(sizes[place, 1]), int(sizes[place, 0])]
-        written = [_written(number) for number in numbers] + [""] * (4 - len(numbers))
+        written = ["" if math.isnan(number) else f"{number:.4g}" for number in numbers] + [""] * (4 - len(numbers))
         lines.append([escape_path(name), "; ".join(why), f"{highest[place]:.4g}", *written, *shape])
     write_table(config, COLUMNS, lines)
     if images is not None:
@@ -77,7 +77,32 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
             config,
             [[(place, (images.name(place), ", ".join(why)))] for place, why in zip(odd.tolist(), reasons, strict=True)],
         )
-    return _summary(config, len(rows), images, names, reasons, highest[odd])
+    tally = Counter(reason for why in reasons for reason in why)
+    sheet = config.sheet if names else None
+    values: dict[str, object] = {
+        "index": config.index,
+        "csv": config.out,
+        "sheet": sheet,
+        "images": len(rows),
+        "left_out": [] if images is None else images.describe_skipped_images(),
+        "odd_images": len(names),
+        "reasons": [{"reason": reason, "images": tally[reason]} for reason in REASONS],
+        "odd": [
+            {"path": name, "reasons": why, "times_limit": float(score)}
+            for name, why, score in zip(names, reasons, highest[odd], strict=True)
+        ],
+    }
+    counts: list[list[Cell]] = [[reason, tally[reason]] for reason in REASONS if tally[reason]]
+    tables = [Table(f"{len(names)} of {len(rows)} images are odd", ["reason", "images"], counts)]
+    shown: list[list[Cell]] = [
+        [name, ", ".join(why), round(float(score), 2)]
+        for name, why, score in zip(names[:_SHOWN], reasons, highest[odd], strict=False)
+    ]
+    if shown:
+        more = f", the oddest {_SHOWN}" if len(names) > _SHOWN else ""
+        tables.append(Table(f"odd images{more}", ["path", "reasons", "times the limit"], shown))
+    made = (config.out,) if sheet is None else (config.out, sheet)
+    return SimpleResult(values, made, tuple(tables))
 
 
 def _tones(images: StoredImages) -> NDArray[np.float64]:
@@ -97,43 +122,3 @@ def _tones(images: StoredImages) -> NDArray[np.float64]:
     for place, found in images.measure(measured, _SIDE, "reading images"):
         tones[place] = found
     return tones
-
-
-def _written(number: float) -> str:
-    return "" if math.isnan(number) else f"{number:.4g}"
-
-
-def _summary(
-    config: FindOddConfig,
-    count: int,
-    images: StoredImages | None,
-    names: list[str],
-    reasons: list[list[str]],
-    scores: NDArray[np.float64],
-) -> SimpleResult:
-    tally = Counter(reason for why in reasons for reason in why)
-    sheet = config.sheet if names else None
-    values: dict[str, object] = {
-        "index": config.index,
-        "csv": config.out,
-        "sheet": sheet,
-        "images": count,
-        "left_out": [] if images is None else images.describe_skipped_images(),
-        "odd_images": len(names),
-        "reasons": [{"reason": reason, "images": tally[reason]} for reason in REASONS],
-        "odd": [
-            {"path": name, "reasons": why, "times_limit": float(score)}
-            for name, why, score in zip(names, reasons, scores, strict=True)
-        ],
-    }
-    counts: list[list[Cell]] = [[reason, tally[reason]] for reason in REASONS if tally[reason]]
-    tables = [Table(f"{len(names)} of {count} images are odd", ["reason", "images"], counts)]
-    shown: list[list[Cell]] = [
-        [name, ", ".join(why), round(float(score), 2)]
-        for name, why, score in zip(names[:_SHOWN], reasons, scores, strict=False)
-    ]
-    if shown:
-        more = f", the oddest {_SHOWN}" if len(names) > _SHOWN else ""
-        tables.append(Table(f"odd images{more}", ["path", "reasons", "times the limit"], shown))
-    made = (config.out,) if sheet is None else (config.out, sheet)
-    return SimpleResult(values, made, tuple(tables))

@@ -92,11 +92,9 @@ class StoredImages:
                 self.left_out[found] += 1
             else:
                 yield place, found
-        self._tell(len(places) + others)
-
-    def _tell(self, total: int) -> None:
         if not self.left_out:
             return
+        total = len(places) + others
         number, reasons = self.left_out.total(), ", ".join(f"{n} {reason}" for reason, n in self.left_out.most_common())
         where = str(self.files.root or self.files.name)
         if number == total:

@@ -9,10 +9,16 @@ from typing import ClassVar, Literal
 from pydantic import Field, model_validator
 
 from labelkit.options.base import flag, panel
-from labelkit.options.index import IndexConfig
 from labelkit.options.memory import MemoryConfig, ProcessesConfig
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import Device, DeviceOption, LabelsOption, ListingOptions, StoredImagesOptions
+from labelkit.options.shared import (
+    RESULT_NAME,
+    Device,
+    DeviceOption,
+    IndexConfig,
+    LabelsOption,
+    ListingOptions,
+    StoredImagesOptions,
+)
 
 _RUN = panel("Run")
 _IMAGES = panel("Images")
@@ -85,7 +91,7 @@ class RetrieveConfig(
     )
 
     @model_validator(mode="after")
-    def _one_query(self) -> RetrieveConfig:
+    def _check_query(self) -> RetrieveConfig:
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
@@ -93,10 +99,6 @@ class RetrieveConfig(
         for name in ("label", "split"):
             if getattr(self, name) == ():
                 raise ValueError(f"{flag(name)} is empty: remove it to search all images")
-        self._check_patch()
-        return self
-
-    def _check_patch(self) -> None:
         if self.patch is not None and self.pixel is not None:
             raise ValueError("pass either --patch (row,column) or --pixel (x,y)")
         for name in ("patch", "pixel"):
@@ -106,8 +108,9 @@ class RetrieveConfig(
         if self.patch is None and self.pixel is None:
             if self.own_image:
                 raise ValueError("--own-image requires --patch or --pixel")
-            return
+            return self
         if self.search != "exact":
             raise ValueError("patches are always searched exactly: remove --search")
         if self.query_rows is not None and len(self.query_rows) != 1:
             raise ValueError("a patch belongs to a single image: pass a single row as --query-rows")
+        return self

@@ -22,19 +22,18 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
-from labelkit.store.csv_table import csv_text
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.patches import ImagePatches, PatchSet, open_patches
 
 
 @dataclass(frozen=True)
-class PatchQuery:
+class _PatchQuery:
     """Patch of a query image, with its feature.
 
     Attributes:
-        name: name of its image.
         patches: all patches of its image.
-        cell: row and column.
+        number: position of the patch among these.
         feature: (d,) float32.
         own_rows: rows of the store that are the same image.
         label: class of its image, if known.
@@ -43,34 +42,26 @@ class PatchQuery:
 
     name: str
     patches: ImagePatches
-    cell: tuple[int, int]
+    number: int
     feature: NDArray[np.float32]
     own_rows: NDArray[np.int64]
     label: str | None
     images: ImageDataset | None
 
-    @property
-    def box(self) -> list[float]:
-        """Left, top, right and bottom of the patch, in pixels of the oriented original image."""
-        number = self.patches.cells.tolist().index(list(self.cell))
-        return [round(edge, 2) for edge in self.patches.boxes()[number].tolist()]
-
 
 @dataclass(frozen=True)
-class PatchHit:
-    """Patch that a search found, with its position and score.
-
-    Attributes:
-        row: row of the store.
-        cell: row and column in its grid.
-        box: left, top, right, bottom in pixels of the oriented original.
-        score: similarity or distance.
-    """
+class _PatchHit:
+    """Patch that a search found: row of the store, row and column in the grid, box in pixels, and score."""
 
     row: int
-    cell: tuple[int, int]
+    cell: list[int]
     box: list[float]
     score: float
+
+
+def _cell_and_box(image: ImagePatches, number: int) -> tuple[list[int], list[float]]:
+    """Return a patch's row and column, and its left, top, right and bottom in pixels of the oriented original image."""
+    return image.cells[number].tolist(), [round(edge, 2) for edge in image.boxes()[number].tolist()]
 
 
 def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
@@ -86,7 +77,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     """
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     patches = open_patches(store)
-    query = query_patch(config, store, patches)
+    query = _query_patch(config, store, patches)
     chosen = select_rows(store, config)
     if not chosen.any():
         raise no_rows_error(store, config)
@@ -101,25 +92,15 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     if available < config.k:
         current_progress().warning(f"only {available} patches pass the filters")
     started = time.perf_counter()
-    hits = find_nearest_patches(store, patches, query.feature, config.k, chosen)
-    return _result(config, store, patches, query, hits, time.perf_counter() - started)
-
-
-def find_nearest_patches(
-    store: EmbeddingStore, patches: PatchSet, feature: NDArray[np.float32], k: int, chosen: NDArray[np.bool_]
-) -> list[PatchHit]:
-    """Find the k patches of the chosen rows that are nearest to a feature (d,), using exact search in blocks."""
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     parts = ((block.features, block.start, chosen[block.image_rows]) for block in patches.blocks())
-    scores, found = find_nearest_in_blocks(feature, parts, k, metric)
+    scores, found = find_nearest_in_blocks(query.feature, parts, config.k, metric)
     offsets = patches.offsets()
     hits = []
     for score, number in zip(scores.tolist(), found.tolist(), strict=True):
         row = int(np.searchsorted(offsets, number, side="right")) - 1
-        image, inner = patches.image(row), number - int(offsets[row])
-        box = [round(edge, 2) for edge in image.boxes()[inner].tolist()]
-        hits.append(PatchHit(row, (int(image.cells[inner, 0]), int(image.cells[inner, 1])), box, score))
-    return hits
+        hits.append(_PatchHit(row, *_cell_and_box(patches.image(row), number - int(offsets[row])), score))
+    return _result(config, store, patches, query, hits, time.perf_counter() - started)
 
 
 def find_nearest_in_blocks(
@@ -151,13 +132,8 @@ def find_nearest_in_blocks(
     return scores, numbers
 
 
-def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> PatchQuery:
-    """Return the query patch that the options request.
-
-    Raises:
-        ConfigError: there is no such row or position, or the query is not a single image.
-        StoreError, DatasetError, CheckpointError: as ``retrieve_patches``.
-    """
+def _query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> _PatchQuery:
+    """Return the query patch that the options request."""
     images: ImageDataset | None = None
     if config.query_rows is not None:
         (row,) = check_rows(store, config.query_rows, "--query-rows")
@@ -186,26 +162,23 @@ def query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet
         image = compute_query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
         name, label = images.sample_ids[0], None
-    cell = query_cell(config, image, name)
+    cell = _query_cell(config, image, name)
     place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
     if not len(place):
         problem = f"patch {cell[0]},{cell[1]} of {name} is not among its {len(image.cells)} stored patches"
         kept = " ".join(f"{row},{column}" for row, column in image.cells.tolist()[:10])
         raise ConfigError("--patch", problem, f"Choose one of: {kept}; or pass the image file as --query.")
-    feature = np.asarray(image.features[place[0]], dtype=np.float32)
+    number = int(place[0])
+    feature = np.asarray(image.features[number], dtype=np.float32)
     if store.metric == "cosine" and not feature.any():
         problem = f"patch {cell[0]},{cell[1]} of {name} has a feature that is all zeros"
         raise ConfigError("--patch", problem, "Choose another patch.")
     own_rows = np.flatnonzero((store.sha256 == digest).all(axis=1))
-    return PatchQuery(name, image, cell, feature, own_rows, label, images)
+    return _PatchQuery(name, image, number, feature, own_rows, label, images)
 
 
-def query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
-    """Return the row and column of the patch that ``--patch`` or ``--pixel`` specifies.
-
-    Raises:
-        ConfigError: it is outside of the grid, or of the part of the image that the network sees.
-    """
+def _query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
+    """Return the row and column of the patch that ``--patch`` or ``--pixel`` specifies."""
     rows, columns = image.grid
     if config.patch is not None:
         return parse_patch_position(config.patch, image.grid, name)
@@ -224,30 +197,37 @@ def _result(
     config: RetrieveConfig,
     store: EmbeddingStore,
     patches: PatchSet,
-    query: PatchQuery,
-    hits: list[PatchHit],
+    query: _PatchQuery,
+    hits: list[_PatchHit],
     seconds: float,
 ) -> SimpleResult:
+    cell, box = _cell_and_box(query.patches, query.number)
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
+    lines: list[list[object]] = []
     for rank, hit in enumerate(hits, start=1):
         label, name = find_class_name(store, hit.row), store.sample_ids[hit.row]
-        entry = {"rank": rank, "sample_id": name, "row": hit.row, "patch": list(hit.cell), "box": hit.box}
+        entry = {"rank": rank, "sample_id": name, "row": hit.row, "patch": hit.cell, "box": hit.box}
         listed.append({**entry, "score": hit.score, "label": label})
         place = f"{hit.cell[0]},{hit.cell[1]}"
         cells.append([rank, name, place, " ".join(f"{edge:g}" for edge in hit.box), label, hit.score])
+        lines.append([query.name, *cell, rank, name, hit.row, *hit.cell, *hit.box, label or "", f"{hit.score:.9g}"])
     values: dict[str, object] = {
         "index": config.index,
         "metric": store.metric,
         "k": config.k,
         "patches": patches.num_patches,
         "search_seconds": round(seconds, 6),
-        "query": {"image": query.name, "patch": list(query.cell), "box": query.box, "label": query.label},
+        "query": {"image": query.name, "patch": cell, "box": box, "label": query.label},
         "hits": listed,
     }
     made: list[Path] = []
     if config.csv is not None:
-        commit_bytes(config.csv, _csv_text(store, query, hits).encode("utf-8", "backslashreplace"))
+        columns = (
+            "query", "query_row", "query_column", "rank", "path", "row", "patch_row", "patch_column",
+            "left", "top", "right", "bottom", "label", "score",
+        )  # fmt: skip
+        commit_bytes(config.csv, csv_bytes(columns, lines))
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
@@ -255,22 +235,12 @@ def _result(
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
-    title = f"patch {query.cell[0]},{query.cell[1]} of {query.name}"
+    title = f"patch {cell[0]},{cell[1]} of {query.name}"
     shown = [Table(title, ["rank", "image", "patch", "box", "label", score_name], cells)]
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _csv_text(store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> str:
-    edges = ("left", "top", "right", "bottom")
-    place = ("query", "query_row", "query_column", "rank", "path", "row", "patch_row", "patch_column")
-    lines = []
-    for rank, hit in enumerate(hits, start=1):
-        cell = (query.name, *query.cell, rank, store.sample_ids[hit.row], hit.row, *hit.cell)
-        lines.append((*cell, *hit.box, find_class_name(store, hit.row) or "", f"{hit.score:.9g}"))
-    return csv_text((*place, *edges, "label", "score"), lines)
-
-
-def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: PatchQuery, hits: list[PatchHit]) -> None:
+def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: _PatchQuery, hits: list[_PatchHit]) -> None:
     """Draw the query and the hits, each with a box around its patch."""
     from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 
@@ -279,9 +249,9 @@ def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: Patc
     def boxed(pixels: NDArray[np.uint8] | None, box: list[float]) -> NDArray[np.uint8] | None:
         return None if pixels is None else draw_box(pixels, box)
 
-    asked = boxed(pixels_of(query.name) if query.images is None else read_image_pixels(query.images, 0), query.box)
-    place = f"query, patch {query.cell[0]},{query.cell[1]}"
-    line = [Picture(asked, (query.name, place), frame="query")]
+    cell, box = _cell_and_box(query.patches, query.number)
+    asked = boxed(pixels_of(query.name) if query.images is None else read_image_pixels(query.images, 0), box)
+    line = [Picture(asked, (query.name, f"query, patch {cell[0]},{cell[1]}"), frame="query")]
     for rank, hit in enumerate(hits, start=1):
         name = store.sample_ids[hit.row]
         text = f"{rank}. patch {hit.cell[0]},{hit.cell[1]} {hit.score:.3f}"

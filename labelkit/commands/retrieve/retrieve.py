@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -28,13 +30,13 @@ from labelkit.commands.common.search_queries import (
 )
 from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
-    PartwiseSearch,
-    Search,
+    Found,
     choose_index,
     find,
     is_small_selection,
     load_or_build_index,
     no_rows_error,
+    search_partwise,
     select_rows,
 )
 from labelkit.commands.retrieve.stored_index import CachedIndex
@@ -42,7 +44,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.errors import ConfigError
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
-from labelkit.store.csv_table import csv_text
+from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import write_result
 
@@ -59,21 +61,6 @@ class _Hit:
     row: int
     score: float
     duplicate: Duplicate | None
-
-
-@dataclass(frozen=True)
-class _Gallery:
-    """Rows that can be found.
-
-    Attributes:
-        features: (g, d).
-        rows: (g,) int64, row numbers in the store.
-        chosen: (g,) bool, whether a row passes the filters.
-    """
-
-    features: StoredRows
-    rows: NDArray[np.int64]
-    chosen: NDArray[np.bool_]
 
 
 def retrieve_images(config: RetrieveConfig) -> SimpleResult:
@@ -100,28 +87,6 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     if config.k > store.n:
         raise ConfigError("-k", f"{config.k} hits were requested, but the store has only {store.n} images", "Lower -k.")
     check_result_name(config, store, "neighbors", **_settings(config))
-    gallery = _gallery(store, config)
-    if images is not None:
-        queries = embed_query_images(
-            images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
-        )
-    elif config.query is not None:
-        queries = load_other_store_queries(store, config.query)
-    else:
-        queries = load_store_queries(store, config.query_rows or ())
-    if config.k > len(gallery.rows):
-        problem = f"{config.k} hits were requested, but only {len(gallery.rows)} embeddings are nonzero"
-        raise ConfigError("-k", problem, "Lower -k.")
-    hits, index, seconds = _search(store, gallery, queries, config)
-    return _result(store, queries, hits, index, seconds, config)
-
-
-def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
-    """Return the rows that can be found, without zero rows if directions are compared.
-
-    Raises:
-        ConfigError: a filter names something that the store does not have, or the filters leave no row.
-    """
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":
@@ -132,16 +97,36 @@ def _gallery(store: EmbeddingStore, config: RetrieveConfig) -> _Gallery:
     chosen = select_rows(store, config)[rows]
     if len(rows) and not chosen.any():
         raise no_rows_error(store, config)
-    return _Gallery(features, rows, chosen)
+    if images is not None:
+        queries = embed_query_images(
+            images, store, checkpoint=config.checkpoint, device=config.device, where=str(config.query)
+        )
+    elif config.query is not None:
+        queries = load_other_store_queries(store, config.query)
+    else:
+        queries = load_store_queries(store, config.query_rows or ())
+    if config.k > len(rows):
+        problem = f"{config.k} hits were requested, but only {len(rows)} embeddings are nonzero"
+        raise ConfigError("-k", problem, "Lower -k.")
+    hits, index, seconds = _search(store, features, rows, chosen, queries, config)
+    return _result(store, queries, hits, index, seconds, config)
 
 
 def _search(
-    store: EmbeddingStore, gallery: _Gallery, queries: Queries, config: RetrieveConfig
+    store: EmbeddingStore,
+    features: StoredRows,
+    rows: NDArray[np.int64],
+    chosen: NDArray[np.bool_],
+    queries: Queries,
+    config: RetrieveConfig,
 ) -> tuple[list[list[_Hit]], CachedIndex | None, float]:
-    """Return hits per query, the index if one was used, and the seconds of the search itself."""
+    """Return hits per query, the index if one was used, and the seconds of the search itself.
+
+    ``features`` (g, d) are the rows that can be found, ``rows`` (g,) their numbers in the store, and ``chosen`` (g,)
+    whether they pass the filters.
+    """
     metric: Metric = store.metric  # type: ignore[assignment] # checked when opened
     progress = current_progress()
-    features, rows, chosen = gallery.features, gallery.rows, gallery.chosen
     num_chosen = int(chosen.sum())
     if num_chosen < config.k:
         progress.warning(f"only {num_chosen} images pass the filters")
@@ -151,80 +136,56 @@ def _search(
         progress.message(f"exact search, not {config.search}: only {num_chosen} images pass the filters")
     elif config.search != "exact":
         found = choose_index(store.path, features, metric, config, len(queries.names))
-    search: Search
+    search: Callable[[NDArray[np.float32], int], Found]
     in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
     if found is not None:
-        search, found = load_or_build_index(store, features.read(in_blocks=in_blocks), found, metric)
+        by_index, found = load_or_build_index(store, features.read(in_blocks=in_blocks), found, metric)
+        search = by_index.search
     else:
         if filtered:
             features, rows, chosen = features.subset(np.flatnonzero(chosen)), rows[chosen], chosen[chosen]
             in_blocks = not fits_in_memory(config, 4 * len(rows) * store.dim)
         device = None if config.device == "auto" else choose_similarity_device(config.device)
         if config.processes > 1 or config.ray_address is not None:
-            search = PartwiseSearch(features, metric, config)
+            search = partial(search_partwise, features, metric, config)
         else:
-            search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device)
-    hits, seconds = _ranked(store, _Gallery(features, rows, chosen), queries, search, config)
-    if found is not None:
-        # for equal scores, the first row of the store comes first
-        far = 1 if metric == "l2" else -1
-        hits = [sorted(listed, key=lambda hit: (far * hit.score, hit.row)) for listed in hits]
-    return hits, found, seconds
+            search = ExactSearch(features.read(in_blocks=in_blocks), metric=metric, device=device).search
 
+    def find_duplicates(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> list[NDArray[np.bool_]]:
+        """Return masks (m,) of the found positions that are the query itself, its file, or its embedding."""
+        found_rows = rows[indices]
+        cosines: NDArray[np.floating] = scores
+        same_file = np.zeros(len(indices), dtype=np.bool_)
+        if queries.sha256 is not None and store.has_images:
+            same_file = (store.sha256[found_rows] == queries.sha256[query]).all(axis=1)
+        if metric != "cosine":
+            one, others = queries.embeddings[query].astype(np.float64), features[indices].astype(np.float64)
+            lengths = np.linalg.norm(others, axis=1) * np.linalg.norm(one)
+            cosines = np.asarray(others @ one / np.maximum(lengths, 1e-300))
+        return [found_rows == queries.rows[query], same_file, cosines >= DUPLICATE_COSINE]
 
-def _ranked(
-    store: EmbeddingStore, searched: _Gallery, queries: Queries, search: Search, config: RetrieveConfig
-) -> tuple[list[list[_Hit]], float]:
-    """Return hits per query and the seconds of the search."""
-
-    def is_wanted(place: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
-        wanted = searched.chosen[indices]
+    def is_wanted(query: int, indices: NDArray[np.int64], scores: NDArray[np.float32]) -> NDArray[np.bool_]:
+        wanted = chosen[indices]
         if config.skip_duplicates:
-            kinds = _duplicates(store, searched, queries, place, indices, scores)
-            wanted = wanted & ~np.logical_or.reduce(kinds)
+            wanted = wanted & ~np.logical_or.reduce(find_duplicates(query, indices, scores))
         return wanted
 
-    needs_choice = config.skip_duplicates or not searched.chosen.all()
-    k = min(config.k, int(searched.chosen.sum()))
+    needs_choice = config.skip_duplicates or not chosen.all()
+    k = min(config.k, int(chosen.sum()))
     begin = time.perf_counter()
-    ranked = find(search, queries.embeddings, k, len(searched.rows), is_wanted if needs_choice else None)
+    ranked = find(search, queries.embeddings, k, len(rows), is_wanted if needs_choice else None)
     seconds = time.perf_counter() - begin
     hits = []
     for query, (indices, scores) in enumerate(ranked):
-        kinds = _duplicates(store, searched, queries, query, indices, scores)
-        named = np.select(kinds, ["itself", "same file", "same picture"], "").tolist()
-        hits.append(
-            [
-                _Hit(int(searched.rows[index]), float(score), kind or None)
-                for index, score, kind in zip(indices, scores, named, strict=True)
-            ]
-        )
-    return hits, seconds
-
-
-def _duplicates(
-    store: EmbeddingStore,
-    gallery: _Gallery,
-    queries: Queries,
-    query: int,
-    indices: NDArray[np.int64],
-    scores: NDArray[np.float32],
-) -> list[NDArray[np.bool_]]:
-    """Return masks (m,) of the found gallery positions that are the query itself, its file, or its embedding."""
-    rows = gallery.rows[indices]
-    itself = rows == queries.rows[query]
-    same_file = np.zeros(len(indices), dtype=np.bool_)
-    if queries.sha256 is not None and store.has_images:
-        same_file = (store.sha256[rows] == queries.sha256[query]).all(axis=1)
-    cosines: NDArray[np.floating] = scores
-    if store.metric != "cosine":
-        cosines = _cosines(queries.embeddings[query], gallery.features[indices])
-    return [itself, same_file, cosines >= DUPLICATE_COSINE]
-
-
-def _cosines(query: NDArray[np.float32], rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    lengths = np.linalg.norm(rows.astype(np.float64), axis=1) * np.linalg.norm(query.astype(np.float64))
-    return np.asarray(rows.astype(np.float64) @ query.astype(np.float64) / np.maximum(lengths, 1e-300))
+        kinds = np.select(find_duplicates(query, indices, scores), ["itself", "same file", "same picture"], "").tolist()
+        listed = [
+            _Hit(int(rows[index]), float(score), kind or None)
+            for index, score, kind in zip(indices, scores, kinds, strict=True)
+        ]
+        if found is not None:  # for equal scores, the first row of the store comes first
+            listed.sort(key=lambda hit: (hit.score if metric == "l2" else -hit.score, hit.row))
+        hits.append(listed)
+    return hits, found, seconds
 
 
 def _result(
@@ -237,6 +198,7 @@ def _result(
 ) -> SimpleResult:
     listed: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
+    lines: list[tuple[object, ...]] = []
     for q, name in enumerate(queries.names):
         entries: list[dict[str, object]] = []
         for rank, hit in enumerate(hits[q], start=1):
@@ -253,6 +215,8 @@ def _result(
                 }
             )
             cells.append([name, rank, sample_id, label, hit.score, hit.duplicate or ""])
+            score = f"{hit.score:.9g}"
+            lines.append((name, rank, sample_id, hit.row, label or "", score, hit.duplicate or ""))
         listed.append({"query": name, "label": queries.labels[q], "hits": entries})
     values: dict[str, object] = {
         "index": config.index,
@@ -270,7 +234,7 @@ def _result(
         values["result"] = _write_result(store, queries, hits, config)
         made.append(values["result"])  # type: ignore[arg-type] # a path, from the line above
     if config.csv is not None:
-        commit_bytes(config.csv, _csv_text(store, queries, hits).encode("utf-8", "backslashreplace"))
+        commit_bytes(config.csv, csv_bytes(("query", "rank", "path", "row", "label", "score", "duplicate"), lines))
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
@@ -280,24 +244,15 @@ def _result(
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
     shown = [Table("", ["query", "rank", "image", "label", score_name, ""], cells)]
     if index is not None:
-        shown.append(_index_table(index))
+        measured = index.measured
+        assert measured is not None
+        title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
+        columns = (f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path")
+        size, origin = round(index.size_bytes / 1e6, 3), "built now" if index.built else "from the cache"
+        place = index.path if index.path.exists() else "not kept"
+        row: list[Cell] = [measured.recall, measured.index_ms, measured.exact_ms, size, origin, place]
+        shown.append(Table(title, columns, [row]))
     return SimpleResult(values, tuple(made), tuple(shown))
-
-
-def _index_table(index: CachedIndex) -> Table:
-    measured = index.measured
-    assert measured is not None
-    title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
-    columns = [f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path"]
-    row: list[Cell] = [
-        measured.recall,
-        measured.index_ms,
-        measured.exact_ms,
-        round(index.size_bytes / 1e6, 3),
-        "built now" if index.built else "from the cache",
-        index.path if index.path.exists() else "not kept",
-    ]
-    return Table(title, columns, [row])
 
 
 def _settings(config: RetrieveConfig) -> dict[str, object]:
@@ -329,15 +284,6 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
         overwrite=config.overwrite,
         gallery_digest=store.content_digest,
     )
-
-
-def _csv_text(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]]) -> str:
-    lines: list[tuple[object, ...]] = []
-    for name, found in zip(queries.names, hits, strict=True):
-        for rank, hit in enumerate(found, start=1):
-            label, score = find_class_name(store, hit.row) or "", f"{hit.score:.9g}"
-            lines.append((name, rank, store.sample_ids[hit.row], hit.row, label, score, hit.duplicate or ""))
-    return csv_text(("query", "rank", "path", "row", "label", "score", "duplicate"), lines)
 
 
 def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:

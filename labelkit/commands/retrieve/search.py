@@ -54,30 +54,24 @@ _NUMBERS_PER_ADDED_ROW = 1_000_000
 _EXTRA = 50
 
 
-class PartwiseSearch:
-    """Exact search in rows of a store, done part by part in one or several processes, with the results merged.
+Found = tuple[NDArray[np.float32], NDArray[np.int64]]
+"""Scores and rows (q, k) of the k nearest rows of each query, as ``ExactSearch.search`` returns them."""
 
-    Args:
-        rows: (g, d) rows of a store.
-        metric: metric of the rows.
-        config: options of the processes that search parts.
-    """
 
-    def __init__(self, rows: StoredRows, metric: Metric, config: ProcessesConfig) -> None:
-        self.metric, self._rows, self._config = metric, rows, config
-
-    def search(self, queries: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the scores and row numbers (q, k) of each query's k nearest rows, as ``ExactSearch`` does."""
-        call = partial(_nearest_of, queries, k, self.metric)
-        scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
-        start = 0
-        for near, places, count in apply_to_rows(call, self._rows, self._config, "searching", resumable=True):
-            scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
-            start += count
-            # for equal scores, the smaller row number comes first and is kept
-            order = np.argsort(scores if self.metric == "l2" else -scores, axis=1, kind="stable")[:, :k]
-            scores, indices = np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
-        return scores, indices
+def search_partwise(
+    rows: StoredRows, metric: Metric, config: ProcessesConfig, queries: NDArray[np.float32], k: int
+) -> Found:
+    """Search exactly in rows of a store, part by part in one or several processes, and merge the results."""
+    call = partial(_nearest_of, queries, k, metric)
+    scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
+    start = 0
+    for near, places, count in apply_to_rows(call, rows, config, "searching", resumable=True):
+        scores, indices = np.hstack([scores, near]), np.hstack([indices, places + start])
+        start += count
+        # for equal scores, the smaller row number comes first and is kept
+        order = np.argsort(scores if metric == "l2" else -scores, axis=1, kind="stable")[:, :k]
+        scores, indices = np.take_along_axis(scores, order, 1), np.take_along_axis(indices, order, 1)
+    return scores, indices
 
 
 def _nearest_of(
@@ -85,9 +79,6 @@ def _nearest_of(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
     scores, indices = ExactSearch(rows, metric=metric).search(queries, min(k, len(rows)))
     return scores, indices, len(rows)
-
-
-Search = ExactSearch | ApproximateSearch | PartwiseSearch
 
 
 def is_small_selection(num_rows: int) -> bool:
@@ -109,36 +100,34 @@ def choose_index(
     """
     num_rows, dim = gallery.shape
     told = f"{num_rows:,} embeddings of dimension {dim}"
-    is_auto = config.search == "auto"
     progress = current_progress()
-    if is_auto and is_small_selection(num_rows):
+    if config.search != "auto":
+        assert config.search != "exact"
+        found = find_cached_index(store, gallery, config.search, metric)
+        if is_small_selection(num_rows) and found.measured is None:
+            progress.message(f"--search {config.search}: comparing {told} exactly is also fast; use --search auto")
+        return found
+    if is_small_selection(num_rows):
         progress.message(f"--search auto: exact, since comparing {told} is fast")
         return None
-    kinds: tuple[Kind, ...] = ("hnsw", "ivfpq")
     needed: list[str] = []
-    for kind in kinds:
-        if config.search not in ("auto", kind):
-            continue
-        found = find_cached_index(store, gallery, kind, metric)
+    for kind in WIDTHS:
         num_bytes = num_rows * (4 * dim + 10 * LINKS if kind == "hnsw" else default_pq_bytes(dim) + 8)
         size = f"{num_bytes / 2**20:,.0f} MiB"
-        if not is_auto:
-            if is_small_selection(num_rows) and found.measured is None:
-                progress.message(f"--search {kind}: comparing {told} exactly is also fast; use --search auto")
-            return found
-        if fits_in_memory(config, num_bytes):
-            if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
-                asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
-                progress.message(
-                    f"--search auto: exact, since searching {told} for {asked} takes less time than building "
-                    f"an index; --search {kind} builds one for later"
-                )
-                return None
-            within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
-            reasons = "; ".join([*needed, f"{kind} takes {size}"])
-            progress.message(f"--search auto: {kind} for {told}{within} ({reasons})")
-            return found
-        needed.append(f"{kind} would take {size}")
+        if not fits_in_memory(config, num_bytes):
+            needed.append(f"{kind} would take {size}")
+            continue
+        found = find_cached_index(store, gallery, kind, metric)
+        if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
+            asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
+            progress.message(
+                f"--search auto: exact, since searching {told} for {asked} takes less time than building "
+                f"an index; --search {kind} builds one for later"
+            )
+            return None
+        within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
+        progress.message(f"--search auto: {kind} for {told}{within} ({'; '.join([*needed, f'{kind} takes {size}'])})")
+        return found
     progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
     return None
 
@@ -194,7 +183,7 @@ def _say(kind: Kind, measured: IndexQuality) -> None:
 
 
 def find(
-    search: Search,
+    search: Callable[[NDArray[np.float32], int], Found],
     queries: NDArray[np.float32],
     k: int,
     num_rows: int,
@@ -205,7 +194,7 @@ def find(
     The number of fetched rows is doubled until k of them are wanted or no more can be found.
 
     Args:
-        search: search in a gallery.
+        search: function from queries and a number k to their k nearest rows of a gallery.
         queries: (q, d).
         k: rows per query.
         num_rows: number of rows of the gallery.
@@ -215,7 +204,7 @@ def find(
     fetch = min(num_rows, k if is_wanted is None else k + _EXTRA)
     missing = list(range(len(queries)))
     while missing:
-        scores, indices = search.search(queries[missing], fetch)
+        scores, indices = search(queries[missing], fetch)
         still: list[int] = []
         for i, query in enumerate(missing):
             there = indices[i] >= 0
@@ -244,30 +233,28 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
     # Equally near rows count like those that exact search happens to list.
     last = best[:, -1:]
     hits = near <= last if search.metric == "l2" else near >= last
-    times = [_milliseconds(one, sample[:_TIMED_ROWS], k) for one in (exact, search)]
+    times = []
+    for one in (exact, search):
+        seconds = []
+        for query in sample[:_TIMED_ROWS]:
+            begin = time.perf_counter()
+            one.search(query[None], k)
+            seconds.append(time.perf_counter() - begin)
+        times.append(1000 * float(np.median(seconds)))
     return IndexQuality(
         search.width, round(float(hits.mean()), 4), k, len(rows), round(times[0], 4), round(times[1], 4)
     )
 
 
 def _others(
-    search: Search, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    search: ExactSearch | ApproximateSearch, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
+) -> Found:
     """Return the k nearest rows of each row except itself; NaN and -1 where fewer are found."""
     scores, indices = search.search(sample, k + 1)
     itself = indices == rows[:, None]
     # If a row was not found itself, its last neighbor is dropped instead.
     itself[~itself.any(axis=1), -1] = True
     return scores[~itself].reshape(len(rows), k), indices[~itself].reshape(len(rows), k)
-
-
-def _milliseconds(search: Search, sample: NDArray[np.float32], k: int) -> float:
-    times = []
-    for query in sample:
-        begin = time.perf_counter()
-        search.search(query[None], k)
-        times.append(time.perf_counter() - begin)
-    return 1000 * float(np.median(times))
 
 
 def no_rows_error(store: EmbeddingStore, config: RetrieveConfig) -> ConfigError:

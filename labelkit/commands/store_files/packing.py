@@ -105,13 +105,10 @@ def _take(file: CheckedFile, group: str, contents: Contents) -> None:
             contents.attributes[f"{group}{path}".strip("/")] = dict(values)
     for path in file.datasets:
         if not is_in_results(path):
-            contents.datasets[group + path] = _data(file, path)
+            info = file.datasets[path]
 
+            def read(start: int, stop: int, path: str = path) -> NDArray[Any]:
+                return np.concatenate([*file.verified_blocks(path, start, stop)])
 
-def _data(file: CheckedFile, path: str) -> NDArray[Any] | Stream:
-    info = file.datasets[path]
-    if not info.shape or info.nbytes <= _SMALL_BYTES:
-        return file.read(path)
-    return Stream(
-        info.dtype, info.shape, lambda start, stop: np.concatenate([*file.verified_blocks(path, start, stop)])
-    )
+            is_small = not info.shape or info.nbytes <= _SMALL_BYTES
+            contents.datasets[group + path] = file.read(path) if is_small else Stream(info.dtype, info.shape, read)

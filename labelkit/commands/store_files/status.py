@@ -18,7 +18,7 @@ from labelkit.store.plans import embedding_run_folder, patches_run_folder, read_
 from labelkit.store.results import list_results
 from labelkit.store.schema import name_text
 from labelkit.store.writing import EmbeddingRun
-from labelkit.training.run_status import CheckpointStatus, TrainingStatus, training_status
+from labelkit.training.run_status import training_status
 
 _SHOWN_SKIPPED = 20
 _SHOWN_METRICS = 12
@@ -36,13 +36,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
     if config.run is not None:
         return _inspect_training(config.run)
     assert config.index is not None  # the config has one of the two
-    return _inspect_store(config.index)
-
-
-# ---- stores
-
-
-def _inspect_store(out: Path) -> SimpleResult:
+    out = config.index
     with current_progress().task("parts") as task:
         run = embedding_status(out, task.advance)
     patches_pending = patches_run_folder(out).exists()
@@ -58,11 +52,31 @@ def _inspect_store(out: Path) -> SimpleResult:
         problem = "there is neither a store nor an unfinished run of this name"
         raise NotAStore(str(out), problem, "Check the name, or create the store with `labelkit embed`.")
     records: dict[str, dict[str, Any] | None] = {
-        "store": None if store is None else _store_record(store),
+        "store": None
+        if store is None
+        else {
+            "rows": store.n,
+            "dim": store.dim,
+            "shards": store.num_shards,
+            "content_digest": store.content_digest,
+            "created_by": store.created_by,
+            "model": store.model.name,
+            "results": list_results(store),
+            "skipped": [{"image": name, "reason": reason} for name, reason in store.skipped],
+        },
         "patches": None
         if patches is None
         else {"patches": patches.num_patches, "dim": patches.dim, "dtype": patches.dtype, "layer": patches.layer},
-        "run": None if run is None else _run_record(run),
+        "run": None
+        if run is None
+        else {
+            "folder": run.folder,
+            "parts": {"done": run.done_parts, "planned": run.planned_parts},
+            "images": {"done": run.num_images, "planned": run.planned_images},
+            "bytes": run.num_bytes,
+            "skipped": [{"image": name, "reason": reason} for name, reason in run.skipped],
+            "damaged": [{"part": name, **error.to_json()} for name, error in run.damaged],
+        },
     }
     is_done = run is None and not patches_pending
     state = "finished" if store and is_done else "unfinished" if store or not fault else "damaged"
@@ -91,19 +105,6 @@ def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
             value = len(value) if value and isinstance(value[0], dict) else ", ".join(value) or "none"
         rows.append([name.replace("_", " "), value])
     return rows
-
-
-def _store_record(store: EmbeddingStore) -> dict[str, object]:
-    return {
-        "rows": store.n,
-        "dim": store.dim,
-        "shards": store.num_shards,
-        "content_digest": store.content_digest,
-        "created_by": store.created_by,
-        "model": store.model.name,
-        "results": list_results(store),
-        "skipped": [{"image": name, "reason": reason} for name, reason in store.skipped],
-    }
 
 
 @dataclass
@@ -173,20 +174,6 @@ def embedding_status(out: Path, report: Callable[[int], None] = lambda count: No
     return status
 
 
-def _run_record(status: RunStatus) -> dict[str, Any]:
-    return {
-        "folder": status.folder,
-        "parts": {"done": status.done_parts, "planned": status.planned_parts},
-        "images": {"done": status.num_images, "planned": status.planned_images},
-        "bytes": status.num_bytes,
-        "skipped": [{"image": name, "reason": reason} for name, reason in status.skipped],
-        "damaged": [{"part": name, **error.to_json()} for name, error in status.damaged],
-    }
-
-
-# ---- training
-
-
 def _inspect_training(run: Path) -> SimpleResult:
     with current_progress().task("checkpoints") as task:
         status = training_status(run, task.advance)
@@ -201,7 +188,17 @@ def _inspect_training(run: Path) -> SimpleResult:
         "step": None if newest is None else newest.state["step"],
         "epoch": None if newest is None else newest.state["epoch"],
         "epochs": status.options.get("epochs"),
-        "checkpoints": [_checkpoint_record(found) for found in status.checkpoints],
+        "checkpoints": [
+            {
+                "name": found.folder.name,
+                "step": found.state.get("step"),
+                "epoch": found.state.get("epoch"),
+                "bytes": found.num_bytes,
+                "verifies": not found.faults,
+                "faults": [error.to_json() for error in found.faults],
+            }
+            for found in status.checkpoints
+        ],
         "last": status.last,
         "best": status.best,
         "last_metrics": status.last_record,
@@ -211,47 +208,29 @@ def _inspect_training(run: Path) -> SimpleResult:
     shown |= {"last checkpoint": status.last, "best checkpoint": status.best}
     tables = [Table(str(run), ["what", "found"], _rows_of(shown))]
     if status.checkpoints:
-        tables.append(_checkpoint_table(status))
+        rows: list[list[Cell]] = [
+            [
+                found.folder.name,
+                found.state.get("epoch"),
+                round(found.num_bytes / 1e6, 2),
+                not found.faults,
+                ", ".join(which for which in ("last", "best") if getattr(status, which) == found.folder.name) or None,
+            ]
+            for found in status.checkpoints
+        ]
+        tables.append(Table("checkpoints", ["checkpoint", "epochs done", "MB", "verifies", "is the"], rows))
     if status.last_record is not None:
-        tables.append(_metrics_table(status.last_record))
+        metrics: list[list[Cell]] = [
+            [name, value]
+            for name, value in status.last_record.items()
+            if value is None or isinstance(value, str | int | float)
+        ]
+        tables.append(_first_rows("last line of metrics.jsonl", ["name", "value"], metrics, _SHOWN_METRICS))
     faults: list[LabelkitError] = list(status.faults)
     faults += [fault for found in status.checkpoints for fault in found.faults]
     if faults:
         tables.append(_fault_table(faults))
     return SimpleResult(values, (), tuple(tables))
-
-
-def _checkpoint_table(status: TrainingStatus) -> Table:
-    rows: list[list[Cell]] = [
-        [
-            found.folder.name,
-            found.state.get("epoch"),
-            round(found.num_bytes / 1e6, 2),
-            not found.faults,
-            ", ".join(which for which in ("last", "best") if getattr(status, which) == found.folder.name) or None,
-        ]
-        for found in status.checkpoints
-    ]
-    return Table("checkpoints", ["checkpoint", "epochs done", "MB", "verifies", "is the"], rows)
-
-
-def _metrics_table(record: dict[str, object]) -> Table:
-    shown = [(name, value) for name, value in record.items() if value is None or isinstance(value, str | int | float)]
-    return _first_rows("last line of metrics.jsonl", ["name", "value"], [[*pair] for pair in shown], _SHOWN_METRICS)
-
-
-def _checkpoint_record(found: CheckpointStatus) -> dict[str, object]:
-    return {
-        "name": found.folder.name,
-        "step": found.state.get("step"),
-        "epoch": found.state.get("epoch"),
-        "bytes": found.num_bytes,
-        "verifies": not found.faults,
-        "faults": [error.to_json() for error in found.faults],
-    }
-
-
-# ---- shared
 
 
 def _fault_table(faults: list[StoreError] | list[LabelkitError]) -> Table:

@@ -68,9 +68,10 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
         path = path.parent
     with current_progress().task("bytes compared") as task:
         checked = _verify_folder(path, task.advance) if path.is_dir() else verify_file(path, task.advance)
-    images = None if config.images is None else _images(config.images, path, checked)
     faults = [fault for one in checked for fault in one.faults]
-    faults += [] if images is None or not images["faults"] else [_images_fault(images)]
+    images: dict[str, Any] | None = None
+    if config.images is not None:
+        images = _images(config.images, path, checked, faults)
     values: dict[str, object] = {
         "path": config.index,
         "ok": not faults,
@@ -84,8 +85,7 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
             }
             for one in checked
         ],
-        "images": images
-        and {**images, "faults": [{"image": name, "problem": what} for name, what in images["faults"]]},
+        "images": images,
     }
     rows: list[list[Cell]] = [
         [one.kind, one.where, one.blocks, one.num_bytes, f"{len(one.faults)} faults" if one.faults else "ok"]
@@ -140,8 +140,8 @@ def _report_training(status: TrainingStatus) -> list[Verified]:
     return [run, *(_report_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
-def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] | None:
-    """Return the faults of the images; ``None`` if the file cannot be opened, which is already among the faults."""
+def _images(root: Path, path: Path, checked: list[Verified], faults: list[LabelkitError]) -> dict[str, Any] | None:
+    """Verify images and add their fault; ``None`` if the file cannot be opened, which is among the faults already."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
         problem = f"{path} (--index) does not list images"
@@ -153,20 +153,18 @@ def _images(root: Path, path: Path, checked: list[Verified]) -> dict[str, Any] |
             problem = f"the images of {path} come from a bundled or generated data set without image files"
             raise ConfigError("--images", problem, "Remove --images.")
         with current_progress().task("images", total=len(found.sample_ids)) as task:
-            faults = verify_images(root, found.sample_ids, found.sha256, task.advance)
-        return {"root": root, "total": len(found.sample_ids), "faults": faults}
+            bad = verify_images(root, found.sample_ids, found.sha256, task.advance)
+        total = len(found.sample_ids)
+        if bad:
+            listed = "; ".join(f"{name}: {what}" for name, what in bad[:_NAMED_IMAGES])
+            more = f"; and {len(bad) - _NAMED_IMAGES} more (--json names all)" if len(bad) > _NAMED_IMAGES else ""
+            remedy = "Restore these images, or run `labelkit embed` again."
+            if sum(what == MISSING for _, what in bad) == total:
+                remedy = "Pass the folder that the image names are relative to, as in `labelkit embed`."
+            problem = f"{len(bad)} of {total} images have changed or are missing: {listed}{more}"
+            faults.append(DatasetError(str(root), problem, remedy))
+        return {"root": root, "total": total, "faults": [{"image": name, "problem": what} for name, what in bad]}
     return None
-
-
-def _images_fault(images: dict[str, Any]) -> DatasetError:
-    faults = images["faults"]
-    listed = "; ".join(f"{name}: {what}" for name, what in faults[:_NAMED_IMAGES])
-    more = f"; and {len(faults) - _NAMED_IMAGES} more (--json names all)" if len(faults) > _NAMED_IMAGES else ""
-    remedy = "Restore these images, or run `labelkit embed` again."
-    if sum(what == MISSING for _, what in faults) == images["total"]:
-        remedy = "Pass the folder that the image names are relative to, as in `labelkit embed`."
-    problem = f"{len(faults)} of {images['total']} images have changed or are missing: {listed}{more}"
-    return DatasetError(str(images["root"]), problem, remedy)
 
 
 @dataclass
@@ -328,10 +326,15 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
     """Read all datasets except packed results, which are checked separately; list the shards that are damaged."""
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards
-    for path in file.datasets:
+    for path, info in file.datasets.items():
         if is_in_results(path) or (damaged_shards and file.is_sharded(path)):
             continue
-        wants_finite, start = _requires_finite_values(file, path), 0
+        start = 0
+        wants_finite = (
+            file.format == schema.FORMAT_STORE
+            and (info.dtype.kind == "f" and "/" not in path and len(info.shape) >= 2)
+            and (path in ("embeddings", "patches") or info.shape[0] == file.datasets.get("sample_ids", info).shape[0])
+        )
         with found.collect_faults():
             for block in file.verified_blocks(path):
                 found.blocks += 1
@@ -340,13 +343,6 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
                 if wants_finite:
                     check_finite(file.place(path), block, start)
                 start += len(block) if block.ndim else 0
-
-
-def _requires_finite_values(file: CheckedFile, path: str) -> bool:
-    info = file.datasets[path]
-    if file.format != schema.FORMAT_STORE or info.dtype.kind != "f" or "/" in path or len(info.shape) < 2:
-        return False
-    return path in ("embeddings", "patches") or info.shape[0] == file.datasets.get("sample_ids", info).shape[0]
 
 
 # ---- images

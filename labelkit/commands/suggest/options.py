@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from labelkit.options.base import panel
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import AddedLabelsOption, IndexOption, OverwriteOption, StoredImagesOptions
+from labelkit.options.shared import RESULT_NAME, AddedLabelsOption, IndexOption, OverwriteOption, StoredImagesOptions
 
 _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,6 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stable_ids import read_groups
 from labelkit.commands.common.stored_predictions import correctness_probabilities
 from labelkit.commands.suggest.options import SuggestConfig
-from labelkit.data.datasets import ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import ConfigError, DatasetError, StoreError
@@ -110,8 +108,14 @@ def choose_rows_to_label(
     """
     if given.labeled.all():
         raise DatasetError(given.where, "every image has a label, so there is nothing to suggest", "Embed more images.")
-    features = _features(store, rows)
-    doubt = _doubt(config, store, rows, features, given)
+    source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
+    for block in blocks(*source.shape):
+        check_finite(store, rows[block], source[block])
+    features = stored_rows(store, rows, unit=True).to_array()
+    if config.result is not None:
+        doubt = _compute_result_doubt(config.result, store, rows, features)
+    else:
+        doubt = _compute_label_doubt(config, features, given)
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         raise ConfigError(
             "--strategy",
@@ -131,7 +135,7 @@ def choose_rows_to_label(
             "Lower --duplicate-share, or embed more images.",
         )
     weighted = config.strategy == "both" and doubt.uncertainty is not None
-    source = doubt.source if weighted or config.strategy == "uncertainty" else None
+    uncertainty_from = doubt.source if weighted or config.strategy == "uncertainty" else None
     guesses = [doubt.guess(place) for place in places.tolist()]
     # for each image, the nearest chosen image, and whether it is nearer than all labeled images
     nearest, apart = find_nearest(features, features[places])
@@ -142,7 +146,7 @@ def choose_rows_to_label(
         reasons = ["; ".join(filter(None, pair)) for pair in zip(numbers, reasons, strict=True)]
     like_them[given.labeled] = like_them[places] = False
     wrong = None if doubt.wrong is None else float(doubt.wrong[like_them].sum())
-    return Suggested(places, scores, reasons, guesses, source, int(like_them.sum()), wrong)
+    return Suggested(places, scores, reasons, guesses, uncertainty_from, int(like_them.sum()), wrong)
 
 
 def suggest_images(config: SuggestConfig) -> SimpleResult:
@@ -180,7 +184,13 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     commit_bytes(config.out, csv_bytes(COLUMNS, table))
     made = [config.out]
     if config.sheet is not None and images is not None:
-        made.append(_draw(config, config.sheet, images, names, chosen.guesses))
+        pixels_of = make_pixel_reader(images)
+        pictures = [Picture(pixels_of(name), (name, guess and f"{guess}?")) for name, _, _, guess in lines]
+        if all(picture.pixels is None for picture in pictures):
+            current_progress().warning(f"none of the images could be read from {images.root}: pass --dataset")
+        starts = range(0, len(pictures), IMAGES_PER_LINE)
+        write_contact_sheet(config.sheet, [pictures[start : start + IMAGES_PER_LINE] for start in starts])
+        made.append(config.sheet)
     values: dict[str, object] = {
         "index": config.index,
         "csv": config.out,
@@ -203,28 +213,8 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     return SimpleResult(values, tuple(made), tables)
 
 
-def _features(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the (n, d) rows scaled to length 1.
-
-    Raises:
-        StoreError: some rows are not finite.
-    """
-    source = StoredRows(store.lazy_embeddings, rows, in_blocks=True)
-    for block in blocks(*source.shape):
-        check_finite(store, rows[block], source[block])
-    return stored_rows(store, rows, unit=True).to_array()
-
-
-def _doubt(
-    config: SuggestConfig,
-    store: EmbeddingStore,
-    rows: NDArray[np.int64],
-    features: NDArray[np.float32],
-    given: UsableLabels,
-) -> _ClassDoubt:
-    """Guess the class of each row, from the result if there is one, otherwise from the labels."""
-    if config.result is not None:
-        return _compute_result_doubt(config.result, store, rows, features)
+def _compute_label_doubt(config: SuggestConfig, features: NDArray[np.float32], given: UsableLabels) -> _ClassDoubt:
+    """Return the doubt from the labels: how close the two nearest classes are."""
     labels = given.labels[given.labeled]
     if len(np.unique(labels)) < 2:
         if config.strategy == "both":
@@ -244,11 +234,7 @@ def _name_two_candidates(claims: NearestClasses, names: Sequence[str]) -> Callab
 def _compute_result_doubt(
     name: str, store: EmbeddingStore, rows: NDArray[np.int64], features: NDArray[np.float32]
 ) -> _ClassDoubt:
-    """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are.
-
-    Raises:
-        StoreError: the result does not group the rows, or into only one group.
-    """
+    """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are."""
     grouped = read_groups(store, name)
     result, groups = grouped.result, grouped.ids[rows]
     there = np.unique(groups[groups >= 0])
@@ -259,7 +245,8 @@ def _compute_result_doubt(
             "Choose a result with at least two groups.",
         )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
-    claims = nearest_classes(features, _means(features, groups, there), there)
+    means = np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in there])
+    claims = nearest_classes(features, means, there)
 
     def guess(row: int) -> str:
         return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
@@ -271,11 +258,6 @@ def _compute_result_doubt(
     chances = correctness_probabilities(result)
     right = sure if chances is None else chances[rows]
     return _ClassDoubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
-
-
-def _means(features: NDArray[np.float32], groups: NDArray[np.int64], there: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return the (k, d) means of the rows of each group in ``there``; groups (n,)."""
-    return np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in there])
 
 
 def _choose(
@@ -312,14 +294,3 @@ def _choose(
     places, scores = choose_covering(features, count, labeled, candidates, generator=generator, weights=weights)
     reasons = [""] * len(places) if weights is None else [doubt.doubt(place) for place in places.tolist()]
     return (places, scores, reasons)
-
-
-def _draw(config: SuggestConfig, path: Path, images: ImageDataset, names: list[str], guesses: list[str]) -> Path:
-    pixels_of = make_pixel_reader(images)
-    pictures = [
-        Picture(pixels_of(name), (name, guess and f"{guess}?")) for name, guess in zip(names, guesses, strict=True)
-    ]
-    if all(picture.pixels is None for picture in pictures):
-        current_progress().warning(f"none of the images could be read from {images.root}: pass --dataset")
-    lines = [pictures[start : start + IMAGES_PER_LINE] for start in range(0, len(pictures), IMAGES_PER_LINE)]
-    return write_contact_sheet(path, lines)

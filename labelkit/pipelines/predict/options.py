@@ -9,8 +9,7 @@ from pydantic import Field, field_validator, model_validator
 
 from labelkit.options.base import panel
 from labelkit.options.memory import ProcessesConfig
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
+from labelkit.options.shared import RESULT_NAME, DeviceOption, LabelColumnOption, ListingOptions, OverwriteOption
 
 _FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
 

@@ -8,9 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from labelkit.options.base import panel
-from labelkit.options.index import IndexConfig
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import StoredImagesOptions
+from labelkit.options.shared import RESULT_NAME, IndexConfig, StoredImagesOptions
 
 _STORE = panel("Store", preset=False)
 _LABELS = panel("Labels", preset=False)

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from labelkit.options.base import panel
-from labelkit.options.retired import RESULT_NAME
-from labelkit.options.shared import IndexOption, LabelsOption, StoredImagesOptions
+from labelkit.options.shared import RESULT_NAME, IndexOption, LabelsOption, StoredImagesOptions
 
 _STORE = panel("Store", preset=False)
 _PAGE = panel("Page", preset=False)
