@@ -61,7 +61,7 @@ def choose_labeled_splits(
     """Choose the labeled rows of two splits as gallery and queries.
 
     With ``--labels``, only those labels of the gallery are known, and their rows are not queries; the splits may then
-    be the same. If the store has no labels of these classes, all rows are evaluated by the given labels.
+    be the same. If the store has no labels of these classes, or none of the queries, the given labels are those of all.
 
     With ``leave_one_out``, the splits may be the same; both are all rows if train and test are requested of a store
     without splits.
@@ -74,7 +74,10 @@ def choose_labeled_splits(
     gallery, queries = config.gallery, config.queries
     labels, label_column = config.labels, config.label_column
     every = np.arange(store.n, dtype=np.int64)
-    if not (choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0).any():
+    own = choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0
+    if labels is not None and store.split_names:
+        own = own[split_rows(store, queries, option="--queries")]
+    if not own.any():
         store, labels, label_column = override_store_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
         gallery = queries = "all"

@@ -69,8 +69,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     predictions: str | None = _SET(
         None,
-        "Result of `discover answer` whose given labels and predictions (known or new, not unsure) are written like "
-        "labels for images without one (with --export or --csv).",
+        "Result of `discover answer` whose predictions, except unsure ones, are written like labels (with --export or "
+        "--csv).",
         pattern=RESULT_NAME,
     )
     link: bool = _SET(False, "Make symbolic links to the images instead of copies (with --export to a folder).")

@@ -66,6 +66,28 @@ def test_labels_of_a_file_name_the_other_rows_of_a_store_without_splits(
     assert answer.json["leave_one_out"] is False
 
 
+def test_labels_of_a_file_judge_queries_that_have_none_in_the_store(
+    make_store: Any, labelkit: Callable[..., Any], tmp_path: Path
+) -> None:
+    store = make_store(
+        ROWS,
+        labels=[0, -1, 1, -1, -1],
+        labeled=np.array([True, False, True, False, False]),
+        splits=[0, 1, 0, 1, 1],
+        split_names=["train", "test"],
+    )
+    names = list(store.sample_ids)
+    lines = (f"{name},class-{label}\n" for name, label in zip(names, LABELS, strict=True))
+    (tmp_path / "truth.csv").write_text("path,label\n" + "".join(lines))
+
+    answer = labelkit("evaluate", "knn", "--index", store.path, "-k", "1", "--labels", tmp_path / "truth.csv", "--json")
+
+    assert answer.code == 0, answer.err
+    assert answer.json["gallery"]["rows"] == 2
+    assert answer.json["queries"]["rows"] == 3
+    assert answer.json["knn_accuracy"] == pytest.approx(2 / 3)  # row 4 is nearer to row 0
+
+
 def test_votes_on_principal_components_are_those_of_the_rows_there(
     make_store: Any, labelkit: Callable[..., Any]
 ) -> None:
