@@ -38,7 +38,6 @@ from labelkit.data.keyed_random import Draws
 from labelkit.data.views.recipes import crop_views
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.errors import ConfigError, Mismatch
-from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.options import CoTAPConfig
@@ -61,14 +60,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
     retired_tensors = frozenset({"objective.queue", "objective.queued"})
 
     def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
-        network = DenseNetwork(
-            config.backbone,
-            drop_path=config.drop_path,
-            num_prototypes=config.filter_prototypes if config.filter else None,
-            projector_dims=config.projector_dims,
-            **backbone_options(config, data),
-            seed=config.seed,
-        )
+        network = DenseNetwork(config, data)
         # otherwise, processes would wait for gradients of parameters that no term reaches
         if not any((config.image_alignment, config.patch_alignment, config.image_concentration, config.patch_ranking)):
             network.requires_grad_(False)

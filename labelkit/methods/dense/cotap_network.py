@@ -7,7 +7,6 @@ Self-Supervised Dense Representations Learning", Eq. 17 to 19.
 from __future__ import annotations
 
 import math
-from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +14,11 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import unit
+from labelkit.data.batch import DataInfo
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
+from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.models.backbones.vit import head_count
 from labelkit.models.heads import Projector
-from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
 
 
@@ -125,39 +125,18 @@ class ObjectAwareFilter(nn.Module):
 
 
 class DenseNetwork(TokenNetwork):
-    """CoTAP's network: a ViT with a projector and optionally an object-aware filter.
+    """CoTAP's network: a ViT with a projector and optionally an object-aware filter."""
 
-    Args:
-        backbone: name of a plain vision transformer with a class token.
-        drop_path: rate of stochastic depth in training.
-        num_prototypes: number of prototypes of the filter; ``None`` = no filter.
-        projector_dims: width of the hidden layers and of the output of the projector.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`; the size is that of global views.
-
-    Raises:
-        ConfigError: the backbone is not such a transformer.
-        CheckpointError: its weights cannot be obtained.
-    """
-
-    def __init__(
-        self,
-        backbone: str,
-        *,
-        drop_path: float = 0.0,
-        num_prototypes: int | None = None,
-        projector_dims: tuple[int, int] = (2048, 256),
-        seed: int,
-        **options: Unpack[BackboneOptions],
-    ) -> None:
-        super().__init__(backbone, drop_path=drop_path, seed=seed, **options)
+    def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
         width = self.backbone.info.feature_dim
         self.filter: ObjectAwareFilter | None = None
-        with seeded_init(seed + 1):
-            if num_prototypes is not None:
-                self.filter = ObjectAwareFilter(width, num_prototypes, num_heads=head_count(self.backbone.net))
+        with seeded_init(config.seed + 1):
+            if config.filter:
+                heads = head_count(self.backbone.net)
+                self.filter = ObjectAwareFilter(width, config.filter_prototypes, num_heads=heads)
                 width = self.filter.out_dim
-            self.projector = Projector(width, *projector_dims)
+            self.projector = Projector(width, *config.projector_dims)
 
     def filtered(self, tokens: Tokens) -> Tokens:
         """Apply the object-aware filter to the tokens, or return them unchanged if there is no filter."""

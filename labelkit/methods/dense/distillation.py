@@ -18,7 +18,6 @@ from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import crop_views
 from labelkit.errors import ConfigError
-from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.distillation_options import SelfDistillationConfig
 from labelkit.methods.dense.distilled_network import (
     DistillationNetwork,
@@ -208,16 +207,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
     remedy = "a lower --teacher-temperature, "
 
     def __init__(self, config: DistillationConfigT, data: DataInfo, *, hides_patches: bool = False) -> None:
-        network = DistillationNetwork(
-            config.backbone,
-            drop_path=config.drop_path,
-            projector_dims=config.projector_dims,
-            num_outputs=config.num_outputs,
-            learn_lengths=not config.norm_last_layer,
-            hides_patches=hides_patches,
-            **backbone_options(config, data),
-            seed=config.seed,
-        )
+        network = DistillationNetwork(config, data, hides_patches=hides_patches)
         check_crops(config, network)
         super().__init__(config, data, network)
         self.centers = nn.ModuleDict({"image": RunningCenter(config.num_outputs, config.center_decay)})

@@ -7,16 +7,17 @@ heads of both networks, the mask token and centers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Unpack
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from labelkit.data.batch import DataInfo
 from labelkit.errors import CheckpointDamaged, ConfigError
+from labelkit.methods.dense.distillation_options import SelfDistillationConfig
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
 from labelkit.models.backbones.vit import token_maps
 from labelkit.models.heads import DirectionLayer, Projector
-from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
 
 _STUDENT, _MASK_TOKEN = "student", "masked_embed"
@@ -78,38 +79,20 @@ def _finite(value: Tensor, name: str, where: str) -> Tensor:
 class DistillationNetwork(TokenNetwork):
     """Network of DINO and iBOT: a ViT with a projection head and a weight-normalized last layer.
 
-    Args:
-        backbone: name of a plain vision transformer with a class token.
-        drop_path: rate of stochastic depth in training.
-        projector_dims: width of the hidden layers and of the output of the projector, which tokens and patches share.
-        num_outputs: k, rows of the last layer, which class tokens and patches share.
-        learn_lengths: whether the lengths of these rows are trained.
-        hides_patches: whether to create a mask token.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`; the size is that of large views.
+    Class tokens and patches share the projector and the last layer.
 
-    Raises:
-        ConfigError: the backbone is not such a transformer.
-        CheckpointError: its weights cannot be obtained.
+    Args:
+        config: as for `TokenNetwork`, sizes of projector and last layer, and whether the lengths of its rows are fixed.
+        data: facts about the training set.
+        hides_patches: whether to create a mask token.
     """
 
-    def __init__(
-        self,
-        backbone: str,
-        *,
-        drop_path: float = 0.0,
-        projector_dims: tuple[int, int] = (2048, 256),
-        num_outputs: int,
-        learn_lengths: bool,
-        hides_patches: bool = False,
-        seed: int,
-        **options: Unpack[BackboneOptions],
-    ) -> None:
-        super().__init__(backbone, drop_path=drop_path, seed=seed, **options)
-        width = self.backbone.info.feature_dim
-        with seeded_init(seed + 1):
-            self.projector = Projector(width, *projector_dims)
-            self.last_layer = DirectionLayer(projector_dims[1], num_outputs, learn_lengths=learn_lengths)
+    def __init__(self, config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool) -> None:
+        super().__init__(config, data)
+        width, dims, learn_lengths = self.backbone.info.feature_dim, config.projector_dims, not config.norm_last_layer
+        with seeded_init(config.seed + 1):
+            self.projector = Projector(width, *dims)
+            self.last_layer = DirectionLayer(dims[1], config.num_outputs, learn_lengths=learn_lengths)
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
     def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:

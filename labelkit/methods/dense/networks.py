@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
+from labelkit.methods.backbone import backbone_options
+from labelkit.methods.dense.options import EMATargetConfig
 from labelkit.models.backbones.vit import (
     UnsupportedBackboneError,
     check_vision_transformer,
@@ -17,7 +20,7 @@ from labelkit.models.backbones.vit import (
     token_maps,
 )
 from labelkit.models.heads import Projector
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.inference import BackboneNetwork
 from labelkit.models.weights.files import find_projector_weights
 
 _LAYERS = ("hidden1", "hidden2", "output")
@@ -39,13 +42,11 @@ class TokenNetwork(BackboneNetwork):
     """A ViT backbone with a class token that accepts any image size divisible by its patch size.
 
     Args:
-        backbone: name of a plain vision transformer with a class token.
-        drop_path: rate of stochastic depth in training.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`; the size is that of large views.
+        config: backbone, rate of stochastic depth, size of large views, and seed.
+        data: facts about the training set.
 
     Raises:
-        ConfigError: the backbone is not such a transformer.
+        ConfigError: the backbone is not a plain vision transformer with a class token.
         CheckpointError: its weights cannot be obtained.
 
     Attributes:
@@ -54,12 +55,13 @@ class TokenNetwork(BackboneNetwork):
 
     projector: Projector
 
-    def __init__(self, backbone: str, *, drop_path: float = 0.0, seed: int, **options: Unpack[BackboneOptions]) -> None:
-        constructor = {"drop_path_rate": drop_path, "dynamic_img_size": True}
-        super().__init__(backbone, seed=seed, constructor=constructor, **options)
+    def __init__(self, config: EMATargetConfig, data: DataInfo) -> None:
+        constructor = {"drop_path_rate": config.drop_path, "dynamic_img_size": True}
+        options = backbone_options(config, data)
+        super().__init__(config.backbone, seed=config.seed, constructor=constructor, **options)
         check_vision_transformer(self.backbone.net)
         if not has_class_token(self.backbone.net):
-            raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT with a class token.")
+            raise UnsupportedBackboneError(config.backbone, "has no class token", "Choose a ViT with a class token.")
 
     @property
     def patch_size(self) -> int:

@@ -18,9 +18,8 @@ from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import backbone_options
 from labelkit.methods.discovery.losses import DiscoveryLoss
-from labelkit.methods.discovery.networks import DiscoveryNetwork, PairedOptions
+from labelkit.methods.discovery.networks import DiscoveryNetwork
 from labelkit.methods.discovery.options import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
@@ -77,17 +76,6 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
-def paired_options(config: ContrastiveTrainConfig, data: DataInfo) -> PairedOptions:
-    """Collect the keyword arguments for `PairedNetwork` from the options and facts about the training set."""
-    return {
-        "grad_from_block": config.grad_from_block,
-        "train_stem": config.train_stem,
-        "linear_probe": config.linear_probe,
-        "seed": config.seed,
-        **backbone_options(config, data),
-    }
-
-
 def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
     """Return a (k,) bool mask of the data set's classes that have labels."""
     old = np.zeros(max(1, len(data.class_names)), dtype=np.bool_)
@@ -109,14 +97,7 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
 
     def __init__(self, config: DiscoveryConfigT, data: DataInfo, *, symmetric: bool) -> None:
         super().__init__(config, data)
-        num_classes = check_discovery_data(config, data)
-        self.network = DiscoveryNetwork(
-            config.backbone,
-            num_classes,
-            projector_hidden_dim=config.projector_hidden_dim,
-            projection_dim=config.projection_dim,
-            **paired_options(config, data),
-        )
+        self.network = DiscoveryNetwork(config, data, check_discovery_data(config, data))
         self.loss = DiscoveryLoss(
             supervised_weight=config.supervised_weight,
             contrastive_temperature=config.contrastive_temperature,

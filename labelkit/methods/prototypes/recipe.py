@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -37,6 +37,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         head: creates the head from the number of classes and the width of the embedding.
     """
 
+    decays_all = True  # as in the released code
     network: ClassifierNetwork[Any]
 
     def __init__(self, config: SupervisedConfigT, data: DataInfo, head: Callable[[int, int], nn.Module]) -> None:
@@ -91,10 +92,6 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
             problem = "--mixup-alpha mixes images, but feature maps are cached"
             raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --mixup-alpha.")
         return self.network.backbone.reuse_frozen()
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield one group of all parameters, with weight decay, as in the released code."""
-        yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that tracks classification accuracy on held-out images."""

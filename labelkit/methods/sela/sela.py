@@ -15,7 +15,7 @@ Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +83,7 @@ class MultiHeadCrossEntropy(nn.Module):
 class SeLa(Method[SeLaConfig]):
     """SeLa training method: balanced self-labeling with several clustering heads, without labels."""
 
+    decays_all = True  # as in the released code
     network: MultiHeadNetwork
 
     def __init__(self, config: SeLaConfig, data: DataInfo) -> None:
@@ -178,10 +179,6 @@ class SeLa(Method[SeLaConfig]):
             problem = "--rotation rotates images, but feature maps are cached"
             raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --rotation.")
         return self.network.backbone.reuse_frozen()
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield one group of all parameters, with weight decay, as in the released code."""
-        yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that evaluates features on held-out images and the clusterings."""

@@ -15,9 +15,8 @@ not shuffle images over processes, since batch normalization here never sees tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -34,7 +33,7 @@ from labelkit.methods.backbone import backbone_options
 from labelkit.methods.siamese.losses import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 from labelkit.methods.siamese.options import SiameseConfig
 from labelkit.models.ema import ema_update, slow_copy
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.inference import BackboneNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import MonitorInputs
@@ -43,41 +42,21 @@ from labelkit.training.monitors.representation import RepresentationMonitor
 
 
 class SiameseNetwork(BackboneNetwork):
-    """A backbone with a projector and optionally a predictor, for siamese training.
-
-    Args:
-        backbone: any name that ``build_backbone`` accepts.
-        projector_dims: width of each layer of the projection, the last one its output.
-        normalize_hidden: whether to use batch normalization in the hidden layers of the projection.
-        normalize_output: whether to use batch normalization of its output, without scale and shift.
-        predictor_dim: width of the hidden layer of the prediction; ``None``: no prediction.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`.
-    """
+    """A backbone with a projector, and for SimSiam a predictor; which layers are normalized depends on the loss."""
 
     crops = False
 
-    def __init__(
-        self,
-        backbone: str,
-        projector_dims: Sequence[int],
-        *,
-        normalize_hidden: bool,
-        normalize_output: bool,
-        predictor_dim: int | None,
-        seed: int,
-        **options: Unpack[BackboneOptions],
-    ) -> None:
-        super().__init__(backbone, seed=seed, **options)
-        width = projector_dims[-1]
-        with seeded_init(seed + 1):
-            layers = _layers((self.backbone.info.feature_dim, *projector_dims), normalize=normalize_hidden)
-            if normalize_output:
+    def __init__(self, config: SiameseConfig, data: DataInfo) -> None:
+        super().__init__(config.backbone, seed=config.seed, **backbone_options(config, data))
+        width, normalize = config.widths[-1], config.loss in ("barlow-twins", "simsiam")
+        with seeded_init(config.seed + 1):
+            layers = _layers((self.backbone.info.feature_dim, *config.widths), normalize=normalize)
+            if config.loss == "simsiam":
                 layers.append(nn.BatchNorm1d(width, affine=False))
             self.projector = nn.Sequential(*layers)
             self.predictor: nn.Module | None = None
-            if predictor_dim is not None:
-                self.predictor = nn.Sequential(*_layers((width, predictor_dim, width), normalize=True))
+            if config.loss == "simsiam":
+                self.predictor = nn.Sequential(*_layers((width, config.predictor_dim, width), normalize=True))
 
     def project(self, images: Tensor) -> Tensor:
         """Map one view (b, c, h, w) to projections (b, p)."""
@@ -106,19 +85,12 @@ class Siamese(Method[SiameseConfig]):
     """Siamese training method: self-supervised learning from two views with one of four losses."""
 
     network: SiameseNetwork
+    decays_all = True
     equal_buffers = ("queue", "oldest")
 
     def __init__(self, config: SiameseConfig, data: DataInfo) -> None:
         super().__init__(config, data)
-        self.network = SiameseNetwork(
-            config.backbone,
-            config.widths,
-            normalize_hidden=config.loss in ("barlow-twins", "simsiam"),
-            normalize_output=config.loss == "simsiam",
-            predictor_dim=config.predictor_dim if config.loss == "simsiam" else None,
-            **backbone_options(config, data),
-            seed=config.seed,
-        )
+        self.network = SiameseNetwork(config, data)
         self.contrast = InfoNCELoss(config.temperature)
         self.redundancy = BarlowTwinsLoss(config.redundancy_weight, config.loss_scale)
         self.prediction = PredictedViewLoss()
@@ -177,11 +149,6 @@ class Siamese(Method[SiameseConfig]):
         """Copy the trained network to the EMA network."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield one group of all trainable parameters, with weight decay."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that evaluates features on held-out images."""

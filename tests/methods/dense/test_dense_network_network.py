@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from labelkit.data.batch import DataInfo
 from labelkit.methods.dense.cotap_network import DenseNetwork, ObjectAwareFilter
+from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.models.weights.files import load_weights_file
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,11 +17,15 @@ from torch import Tensor
 WIDTH = 48
 
 
-def network(num_prototypes: int | None = None, seed: int = 0, **options: object) -> DenseNetwork:
-    settings: dict[str, object] = {"projector_dims": (16, 8), "pretrained": False, "weights": None, **options}
-    return DenseNetwork(
-        "vit_nano_p8_32", in_channels=3, image_size=32, num_prototypes=num_prototypes, seed=seed, **settings
-    ).eval()  # type: ignore[arg-type] # passed through
+DATA = DataInfo(2, np.zeros(2, dtype=np.int64), (), (), 0, None, 3, 32)
+
+
+def network(num_prototypes: int | None = None, seed: int = 0, weights: Path | None = None) -> DenseNetwork:
+    kept = (
+        {"filter": False, "prototype_entropy": 0} if num_prototypes is None else {"filter_prototypes": num_prototypes}
+    )
+    settings = {"projector_dims": (16, 8), "drop_path": 0, "weights": weights, "seed": seed, **kept}
+    return DenseNetwork(CoTAPConfig(backbone="vit_nano_p8_32", image_size=32, **settings), DATA).eval()
 
 
 def worked_filter() -> tuple[ObjectAwareFilter, Tensor, Tensor]:
