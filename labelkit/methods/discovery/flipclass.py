@@ -40,10 +40,6 @@ def view_strength(config: FlipClassConfig, epoch: int) -> float:
     return min(1.0, epoch / (0.5 * config.epochs))
 
 
-#: Minimum confidence of a target that is used, as published.
-FIXMATCH_THRESHOLD = 0.95
-
-
 class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
     """FlipClass training method: category discovery with the teacher's attention aligned to the student's."""
 
@@ -54,35 +50,18 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             problem = f"{config.backbone} has {depth} blocks, counted from 0"
             remedy = "Choose lower numbers." if depth else "Choose a vision transformer, or pass --align-mode none."
             raise ConfigError("--align-blocks", problem, remedy)
-        self._update = (
-            KeyUpdate(
-                alpha=config.alpha,
-                beta=config.beta,
-                gamma_update=config.gamma_update,
-                gamma_reg=config.gamma_reg,
-                space=config.update_space,
-            )
-            if config.align_mode == "flip"
-            else None
-        )
+        update = KeyUpdate(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
+        self._update = update if config.align_mode == "flip" else None
         # without alignment, the blocks to align need not exist: a CNN has none
         there = tuple(block for block in config.align_blocks if block < depth)
         self._record_blocks = {"all": tuple(range(depth)), "aligned": there, "none": ()}[config.log_energy]
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
-        self._pull_blocks = (depth - 1,)
         if self.pull is not None and config.grad_from_block >= depth:
             problem = f"--align-mode {config.align_mode} needs a trained last block, but none of the {depth} is trained"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
-        self.aligned_distillation = (
-            DistributionAlignment(self.network.num_outputs, config.student_temperature)
-            if config.align_mode == "da"
-            else None
-        )
-        self.confident = (
-            ConfidentPseudoLabelLoss(config.student_temperature, FIXMATCH_THRESHOLD)
-            if config.align_mode == "fixmatch"
-            else None
-        )
+        classes, mode, temperature = self.network.num_outputs, config.align_mode, config.student_temperature
+        self.aligned_distillation = DistributionAlignment(classes, temperature) if mode == "da" else None
+        self.confident = ConfidentPseudoLabelLoss(temperature) if mode == "fixmatch" else None
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -115,7 +94,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             record=record,
             record_blocks=self._record_blocks,
             collect=pairs,
-            collect_blocks=self._pull_blocks if self.pull is not None else (),
+            collect_blocks=(self.network.backbone.info.depth - 1,) if self.pull is not None else (),
         )
         consistency, logs = self._consistency(logits, batch.labels)
         loss, parts = self.loss(
@@ -127,7 +106,8 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         )
         logs |= parts
         if self.pull is not None:
-            pulled = torch.stack([self.pull(keys, queries) for keys, queries in pairs.values()]).mean()
+            ((keys, queries),) = pairs.values()  # of the last block
+            pulled = self.pull(keys, queries)
             loss = loss + pulled
             logs["align"] = pulled.detach()
         if record is not None:

@@ -1,9 +1,4 @@
-"""Networks of category discovery.
-
-A backbone for pairs of views, of which only the last blocks, or none, are trained.
-
-Backbone, projector and cosine classifier of parametric category discovery (SimGCD, FlipClass).
-"""
+"""Networks of category discovery: a backbone for pairs of views, whose last blocks are trained, and a classifier."""
 
 from __future__ import annotations
 
@@ -41,8 +36,7 @@ class PairedNetwork(BackboneNetwork):
     def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
         """Allow ``features_of_pair`` and ``embed`` to take cached tokens instead of images, and return the frozen part.
 
-        Args:
-            moved_blocks: blocks in which the first view's keys are moved.
+        In ``moved_blocks``, the first view's keys are moved.
 
         Raises:
             ConfigError: nothing is frozen, or it changes from pass to pass.
@@ -53,12 +47,7 @@ class PairedNetwork(BackboneNetwork):
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
         """Map ``first`` and ``second`` views (b, c, h, w) to features (2b, d), all first views first.
 
-        After ``reuse_frozen``, cached outputs take the place of the views.
-
-        Args:
-            first: one view of each image.
-            second: the other view.
-            options: other arguments of `paired_forward`.
+        After ``reuse_frozen``, cached outputs take the place of the views. Options are those of `paired_forward`.
         """
         if self._of_rows:
             features: Tensor = self.backbone(torch.cat([first, second]))
@@ -83,10 +72,7 @@ class PairedNetwork(BackboneNetwork):
 class DiscoveryNetwork(PairedNetwork):
     """A ViT with a contrastive projector and a cosine classifier over old and new classes.
 
-    Args:
-        config: backbone, dimensions of the projector, and seed.
-        data: facts about the training set.
-        num_classes: columns of the classifier; the first are the old classes.
+    The first columns of the classifier are the old classes.
     """
 
     def __init__(self, config: ContrastiveTrainConfig, data: DataInfo, num_classes: int) -> None:
@@ -103,15 +89,9 @@ class DiscoveryNetwork(PairedNetwork):
         return logits
 
     def forward_pair(self, first: Tensor, second: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """Map two views (b, c, h, w) of the same images to the projections and logits of each view.
+        """Map two views (b, c, h, w) of images to projections (2b, p) and logits (2b, c), the first view's rows first.
 
-        Args:
-            first: one view of each image; after ``reuse_frozen``, its cached outputs.
-            second: the other, likewise.
-            options: how to move keys of the first view, and what to record, as in `paired_forward`.
-
-        Returns:
-            projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
+        After ``reuse_frozen``, cached outputs take the place of the views. Options are those of `paired_forward`.
         """
         features = self.features_of_pair(first, second, **options)
         return self.projector(features), self.classifier(features)

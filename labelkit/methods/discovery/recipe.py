@@ -86,10 +86,7 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
 class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
     """Base class of SimGCD and FlipClass, where the prediction for one view is the target for another view.
 
-    Args:
-        config: the options.
-        data: facts about the training set.
-        symmetric: whether each view teaches the other.
+    If ``symmetric``, each view teaches the other.
     """
 
     runs_whole_backbone = False

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.losses.temperature import TemperatureLoss
 
 _TINY = 1e-5
 
@@ -85,7 +86,7 @@ class PredictedViewLoss(nn.Module):
         return -(cosines[0] + cosines[1]) / 2
 
 
-class QueueContrastLoss(nn.Module):
+class QueueContrastLoss(TemperatureLoss):
     r"""MoCo's contrastive loss, which compares a query view with its key and with a queue of earlier keys.
 
     .. math:: L = -\frac{1}{b} \sum_i \log \frac{\exp(q_i \cdot k_i / \tau)}
@@ -108,12 +109,6 @@ class QueueContrastLoss(nn.Module):
     Source:
         K. He et al., "Momentum Contrast" (CVPR 2020), Eq. 1.
     """
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be > 0, got {temperature}")
-        self.temperature = temperature
 
     def forward(self, queries: Tensor, keys: Tensor, queue: Tensor) -> Tensor:
         """Return the mean loss over the queries."""
