@@ -113,13 +113,7 @@ def load_or_make_prototypes(
 
 
 def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
-    """Return the prototypes of hyperspherical prototype networks, from the cache if present, else computed and cached.
-
-    Args:
-        num_prototypes: c, >= 2.
-        dim: d, >= 2.
-        say: shows a message to the user.
-    """
+    """Return the c prototypes of hyperspherical prototype networks in d dimensions; computed ones are cached."""
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
     generator = keyed_generator(0, "separated prototypes")
@@ -167,13 +161,9 @@ def optimize_separated_prototypes(
 
 
 def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean cosine of each vector with its nearest neighbor (the first on ties), and its gradient.
+    """Return the mean cosine of unit vectors (c, d) with their nearest neighbors (the first on ties), and its gradient.
 
-    Args:
-        prototypes: (c, d) float64 rows of length 1.
-
-    Returns:
-        The loss, and (c, d) float64: each vector adds to the gradient of its nearest other, and vice versa.
+    Each vector adds to the gradient of its nearest other, and vice versa.
     """
     count = len(prototypes)
     cosines = prototypes @ prototypes.T

@@ -31,10 +31,7 @@ SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 class SupervisedClassifierMethod(Method[SupervisedConfigT]):
     """Base class of classifiers that train on all labeled images.
 
-    Args:
-        config: the options.
-        data: the training labels.
-        head: creates the head from the number of classes and the width of the embedding.
+    ``head`` creates the head from the number of classes and the width of the embedding.
     """
 
     decays_all = True  # as in the released code
@@ -64,11 +61,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         return (Phase(config.epochs, (view,), UniformSampler(labeled, seed=config.seed)),)
 
     def class_weights(self, labels: Tensor) -> Tensor | None:
-        """Return class weights (c,) that balance the batch or the training set, or ``None`` for equal weights.
-
-        Args:
-            labels: (b,) labels of this process's batch, before any mixing.
-        """
+        """Return class weights (c,) that balance the batch, before mixing, or the training set; ``None``: all equal."""
         if self.config.class_weights == "none":
             return None
         if self.config.class_weights == "global":

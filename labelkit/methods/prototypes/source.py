@@ -40,11 +40,10 @@ def load_initial_prototypes(
         StoreError, CheckpointError, DatasetError: the file or run cannot be used.
     """
     if config.prototypes == "simplex" and dim < num_classes - 1:
-        raise ConfigError(
-            "--prototypes simplex",
-            f"{num_classes} prototypes at equal angles need {num_classes - 1} dimensions, but the embedding has {dim}",
-            f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
-        )
+        least = num_classes - 1
+        problem = f"{num_classes} prototypes at equal angles need {least} dimensions, but the embedding has {dim}"
+        remedy = f"Use --embed-dim {least} or more, or --prototypes uniform."
+        raise ConfigError("--prototypes simplex", problem, remedy)
     if config.prototypes == "hpn":
         return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, say).vectors)
     if config.class_vectors is not None:
