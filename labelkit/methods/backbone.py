@@ -40,12 +40,7 @@ def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | 
 
 
 def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
-    """Collect the keyword arguments for building the backbone from the options and the data.
-
-    Args:
-        config: options of a method that trains a backbone.
-        data: provides the number of channels of images, or the width of rows of a store.
-    """
+    """Collect the keyword arguments for building the backbone from the data and the options of a method."""
     assert isinstance(config, BackboneConfig)
     found: BackboneOptions = {
         "in_channels": data.in_channels,

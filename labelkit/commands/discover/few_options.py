@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 from pydantic import model_validator
 
 from labelkit.methods.few_labels.options import CriticalSearchOptions, SearchOptions
-from labelkit.methods.few_labels.snowball_options import ConfidentSearchOptions
+from labelkit.methods.few_labels.options import ConfidentSearchOptions
 from labelkit.options.base import panel
 from labelkit.options.index import IndexConfig
 from labelkit.options.retired import RESULT_NAME

@@ -5,6 +5,7 @@ A student learns the assignments of its own moving average.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -16,15 +17,15 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import DataInfo
-from labelkit.data.views.recipes import crop_views
 from labelkit.errors import ConfigError
-from labelkit.methods.dense.distillation_options import SelfDistillationConfig
+from labelkit.losses.temperature import TemperatureLoss, positive
 from labelkit.methods.dense.distilled_network import (
     DistillationNetwork,
     read_checkpoint_center,
     split_checkpoint_branches,
 )
-from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, compute_target_diagnostics, copy_branches
+from labelkit.methods.dense.options import SelfDistillationConfig
+from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_crops, copy_branches
 from labelkit.models.weights.files import load_weights_file
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import RampedWeight
@@ -80,25 +81,20 @@ def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int],
 
 
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
-    r"""Compute the teacher's assignments, :math:`\text{softmax}((t - c) / \tau_t)`.
+    r"""Compute the teacher's assignments (n, k) from its outputs t: :math:`\text{softmax}((t - c) / \tau_t)`.
 
-    Args:
-        outputs: ``(n, k)`` float t.
-        center: ``(k,)`` float c, the running mean of outputs, subtracted so that no output dominates.
-        temperature: :math:`\tau_t > 0`; small values keep the assignments from becoming equal.
-
-    Returns:
-        ``(n, k)`` float32 (float64 stays), rows sum to 1, without gradient.
+    The center c (k,), the running mean of outputs, is subtracted so that no output dominates; a small temperature keeps
+    the assignments from becoming equal. No gradient; float32 (float64 stays), rows sum to 1.
 
     Raises:
         ValueError: the temperature is not positive.
     """
-    _check_temperature(temperature)
+    positive(temperature, "temperature")
     with torch.no_grad(), without_autocast(outputs):
         return torch.softmax((promote(outputs) - center) / temperature, dim=-1)
 
 
-class MultiViewDistillationLoss(nn.Module):
+class MultiViewDistillationLoss(TemperatureLoss):
     r"""Cross-entropy between the teacher's and the student's assignments for different views of an image.
 
     .. math:: L = \frac{1}{|P|} \sum_{(a, v) \in P} -\frac{1}{b} \sum_i \sum_k q_{aik}
@@ -123,11 +119,6 @@ class MultiViewDistillationLoss(nn.Module):
         over the pairs; the mean follows the released code.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        _check_temperature(temperature)
-        self.temperature = temperature
-
     def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the mean loss over view pairs and images."""
         losses = []
@@ -143,7 +134,7 @@ class MultiViewDistillationLoss(nn.Module):
         return total
 
 
-class MaskedPatchLoss(nn.Module):
+class MaskedPatchLoss(TemperatureLoss):
     r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the same, unmasked ones.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
@@ -169,11 +160,6 @@ class MaskedPatchLoss(nn.Module):
         patches; the mean over those of an image follows the released code.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        _check_temperature(temperature)
-        self.temperature = temperature
-
     def forward(self, outputs: Tensor, targets: Tensor, image: Tensor, num_images: int) -> Tensor:
         """Return the mean loss over images."""
         if outputs.shape != targets.shape or image.shape != outputs.shape[:1]:
@@ -190,18 +176,10 @@ def _cross_entropies(outputs: Tensor, targets: Tensor, temperature: float) -> Te
         return -(targets.detach() * log_p).sum(dim=-1)
 
 
-def _check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-
-
 class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
     """Base class of DINO and iBOT, with a student, its EMA target and centers of the target's outputs.
 
-    Args:
-        config: the options.
-        data: facts about the training set.
-        hides_patches: patches have targets, too, with a separate center.
+    With ``hides_patches``, patches have targets, too, with a separate center.
     """
 
     remedy = "a lower --teacher-temperature, "
@@ -236,17 +214,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, which mixes both data sets in each batch."""
-        config, data = self.config, self.data
-        views = crop_views(
-            (self.network.input_spec.size, config.local_size),
-            config.num_local_views,
-            config.augmentation,
-            global_scale=config.global_scale,
-            local_scale=config.local_scale,
-            chiral=data.chiral,
-            photographic=data.photographic,
-        )
-        return (self.mixed_phase(rows, views),)
+        return (self.mixed_phase(rows, self.views()),)
 
     def on_step_start(self, state: TrainState) -> None:
         """Reset the outputs collected for the centers."""
@@ -273,12 +241,17 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         self.center("image").collect(outputs)
         return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
 
+    @torch.no_grad()
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return the collapse diagnostics if the step is logged, and warn once if a collapse is found."""
-        state = self._state
-        if not state.log_now:
+        """Return, if the step is logged, the normalized entropies of mean prediction and targets; warn of a collapse.
+
+        The first is 0 if one output takes all, the second 1 if targets are uniform.
+        """
+        if not self._state.log_now:
             return {}
-        found = compute_target_diagnostics(targets, outputs, self.config.student_temperature)
+        entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
+        mean = assignment_entropy(outputs, self.config.student_temperature)
+        found = {"diag/assignment_entropy": mean, "diag/target_entropy": entropy}
         self.warn_of_collapse(found)
         return found
 
@@ -295,13 +268,10 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         self._notes = self._start_from(source if source is not None and source.is_file() else None)
 
     def _start_from(self, path: Path | None) -> list[str]:
-        """Initialize student, target and centers from a file, or the target from the student without one.
+        """Initialize student, target and centers from a file, or the target from the student without one; return notes.
 
         The student already has the backbone of the file. A full checkpoint provides the weights and head of each
         network, and the centers.
-
-        Returns:
-            Notes for the user.
 
         Raises:
             CheckpointError: the file does not fit.

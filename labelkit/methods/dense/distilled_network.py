@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
 from labelkit.errors import CheckpointDamaged, ConfigError
-from labelkit.methods.dense.distillation_options import SelfDistillationConfig
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
+from labelkit.methods.dense.options import SelfDistillationConfig
 from labelkit.models.backbones.vit import token_maps
 from labelkit.models.heads import DirectionLayer, Projector
 from labelkit.models.seeding import seeded_init
@@ -33,9 +33,6 @@ def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Te
     """Return a checkpoint's student and teacher tensors, or the same tensors twice if it holds only one network.
 
     A released teacher has no mask token, since it sees all patches; it gets the student's.
-
-    Args:
-        state: tensors by name, with dots for nested dictionaries.
     """
     networks = {name: value for name, value in state.items() if name.split(".")[0] not in ("optimizer", "fp16_scaler")}
     student = {name: value for name, value in networks.items() if name.split(".")[0] == _STUDENT}
@@ -79,12 +76,7 @@ def _finite(value: Tensor, name: str, where: str) -> Tensor:
 class DistillationNetwork(TokenNetwork):
     """Network of DINO and iBOT: a ViT with a projection head and a weight-normalized last layer.
 
-    Class tokens and patches share the projector and the last layer.
-
-    Args:
-        config: as for `TokenNetwork`, sizes of projector and last layer, and whether the lengths of its rows are fixed.
-        data: facts about the training set.
-        hides_patches: whether to create a mask token.
+    Class tokens and patches share both. With ``hides_patches``, it has a mask token.
     """
 
     def __init__(self, config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool) -> None:
@@ -106,14 +98,9 @@ class DistillationNetwork(TokenNetwork):
         return outputs
 
     def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
-        """Initialize the projector, last layer and mask token from a full checkpoint.
+        """Initialize projector, last layer and mask token from one network of a full checkpoint; return what it lacks.
 
-        Args:
-            state: tensors of one network of the checkpoint by name; a separate head for patches is ignored.
-            where: the file, for messages.
-
-        Returns:
-            Descriptions of the parts that the checkpoint lacks.
+        A separate head for patches is ignored.
 
         Raises:
             ConfigError: sizes differ.

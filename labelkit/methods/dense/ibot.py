@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from labelkit.data.batch import Batch, DataInfo, move_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.methods.dense.distillation import DistilledStudent, MaskedPatchLoss, centered_targets, warmup_temperature
-from labelkit.methods.dense.distillation_options import IBOTConfig
+from labelkit.methods.dense.options import IBOTConfig
 from labelkit.training.method import StepOutput
 
 #: Temperature of the target network for patches at the first step, if it grows.
@@ -90,20 +90,11 @@ def draw_mask_ratio(generator: np.random.Generator) -> float:
 
 
 def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw a mask of random rectangles that hides at most the given ratio of patches.
+    """Draw a mask (rows, columns) of random rectangles that hides (true) at most a ratio, in [0, 1), of the patches.
 
     The area of a rectangle is uniform between a ninth of the shorter side's square and the area still to be hidden;
     height over width is log-uniform in [0.3, 1 / 0.3]. A rectangle that would hide too many patches, or no new one, is
     drawn again, at most 10 times; then the mask is left as it is. The ratio is never exceeded, and often not reached.
-
-    Args:
-        rows: number of rows of the patch map.
-        columns: number of columns of the patch map.
-        ratio: share of patches to hide, in [0, 1).
-        generator: generator of random numbers.
-
-    Returns:
-        (rows, columns), true = hidden.
 
     Source:
         H. Bao et al., "BEiT" (ICLR 2022), Alg. 1, with the limits of iBOT (J. Zhou et al., ICLR 2022): no minimum block

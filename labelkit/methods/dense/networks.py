@@ -41,10 +41,6 @@ class Tokens(NamedTuple):
 class TokenNetwork(BackboneNetwork):
     """A ViT backbone with a class token that accepts any image size divisible by its patch size.
 
-    Args:
-        config: backbone, rate of stochastic depth, size of large views, and seed.
-        data: facts about the training set.
-
     Raises:
         ConfigError: the backbone is not a plain vision transformer with a class token.
         CheckpointError: its weights cannot be obtained.
@@ -87,11 +83,7 @@ class TokenNetwork(BackboneNetwork):
         return tokens.image, tokens.patches
 
     def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Initialize the projector from another projector, padding a narrower first layer with zeros.
-
-        Args:
-            layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
-            where: source of the layers, for messages.
+        """Initialize the projector from another (``hidden1.weight`` ...), padding a narrower first layer with zeros.
 
         Raises:
             ConfigError: widths differ.

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.recipes import plain_view
+from labelkit.data.views.recipes import crop_views, plain_view
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.methods.dense.networks import TokenNetwork
@@ -36,11 +36,6 @@ COLLAPSED_ENTROPY = 0.1
 
 class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
     """Base class of methods that train a student against its own EMA target.
-
-    Args:
-        config: the options.
-        data: facts about the training set.
-        network: the student.
 
     Attributes:
         never_decayed: suffix of parameters without weight decay, in addition to biases and one-dimensional ones.
@@ -66,15 +61,26 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
         """Return the target network, an exponential moving average of the student."""
         return cast(TokenNetworkT, self.teacher.module)
 
+    def views(self, min_overlap: tuple[float, float] | None = None) -> tuple[ViewSpec, ...]:
+        """Return the large and the small views of each image."""
+        config: Any = self.config  # each method has its own augmentations
+        return crop_views(
+            (self.network.input_spec.size, config.local_size),
+            config.num_local_views,
+            config.augmentation,
+            global_scale=config.global_scale,
+            local_scale=config.local_scale,
+            min_overlap=min_overlap,
+            chiral=self.data.chiral,
+            photographic=self.data.photographic,
+        )
+
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
         """Return a phase whose batches hold a fixed number of images from each data set, equal on every process.
 
-        Args:
-            rows: rows that can be read; those of images of one object come first.
-            views: views of each image.
-            pairing: what second views show.
+        ``rows`` can be read; those of images of one object come first.
         """
         config = self.config
         objects, batches = config.objects_per_batch, min(config.eval_every_steps, config.steps)
@@ -158,26 +164,16 @@ def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
     return entropy / math.log(outputs.shape[1])
 
 
-@torch.no_grad()
-def compute_target_diagnostics(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Return normalized entropies of the mean prediction (0: one output takes all) and of the targets (1: uniform)."""
-    entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
-    return {"diag/assignment_entropy": assignment_entropy(outputs, temperature), "diag/target_entropy": entropy}
-
-
 def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
     """Check that small views consist of whole patches and that batches divide evenly among processes.
 
     Raises:
         ConfigError: they do not; the message names the option.
     """
-    patch = network.patch_size
-    if config.local_size % patch:
-        raise ConfigError(
-            "--local-size",
-            f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
-            f"Try --local-size {max(config.local_size // patch, 1) * patch}.",
-        )
+    size, patch = config.local_size, network.patch_size
+    if size % patch:
+        problem = f"{size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)"
+        raise ConfigError("--local-size", problem, f"Try --local-size {max(size // patch, 1) * patch}.")
     processes = count_processes()
     for count in (config.objects_per_batch, config.batch_size):
         if count % processes:
@@ -188,12 +184,9 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
 def copy_branches(
     network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str, *, projector: bool
 ) -> bool:
-    """Copy the backbones, and optionally the projectors, of both networks from a run.
+    """Copy the backbones, and optionally the projectors, of both networks from a run; return whether it has them.
 
     All other weights start equal in both networks.
-
-    Returns:
-        Whether the run has such networks.
 
     Raises:
         CheckpointMismatch: the backbones differ.

@@ -58,18 +58,12 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
             "images to be discovered empty.",
         )
     if labeled == 0 and config.supervised_weight > 0:
-        raise DatasetError(
-            config.dataset,
-            "no image has a label that training may use",
-            "Pass a CSV with some labels, or --supervised-weight 0 to cluster without labels.",
-        )
+        remedy = "Pass a CSV with some labels, or --supervised-weight 0 to cluster without labels."
+        raise DatasetError(config.dataset, "no image has a label that training may use", remedy)
     num_classes = config.num_classes if config.num_classes is not None else data.num_known_classes
     if num_classes is None:
-        raise ConfigError(
-            "--num-classes",
-            f"the data has {data.num_old_classes} labeled classes, and the number of new classes is unknown",
-            "Pass --num-classes; `labelkit discover categories` estimates it.",
-        )
+        problem = f"the data has {data.num_old_classes} labeled classes, and the number of new classes is unknown"
+        raise ConfigError("--num-classes", problem, "Pass --num-classes; `labelkit discover categories` estimates it.")
     if num_classes < max(2, data.num_old_classes):
         problem = f"{num_classes} is less than {data.num_old_classes}, the number of labeled classes"
         raise ConfigError("--num-classes", problem, "Raise --num-classes.")

@@ -1,8 +1,5 @@
-"""Losses that the methods for few labels share, and those of MixMatch.
+"""The squared consistency loss that the methods for few labels share, and MixMatch's sharpening and loss.
 
-Consistency of a student with a slower network: squared differences between predictions (Mean Teacher).
-
-MixMatch: sharpened guesses, and a loss on targets that are blends of labels and guesses.
 Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``google-research/mixmatch``.
 """
 
@@ -12,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.losses.temperature import positive
 
 
 class SquaredConsistency(nn.Module):
@@ -59,8 +57,7 @@ def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
     Raises:
         ValueError: the temperature is not positive.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
+    positive(temperature, "temperature")
     # relative to the largest: a power of tiny numbers underflows
     powers = (probabilities / probabilities.amax(dim=1, keepdim=True)).pow(1 / temperature)
     return powers / powers.sum(dim=1, keepdim=True)

@@ -104,23 +104,15 @@ class MixMatchObjective(StudentObjective):
 
     @torch.no_grad()
     def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
-        """Compute the sharpened mean prediction (u, k) for two views of unlabeled images.
-
-        Args:
-            student: in training mode.
-            views: of the unlabeled images, (u, c, h, w) each.
-        """
+        """Compute a student's sharpened mean prediction (u, k) for two views (u, c, h, w) of unlabeled images."""
         with batch_statistics(student):
             predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
-        """Return the loss, with gradients only for the student.
+        """Return the loss, with gradients only for the student; the teacher is not used.
 
-        Args:
-            batch: as many labeled rows as others; or only labeled ones, which are blended with each other.
-            networks: the teacher is not used in the loss.
-            state: state of the run.
+        A batch has as many labeled rows as others, or only labeled ones, which are blended with each other.
 
         Raises:
             ValueError: the batch has other rows, but not as many as labeled ones.

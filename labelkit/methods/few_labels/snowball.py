@@ -31,8 +31,9 @@ from labelkit.methods.few_labels.growth import (
     add_discovered,
     broadcast_discovery,
 )
-from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
+from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
+from labelkit.methods.few_labels.options import SnowballConfig
 from labelkit.methods.few_labels.recipe import (
     StudentNetwork,
     StudentNetworks,
@@ -43,7 +44,6 @@ from labelkit.methods.few_labels.recipe import (
     teacher_decay,
     training_class_names,
 )
-from labelkit.methods.few_labels.snowball_options import SnowballConfig
 from labelkit.methods.few_labels.snowball_search import Select, discover_confident
 from labelkit.models.inference import InferenceNetwork
 from labelkit.training.inputs import MonitorInputs, RunInputs
@@ -95,7 +95,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         if config.trainer == "mixmatch":
             self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
         else:
-            self.objective = mean_teacher_objective(config.steps, config, weak)
+            self.objective = MeanTeacherObjective(config, config.steps, weak)
         self.growth = LabelGrowth(data.labels, GrowthRules(GROWTH_FACTOR, config.cap, config.generations))
         joined = 1 if config.fusion == "none" else FUSION_COUNT
         self.past = PastFeatures(joined, data.num_samples, self.network.embed_dim)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.mean_teacher_options import SupervisedConfig
+from labelkit.methods.few_labels.options import SupervisedConfig
 from labelkit.methods.few_labels.recipe import EMAStudentMethod, head_logits, student_phase, student_views
 from labelkit.training.method import Phase, StepOutput
 

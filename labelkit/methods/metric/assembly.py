@@ -96,21 +96,12 @@ class SpatialAssembly(nn.Module):
         - returns: assembled maps of the same shape and dtype, and an `Assembly` (float32).
 
     Raises:
-        ValueError: a number is out of range, there is one position or too many, or maps have another grid.
+        ValueError: there is one position or too many, or maps have another grid.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        grid: tuple[int, int],
-        *,
-        width: int = 64,
-        diagonal: float = 0.9,
-    ) -> None:
+    def __init__(self, channels: int, grid: tuple[int, int], *, width: int = 64, diagonal: float = 0.9) -> None:
         super().__init__()
         n = grid[0] * grid[1]
-        if not 0 < diagonal < 1 or width < 1:
-            raise ValueError(f"diagonal must be in (0, 1) and width positive, got {diagonal} and {width}")
         if not 1 < n <= MAX_POSITIONS:
             raise ValueError(f"it is for 2 to {MAX_POSITIONS} positions, got {n}")
         self.channels, self.grid = channels, grid
@@ -244,7 +235,7 @@ def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
 
 
 def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Return all positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
+    """Return the positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
     here = (slice(max(0, -di), height - max(0, di)), slice(max(0, -dj), width - max(0, dj)))
     there = (slice(max(0, di), height - max(0, -di)), slice(max(0, dj), width - max(0, -dj)))
     return here, there
@@ -282,20 +273,7 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
 def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
     """Return the weighted sum of the assembly terms, with gradients only for the predictor if so configured."""
     total = sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=torch.zeros(()))
-    return train_predictor_only(total, predictor) if config.term_gradients == "predictor" else total
-
-
-def train_predictor_only(total: Tensor, predictor: nn.Module) -> Tensor:
-    """Restrict the gradients of a sum of terms to the parameters of the predictor.
-
-    Args:
-        total: ``()``, computed from the output of the predictor.
-        predictor: the module of the assembly.
-
-    Returns:
-        The same value, with the same gradients for the parameters of the predictor, and none for anything else.
-    """
-    if not total.requires_grad:
+    if config.term_gradients != "predictor" or not total.requires_grad:
         return total
     parameters = [parameter for parameter in predictor.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(total * _GRADIENT_SCALE, parameters, retain_graph=True, allow_unused=True)

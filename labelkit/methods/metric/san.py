@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     assembly_coherence,
@@ -106,20 +105,14 @@ class SAN(MetricMethod[SANConfig]):
         own = ("clusters.", "labels", "memory.")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self._warned: set[str] = set()  # kinds of warnings on the assembly that were shown, each once
-        self._rows = np.zeros(0, dtype=np.int64)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase of one augmented view, whose batches hold groups of images of a class or cluster."""
-        config, data = self.config, self.data
-        if self._sampler is None or not np.array_equal(rows, self._rows):
-            self._rows = rows
-            labels = None if self.clusters is not None else data.labels
-            self._sampler = ClassBalancedSampler(
-                labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
-            )
-            if self.clusters is not None:
-                self.clusters.rows = rows
-        return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
+        if self.clusters is not None:
+            self.clusters.rows = rows
+        sampler = self.group_sampler(rows, None if self.clusters is not None else self.data.labels)
+        view = train_view(self.config, self.data, self.network.input_spec.size)
+        return (Phase(self.config.epochs, (view,), sampler),)
 
     def on_train_start(self, state: TrainState) -> None:
         """Warn if many classes have only one image, which a batch would have to repeat."""

@@ -30,7 +30,7 @@ def network(num_prototypes: int | None = None, seed: int = 0, weights: Path | No
 
 def worked_filter() -> tuple[ObjectAwareFilter, Tensor, Tensor]:
     """Return a filter whose linear maps are the identity, its keys and its values, of the specification."""
-    made = ObjectAwareFilter(2, num_prototypes=2, kernel=3, num_heads=1).double()
+    made = ObjectAwareFilter(2, 2, 1).double()
     with torch.no_grad():
         for layer in (made.queries, made.keys, made.values):
             layer.weight.copy_(torch.eye(2))
@@ -62,7 +62,7 @@ def test_filter_takes_a_class_token_for_a_constant_region() -> None:
 
 
 def test_features_do_not_move_prototypes() -> None:
-    made = ObjectAwareFilter(8, 4, 3, 2)
+    made = ObjectAwareFilter(8, 4, 2)
     patches, _ = made(torch.randn(2, 3, 3, 8), torch.randn(2, 8))
     patches.sum().backward()
     assert made.prototypes.grad is None
@@ -70,7 +70,7 @@ def test_features_do_not_move_prototypes() -> None:
 
 
 def test_length_of_a_prototype_means_nothing() -> None:
-    made = ObjectAwareFilter(8, 4, 3, 2)
+    made = ObjectAwareFilter(8, 4, 2)
     patches = torch.randn(1, 3, 3, 8)
     before = made.filter_patches(patches)
     with torch.no_grad():
