@@ -363,11 +363,6 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Run after the last epoch of a phase, before the next phase starts, and return metrics for the log."""
         return {}
 
-    @property
-    def loads_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` tries to load all weights of a run before ``load_matching_tensors``."""
-        return True
-
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the matching tensors from a run with a similar network; return their description, or ``None``.
 

@@ -44,8 +44,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out folder of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
-    taken = _load_whole_network(method, tensors, where) if method.loads_whole_runs else None
-    taken = taken or method.load_matching_tensors(tensors, where)
+    taken = _load_whole_network(method, tensors, where) or method.load_matching_tensors(tensors, where)
     if taken is None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}
         load_model_state(backbone, kept, where)

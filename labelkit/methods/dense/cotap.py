@@ -65,14 +65,10 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
             network.requires_grad_(False)
         if network.filter is not None:
             network.filter.prototypes.requires_grad_(config.prototype_entropy > 0)
-        missing = ""
-        if config.projector_init == "checkpoint":
-            if config.weights is not None:
-                where = str(config.weights)
-                found = network.copy_projector_tensors(load_weights_file(config.weights), where)
-                missing = "" if found else where
-            elif config.pretrained:
-                missing = "the hub's weights file"
+        missing = "the hub's weights file" if config.pretrained else ""
+        if config.weights is not None:
+            where = str(config.weights)
+            missing = "" if network.copy_projector_tensors(load_weights_file(config.weights), where) else where
         super().__init__(config, data, network)
         if missing:
             self._notes = [f"warning: {missing} contains no projection, so the projector starts from scratch"]
@@ -134,17 +130,14 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the backbones and projectors of both networks from a CoTAP run whose filter differs."""
-        projector = self.config.projector_init == "checkpoint"
-        if not copy_branches(self.network, self.target, tensors, where, projector=projector):
+        if not copy_branches(self.network, self.target, tensors, where):
             return None
-        if not projector:
-            return "both backbones; projectors and filter start from scratch"
         return "both backbones and projectors; the filter starts from scratch"
 
     def on_backbone_loaded(self) -> None:
         """Load the projector stored with the backbone, and copy the student to the target."""
         source = self.config.init_from
-        if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
+        if source is not None and source.is_file():
             self.network.copy_projector_tensors(load_weights_file(source), str(source))
         self.target.load_state_dict(self.network.state_dict())
 

@@ -257,10 +257,9 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the backbones and projectors of both networks from a CoTAP, DINO or iBOT run."""
-        projector = self.config.projector_init == "checkpoint"
-        if not copy_branches(self.network, self.target, tensors, where, projector=projector):
+        if not copy_branches(self.network, self.target, tensors, where):
             return None
-        return "both backbones and projectors; last layers start from scratch" if projector else "both backbones"
+        return "both backbones and projectors; last layers start from scratch"
 
     def on_backbone_loaded(self) -> None:
         """Load the heads of a full checkpoint file, or copy the student to the target if there is no file."""
@@ -279,8 +278,8 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         """
         config, network, target = self.config, self.network, self.target
         target.load_state_dict(network.state_dict())
-        if config.projector_init != "checkpoint" or path is None:
-            is_hub = config.pretrained and config.projector_init == "checkpoint" and config.init_from is None
+        if path is None:
+            is_hub = config.pretrained and config.init_from is None
             return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
         where, state = str(path), load_weights_file(path)
         student, teacher = split_checkpoint_branches(state)
@@ -294,8 +293,8 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
                 missing.append(f"center of {of} outputs")
             elif found.shape != center.value.shape:
                 shapes = f"{list(found.shape)} instead of {list(center.value.shape)}"
-                remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
-                raise ConfigError("--num-outputs", f"the {of} center of {where} has shape {shapes}", remedy)
+                problem = f"the {of} center of {where} has shape {shapes}"
+                raise ConfigError("--num-outputs", problem, "Set --num-outputs to the size in the file.")
             else:
                 center.value.copy_(found)
         if not missing:

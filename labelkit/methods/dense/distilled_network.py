@@ -129,11 +129,10 @@ def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -
     if own.directions.shape != directions.shape:
         shapes = f"{list(directions.shape)} instead of {list(own.directions.shape)}"
         problem = f"does not match the last layer of {where}, which has shape {shapes}"
-        remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
-        raise ConfigError("--num-outputs", problem, remedy)
+        raise ConfigError("--num-outputs", problem, "Set --num-outputs to the size in the file.")
     own.directions.copy_(directions)
     if own.lengths is not None:
         own.lengths.copy_(lengths)
     elif not bool((lengths == 1).all()):
         problem = f"the weight vectors in the last layer of {where} do not have norm 1"
-        raise ConfigError("--norm-last-layer", problem, "Pass --no-norm-last-layer or --projector-init scratch.")
+        raise ConfigError("--norm-last-layer", problem, "Pass --no-norm-last-layer.")

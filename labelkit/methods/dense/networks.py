@@ -97,8 +97,7 @@ class TokenNetwork(BackboneNetwork):
         for name, value in own.items():
             if given[name].shape != value.shape:
                 problem = f"the projector of {where} has {name} {list(given[name].shape)}, not {list(value.shape)}"
-                remedy = "Set --projector-dims to the widths in the file, or pass --projector-init scratch."
-                raise ConfigError("--projector-dims", problem, remedy)
+                raise ConfigError("--projector-dims", problem, "Set --projector-dims to the widths in the file.")
         self.projector.load_state_dict(given)
 
     def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:

@@ -34,17 +34,13 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         "scene_split": "auto",
         "object_batch_size": None,
         "head_lr_mult": 1.0,
+        "projector_init": "checkpoint",
     }
 
     backbone: str = _MODEL("vit_small_patch16_224.dino", "A plain ViT with a class token (`labelkit list backbones`).")
     drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (DINO).", ge=0, lt=1)
     projector_dims: tuple[int, int] = _MODEL(
         (2048, 256), "Widths of the projector's two hidden layers and of its output."
-    )
-    projector_init: Literal["scratch", "checkpoint"] = _MODEL(
-        "checkpoint",
-        "Initialization of the projector. scratch: random; checkpoint: from the head in --weights or --init-from, if "
-        "there is one (DINO's full checkpoint, iBOT, Mugs, Leopart and cotap runs have one).",
     )
     branch: Literal["online", "target"] = _MODEL("online", "Network used for embedding after training.")
 

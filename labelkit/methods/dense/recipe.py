@@ -122,11 +122,6 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
             self._warned.add(kind)
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
 
-    @property
-    def loads_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` may load a whole run, including its projector."""
-        return self.config.projector_init == "checkpoint"
-
     def main_network(self) -> TokenNetworkT:
         """Return the student or the target, as selected in the options."""
         return self.target if self.config.branch == "target" else self.network
@@ -181,10 +176,8 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
             raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
 
 
-def copy_branches(
-    network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str, *, projector: bool
-) -> bool:
-    """Copy the backbones, and optionally the projectors, of both networks from a run; return whether it has them.
+def copy_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
+    """Copy the backbones and projectors of both networks from a run; return whether it has them.
 
     All other weights start equal in both networks.
 
@@ -200,6 +193,5 @@ def copy_branches(
         layers = {name.removeprefix("projector."): v for name, v in own.items() if name.startswith("projector.")}
         kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
         load_model_state(module.backbone, kept, where)
-        if projector:
-            module.copy_projector(layers, where)
+        module.copy_projector(layers, where)
     return True
