@@ -60,10 +60,6 @@ class ObjectAwareFilter(nn.Module):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
 
-    def flat_prototypes(self) -> Tensor:
-        """Return the prototypes as rows (m, 9f), flattened by row, column and feature, for use in a loss."""
-        return self.prototypes.flatten(1)
-
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Filter the feature maps and class tokens of a batch."""
         keys, values = self.keys_and_values()

@@ -207,11 +207,6 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
     def _named_centers(self) -> dict[CenterOf, RunningCenter]:
         return {of: self.center(of) for of in ("image", "patch") if of in self.centers}
 
-    @property
-    def step(self) -> int:
-        """Return the number of finished updates, or 0 outside of a run."""
-        return self._state.step
-
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, which mixes both data sets in each batch."""
         return (self.mixed_phase(rows, self.views()),)
@@ -239,7 +234,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         """Compute the target's assignments (n, k) for its class tokens (n, d), and collect its outputs."""
         outputs = self.target.outputs(class_tokens)
         self.center("image").collect(outputs)
-        return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
+        return centered_targets(outputs, self.center("image").value, self._temperature(self._state.step))
 
     @torch.no_grad()
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:

@@ -58,9 +58,9 @@ class IBOT(DistilledStudent[IBOTConfig]):
             seen = self.target.tokens(torch.cat(large))
             image_targets = self.image_targets(seen.image)
             patch_outputs = self.target.outputs(seen.patches.flatten(0, 2))
-            center = self.center("patch")
+            center, temperature = self.center("patch"), self._patch_temperature(self._state.step)
             center.collect(patch_outputs)
-            patch_targets = centered_targets(patch_outputs[places], center.value, self._patch_temperature(self.step))
+            patch_targets = centered_targets(patch_outputs[places], center.value, temperature)
         tokens = self.network.masked_tokens(torch.cat(large), masks)
         class_tokens = [tokens.image, *([self.network.embed(torch.cat(small))] if small else [])]
         outputs = self.network.outputs(torch.cat(class_tokens))
@@ -77,9 +77,9 @@ class IBOT(DistilledStudent[IBOTConfig]):
         images = batch.on_host.sample_index
         masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
         for i, (view, image) in enumerate((v, image) for v in (0, 1) for image in images):
-            generator = keyed_generator(config.seed, f"hidden patches of view {view}", self.step, int(image))
-            ratio = draw_mask_ratio(generator)
-            masks[i] = block_mask(side, side, ratio, generator)
+            purpose = f"hidden patches of view {view}"
+            generator = keyed_generator(config.seed, purpose, self._state.step, int(image))
+            masks[i] = block_mask(side, side, draw_mask_ratio(generator), generator)
         return masks
 
 

@@ -7,7 +7,7 @@ not computed, and only features that a term uses are projected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -150,7 +150,10 @@ class DenseObjective(nn.Module):
         Patches of the first ``num_maps`` views are projected; ``count`` is b.
         """
         branch, needs_maps = Branch(), self.config.patch_alignment > 0 or self.config.patch_ranking > 0
-        for first, group in _same_size(views):
+        end = 0
+        for _, same_size in itertools.groupby(views, key=lambda view: view.shape[-1]):
+            group = list(same_size)
+            first, end = end, end + len(group)
             lengths = [len(view) for view in group]
             tokens = network.tokens(torch.cat(group))
             branch.tokens.extend(_cut(tokens, lengths))
@@ -160,10 +163,10 @@ class DenseObjective(nn.Module):
             branch.filtered.extend(parts)
             if self.needs_images:
                 images = [part.image if len(part.image) != count else part.image[objects] for part in parts]
-                branch.images.extend(_slices(network.project(torch.cat(images)), [len(part) for part in images]))
+                branch.images.extend(torch.split(network.project(torch.cat(images)), [len(part) for part in images]))
             if needs_maps and first < num_maps:
                 maps = [part.patches for part in parts[: num_maps - first]]
-                branch.patches.extend(_slices(network.project(torch.cat(maps)), lengths[: len(maps)]))
+                branch.patches.extend(torch.split(network.project(torch.cat(maps)), lengths[: len(maps)]))
         return branch
 
     def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState) -> None:
@@ -285,32 +288,16 @@ class DenseObjective(nn.Module):
         assert student.filter is not None  # the config ensures it
         maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
         pooled = F.adaptive_avg_pool2d(maps, KERNEL).permute(0, 2, 3, 1).flatten(1)
-        prototypes = student.filter.flat_prototypes()
+        prototypes = student.filter.prototypes.flatten(1)  # (m, 9f)
         if state.log_now:
             logs |= compute_prototype_diagnostics(prototypes, pooled)
         loss: Tensor = self.entropy(prototypes, pooled)
         return loss
 
 
-def _same_size(views: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
-    """Yield runs of views of one size, each with the number of its first view."""
-    number = 0
-    for _, group in itertools.groupby(views, key=lambda view: view.shape[-1]):
-        found = list(group)
-        yield number, found
-        number += len(found)
-
-
-def _slices(values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Cut values along the first dimension."""
-    ends = list(itertools.accumulate(lengths))
-    return [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-
-
-def _cut(tokens: Tokens, lengths: Sequence[int]) -> list[Tokens]:
+def _cut(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
     """Cut a batch into views."""
-    parts = (_slices(values, lengths) for values in tokens)
-    return [Tokens(*pair) for pair in zip(*parts, strict=True)]
+    return [Tokens(*pair) for pair in zip(*(torch.split(values, lengths) for values in tokens), strict=True)]
 
 
 @torch.no_grad()

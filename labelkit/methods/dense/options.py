@@ -103,11 +103,6 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
             return 0
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
 
-    @property
-    def num_epochs(self) -> int:
-        """Return the number of evaluation intervals of the run."""
-        return -(-self.steps // self.eval_every_steps)
-
     @model_validator(mode="after")
     def _check_ranges(self) -> EMATargetConfig:
         if min(self.projector_dims) < 2:

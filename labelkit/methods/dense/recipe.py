@@ -13,17 +13,16 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.recipes import crop_views, plain_view
+from labelkit.data.views.recipes import crop_views
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
+from labelkit.methods.backbone import RepresentationMethod
 from labelkit.methods.dense.networks import TokenNetwork
 from labelkit.methods.dense.options import EMATargetConfig
 from labelkit.models.ema import EMATeacher
 from labelkit.training.checkpoint import load_model_state
 from labelkit.training.distributed import count_processes
-from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, TrainState
-from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import CosineSchedule
 
 SlowTargetConfigT = TypeVar("SlowTargetConfigT", bound=EMATargetConfig)
@@ -34,7 +33,7 @@ COLLAPSED_COSINE = 0.98
 COLLAPSED_ENTROPY = 0.1
 
 
-class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
+class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
     """Base class of methods that train a student against its own EMA target.
 
     Attributes:
@@ -89,7 +88,7 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
             Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
         ]
         return Phase(
-            config.num_epochs,
+            math.ceil(config.steps / config.eval_every_steps),
             views,
             StreamSampler(streams, steps=batches, seed=config.seed),
             steps=config.steps,
@@ -134,21 +133,8 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
                 is_decayed = parameter.ndim >= 2 and not (self.never_decayed and name.endswith(self.never_decayed))
                 groups.setdefault((name.startswith("network.backbone."), is_decayed), []).append(parameter)
         for (_, is_decayed), parameters in groups.items():
-            yield {
-                "params": parameters,
-                "weight_decay": self.config.weight_decay if is_decayed else 0.0,
-                "is_decayed": is_decayed,
-            }
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates features on held-out images."""
-        classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
-        known = inputs.rows, inputs.truth, inputs.held_out
-        return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
-
-    def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, or the whole image if the input size is small."""
-        return plain_view(self.network.input_spec.size)
+            weight_decay = self.config.weight_decay if is_decayed else 0.0
+            yield {"params": parameters, "weight_decay": weight_decay, "is_decayed": is_decayed}
 
 
 @torch.no_grad()

@@ -27,19 +27,17 @@ from torch import Tensor, nn
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.recipes import plain_view, sela_view, siamese_views
+from labelkit.data.views.recipes import sela_view, siamese_views
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.contrastive import InfoNCELoss
 from labelkit.losses.temperature import TemperatureLoss
-from labelkit.methods.backbone import backbone_options
+from labelkit.methods.backbone import RepresentationMethod, backbone_options
 from labelkit.methods.siamese.options import SiameseConfig
 from labelkit.models.ema import ema_update, slow_copy
 from labelkit.models.inference import BackboneNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
-from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.method import Phase, StepOutput, TrainState
 
 _TINY = 1e-5
 
@@ -197,7 +195,7 @@ def _layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
     return made
 
 
-class Siamese(Method[SiameseConfig]):
+class Siamese(RepresentationMethod[SiameseConfig]):
     """Siamese training method: self-supervised learning from two views with one of four losses."""
 
     network: SiameseNetwork
@@ -265,16 +263,6 @@ class Siamese(Method[SiameseConfig]):
         """Copy the trained network to the EMA network."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates features on held-out images."""
-        classes, k, temperature = len(self.data.class_names), self.config.knn_neighbors, self.config.knn_temperature
-        known = inputs.rows, inputs.truth, inputs.held_out
-        return RepresentationMonitor(*known, num_classes=classes, k=k, temperature=temperature)
-
-    def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, or the whole image if the input size is small."""
-        return plain_view(self.network.input_spec.size)
 
     def _views(self) -> tuple[ViewSpec, ViewSpec]:
         config, size = self.config, self.network.input_spec.size
