@@ -229,7 +229,8 @@ class MasterTraining:
         state: TrainState,
     ) -> None:
         self.master, self.config, self.labels, self.rows, self.view = master, config, labels, rows, view
-        self.state, self.block, self.steps = state, state.epoch, config.steps_of_master
+        self.state, self.block = state, state.epoch
+        self.steps = config.master_steps or max(1, config.block_steps // 10)
         high = compute_max_decay(self.steps, MASTER_DECAY)
         self.decay = EMADecay(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()

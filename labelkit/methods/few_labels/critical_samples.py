@@ -76,17 +76,11 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Label ``count`` unlabeled rows that are near the classes yet ambiguous.
+    """Label ``count`` unlabeled rows of features (n, d) that are near the classes yet ambiguous.
 
-    Args:
-        features: (n, d) numbers.
-        labels: (n,) integers, class or -1 = unlabeled; given ones and those found earlier.
-        count: rows to find in each round, or ``double``.
-        rounds: >= 1.
-        criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
-        confine: search only the nearest rows, 10 times as many as are wanted, but at most a quarter of the candidates
-            (and at least as many as wanted), separately for each class if balanced; ``False``: any distance.
-        options: like labels, count and rounds, see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Rows come in the order of ``criterion``. If ``confine``, only the nearest rows are searched: 10 times as many as are
+    wanted, but at most a quarter of the candidates (and at least as many as wanted), for each class if balanced.
 
     Returns:
         The rows with labels, distances to the nearest mean, soft labels and entropies.

@@ -32,7 +32,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
     head_logits,
     split_labeled,
-    student_views,
 )
 from labelkit.training.method import StepOutput, TrainState
 
@@ -169,15 +168,11 @@ class FreeMatchObjective(StudentObjective):
 
     def __init__(self, config: FreeMatchConfig, num_classes: int, views: tuple[ViewSpec, ViewSpec]) -> None:
         super().__init__()
-        self._views, self._fairness_weight = views, config.fairness_weight
+        self.views, self._fairness_weight = views, config.fairness_weight
         self.runs_teacher = self.runs_master = False
         self.threshold = AdaptiveThreshold(num_classes, config.threshold_decay, config.fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
         self.fairness = FairnessLoss()
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the weak and the strong view."""
-        return self._views
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss of labeled rows and others, with gradients only for the student; no teacher is used."""
@@ -214,5 +209,4 @@ class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        views = student_views(config, data, self.network.input_spec.size)
-        self.objective = FreeMatchObjective(config, self.num_classes, views)
+        self.objective = FreeMatchObjective(config, self.num_classes, (self.weak_view, self.strong_view))

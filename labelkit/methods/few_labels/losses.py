@@ -34,25 +34,17 @@ class SquaredConsistency(nn.Module):
 
     def forward(self, student_logits: Tensor, target_logits: Tensor) -> Tensor:
         """Return, for each sample, the mean squared difference (b,) between the softmax outputs of both networks."""
-        check_pair(student_logits, target_logits)
+        shapes = tuple(student_logits.shape), tuple(target_logits.shape)
+        if shapes[0] != shapes[1] or len(shapes[0]) != 2:
+            raise ValueError(f"logits must both be (b, c); got {shapes[0]} and {shapes[1]}")
         with without_autocast(student_logits):
             prediction = F.softmax(promote(student_logits), dim=1)
             target = F.softmax(promote(target_logits.detach()), dim=1)
             return (prediction - target).square().mean(dim=1)
 
 
-def check_pair(first: Tensor, second: Tensor) -> None:
-    """Check that two tensors have the same (b, c) shape."""
-    if first.shape != second.shape or first.ndim != 2:
-        raise ValueError(f"logits must both be (b, c); got {tuple(first.shape)} and {tuple(second.shape)}")
-
-
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
-    """Sharpen probabilities by raising them to the power ``1 / temperature`` and renormalizing.
-
-    Args:
-        probabilities: (b, c) float, rows sum to 1.
-        temperature: in (0, 1] to sharpen; 1 changes nothing.
+    """Sharpen probabilities (b, c) by raising them to the power ``1 / temperature`` and renormalizing.
 
     Raises:
         ValueError: the temperature is not positive.

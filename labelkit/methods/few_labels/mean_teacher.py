@@ -28,7 +28,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
     head_logits,
-    student_views,
     teacher_decay,
 )
 from labelkit.training.method import StepOutput, TrainState
@@ -53,15 +52,11 @@ class MeanTeacherObjective(StudentObjective):
 
     def __init__(self, options: MeanTeacherOptions, steps: int, view: ViewSpec) -> None:
         super().__init__()
-        self._view, self._class_norm = view, options.class_norm
+        self.views, self._class_norm = (view, view), options.class_norm
         self._weight = RampedWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
         self.runs_teacher = self.runs_master = options.consistency_weight > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the student's view and the one shared by teacher and master."""
-        return self._view, self._view
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student."""
@@ -102,8 +97,7 @@ class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)
-        weak, _ = student_views(config, data, self.network.input_spec.size)
-        self.objective = MeanTeacherObjective(config, config.steps, weak)
+        self.objective = MeanTeacherObjective(config, config.steps, self.weak_view)
 
     @classmethod
     def average_decay(cls, config: MeanTeacherConfig) -> EMADecay:

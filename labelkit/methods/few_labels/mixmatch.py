@@ -33,7 +33,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
     head_logits,
     split_labeled,
-    student_views,
 )
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput, TrainState
@@ -91,16 +90,12 @@ class MixMatchObjective(StudentObjective):
 
     def __init__(self, view: ViewSpec, *, weight: RampedWeight, seed: int) -> None:
         super().__init__()
-        self._view = view
+        self.views = view, view
         self.unlabeled_weight = weight
         self._seed = seed
         self.runs_teacher, self.runs_master = False, weight.full > 0
         self.loss = MixMatchLoss()
         self.consistency = SquaredConsistency()
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the same view twice."""
-        return self._view, self._view
 
     @torch.no_grad()
     def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
@@ -175,5 +170,5 @@ class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        weak, _ = student_views(config, data, self.network.input_spec.size)
-        self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
+        weight = unlabeled_weight(config.steps, config)
+        self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

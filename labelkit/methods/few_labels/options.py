@@ -319,11 +319,6 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         """Return the number of updates of a block."""
         return min(self.eval_every_steps, self.steps)
 
-    @property
-    def steps_of_master(self) -> int:
-        """Return the number of updates used to train a master."""
-        return self.master_steps or max(1, self.block_steps // 10)
-
 
 _LOSS = panel("Loss")
 

@@ -199,16 +199,14 @@ class StudentObjective(nn.Module, ABC):
     mean over labeled rows, of which processes may have different numbers, is their sum divided by ``state.mean_count``.
 
     Attributes:
+        views: of each image in a batch.
         runs_teacher: a step runs the teacher, in training mode, so that it has its own running statistics.
         runs_master: likewise the master, once it is formed.
     """
 
+    views: tuple[ViewSpec, ...]
     runs_teacher: bool
     runs_master: bool
-
-    @abstractmethod
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the views of each image in a batch."""
 
     @abstractmethod
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
@@ -272,6 +270,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
             raise ConfigError("--dropout", problem, "Remove --dropout, or pass --backbone convnet13.")
         if count_processes() > 1:  # training does not depend on the number of processes
             share_statistics(self.network)
+        self.weak_view, self.strong_view = student_views(config, data, self.network.input_spec.size)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = self.average_decay(config)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may use
@@ -302,12 +301,13 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return {}
 
     def main_network(self) -> StudentNetwork:
-        """Return the EMA network."""
-        return self.chain.teacher
+        """Return the master if it is formed, else the EMA network."""
+        return self.chain.master or self.chain.teacher
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return the student and its EMA by name."""
-        return {"student": self.network, "teacher": self.chain.teacher}
+        """Return the student, its EMA and, if it is formed, the master by name."""
+        networks = {"student": self.network, "teacher": self.chain.teacher}
+        return networks if self.chain.master is None else networks | {"master": self.chain.master}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that tracks classification accuracy on held-out images."""
@@ -338,7 +338,7 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
         self._rows, config = rows, self.config
         if index:
             return None
-        views = self.objective.views()
+        views = self.objective.views
         return student_phase(config, self.data.labels, rows, views, steps=config.steps, peak=config.lr)
 
     @property
@@ -348,5 +348,6 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
-        output: StepOutput = self.objective(batch, StudentNetworks(self.network, self.chain.teacher), self._state)
+        networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
+        output: StepOutput = self.objective(batch, networks, self._state)
         return output

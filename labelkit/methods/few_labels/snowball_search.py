@@ -47,18 +47,13 @@ def discover_confident(
 ) -> Discovery:
     """Label ``count`` unlabeled rows with the class of their nearest mean.
 
-    Args:
-        features: (n, d) numbers; a list or tuple of such arrays, one per network, for ``fusion``.
-        labels: (n,) integers, class or -1 = unlabeled.
-        count: rows to find in each round, or ``double``.
-        rounds: >= 1.
-        select: which rows of a class (or of all): ``min`` the nearest; ``far`` the farthest of a confident set of
-            10 times as many nearest, at most half of the candidates (but not less than what is wanted of them);
-            ``random``; ``max`` the farthest.
-        fusion: of several arrays: ``distance`` means of the distances; ``cascade`` concatenated features; ``rank``
-            mean of the ranks, label by majority.
-        seed: seed of ``random``, the same in each round.
-        options: like labels, count and rounds, see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Features are (n, d) numbers, or a list or tuple of such arrays, one per network, for ``fusion``: ``distance`` means
+    of the distances; ``cascade`` concatenated features; ``rank`` mean of the ranks, label by majority.
+
+    Of a class (or of all), ``select`` takes ``min`` the nearest; ``far`` the farthest of a confident set of 10 times as
+    many nearest, at most half of the candidates (but not less than what is wanted of them); ``random``, drawn with the
+    same seed in each round; ``max`` the farthest.
 
     Returns:
         The rows with labels and distances (``rank``: mean rank).
