@@ -107,16 +107,11 @@ OWN_SOURCES: dict[str, OwnSource] = {}
 """Sources of the methods that labelkit does not ship, by name."""
 
 
-def _take_own_methods(named: str) -> None:
+if os.environ.get(OWN_METHODS_VARIABLE):
     from labelkit.methods.own import import_own_methods  # its imports take time
 
-    found, sources = import_own_methods(named, METHODS)
-    METHODS.update(found)
-    OWN_SOURCES.update(sources)
-
-
-if os.environ.get(OWN_METHODS_VARIABLE):
-    _take_own_methods(os.environ[OWN_METHODS_VARIABLE])
+    _found, OWN_SOURCES = import_own_methods(os.environ[OWN_METHODS_VARIABLE], METHODS)
+    METHODS.update(_found)
 
 
 def compute_method_digest(method: str) -> str | None:

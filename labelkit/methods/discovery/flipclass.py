@@ -35,11 +35,6 @@ from labelkit.models.paired_attention import KeyUpdate
 from labelkit.training.method import Phase, StepOutput, TrainState
 
 
-def view_strength(config: FlipClassConfig, epoch: int) -> float:
-    """Return the strength of sda's strong view in an epoch; it grows to 1 over the first half of the run."""
-    return min(1.0, epoch / (0.5 * config.epochs))
-
-
 class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
     """FlipClass training method: category discovery with the teacher's attention aligned to the student's."""
 
@@ -75,7 +70,8 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
         if self.config.align_mode == "sda":
-            student = student.at_strength(view_strength(self.config, epoch))
+            # the strength grows to 1 over the first half of the run
+            student = student.at_strength(min(1.0, epoch / (0.5 * self.config.epochs)))
         return teacher, student
 
     def on_step_start(self, state: TrainState) -> None:

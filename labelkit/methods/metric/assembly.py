@@ -65,14 +65,9 @@ def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
 
 
 def assemble(maps: Tensor, weights: Tensor) -> Tensor:
-    """Compute each output position as a weighted sum of the input positions (Eq. 5.4).
+    """Compute each output position of maps (b, c, h, w) as a weighted sum of the input positions (Eq. 5.4).
 
-    Args:
-        maps: (b, c, h, w).
-        weights: (b, n, n) at [input, output], n = h w.
-
-    Returns:
-        (b, c, h, w).
+    Weights are (b, n, n) at [input, output], n = h w.
     """
     return torch.einsum("buv,bcu->bcv", weights, maps.flatten(2)).reshape(maps.shape)
 

@@ -268,28 +268,25 @@ class ProxyAnchorLoss(_ClassVectorLoss):
 class NormalizedSoftmaxLoss(_ClassVectorLoss):
     r"""Cross-entropy over temperature-scaled cosines between embeddings and learned class vectors.
 
-    In nats, >= 0; log c if all cosines are equal.
+    In nats, >= 0; log c if all cosines are equal. The temperature is 0.05.
 
     Args:
         num_classes: c.
         embed_dim: d.
-        temperature: > 0.
 
     Shape:
-        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow, also to the class vectors.
-        - labels: ``(b,)`` int64 in ``[-1, c)``; -1 leaves the image out.
-        - returns: ``()`` float32 (float64 stays).
+        As `ProxyAnchorLoss`.
 
     Source:
         A. Zhai and H. Wu, "Classification is a Strong Baseline for Deep Metric Learning" (BMVC 2019);
         pytorch-metric-learning.
     """
 
-    def __init__(self, num_classes: int, embed_dim: int, temperature: float = 0.05) -> None:
+    def __init__(self, num_classes: int, embed_dim: int) -> None:
         from pytorch_metric_learning.losses import NormalizedSoftmaxLoss as Library
 
         super().__init__()
-        self.loss = Library(num_classes, embed_dim, temperature=temperature)
+        self.loss = Library(num_classes, embed_dim, temperature=0.05)
 
 
 def _row_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -43,20 +43,13 @@ from labelkit.methods.metric.losses import (
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
-from labelkit.methods.metric.recipe import (
-    MetricMethod,
-    pseudo_labels,
-    train_view,
-    update_pseudo_labels,
-)
+from labelkit.methods.metric.recipe import MetricMethod, pseudo_labels, train_view, update_pseudo_labels
 from labelkit.models.ema import EMATeacher
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
 
-#: Temperature of the cosines with class vectors (cross-entropy).
-CLASS_TEMPERATURE = 0.05
 #: EMA decay of the slow copy at each step (momentum).
 MEMORY_DECAY = 0.999
 #: Share of classes with one image above which a warning is shown.
@@ -87,11 +80,8 @@ class SAN(MetricMethod[SANConfig]):
         self.classes: nn.Module | None = None
         if config.has_class_vectors:
             with seeded_init(config.seed + 4):  # so that the network starts as without them
-                width = self.network.embed_dim
-                if config.loss == "proxy-anchor":
-                    self.classes = ProxyAnchorLoss(data.num_old_classes, width)
-                else:
-                    self.classes = NormalizedSoftmaxLoss(data.num_old_classes, width, CLASS_TEMPERATURE)
+                of_classes = ProxyAnchorLoss if config.loss == "proxy-anchor" else NormalizedSoftmaxLoss
+                self.classes = of_classes(data.num_old_classes, self.network.embed_dim)
         self.memory: MemoryBank | None = None
         self.slow: EMATeacher | None = None
         if config.memory != "none":

@@ -25,14 +25,7 @@ _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 def load_initial_prototypes(
     config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None], class_names: Sequence[str] = ()
 ) -> Tensor:
-    """Return the initial prototypes of a run as (c, d) float32 unit rows.
-
-    Args:
-        config: selects the prototypes.
-        num_classes: c.
-        dim: d.
-        say: shows a message about the cache.
-        class_names: names of the training classes, if they have any; for word vectors.
+    """Return the initial prototypes of a run as (c, d) float32 unit rows; word vectors need names of the classes.
 
     Raises:
         ConfigError: a simplex does not fit into d dimensions, there are too few prototypes, or their width differs;

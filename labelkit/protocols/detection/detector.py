@@ -249,8 +249,7 @@ def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) 
 class CascadeRoIHeads(nn.Module):
     """Three-stage cascade of torchvision's ``RoIHeads``, for use as the ``roi_heads`` of ``GeneralizedRCNN``.
 
-    Args:
-        make_stage: function from a stage's IoU and box weights to its heads, with a `ClassAgnosticPredictor`.
+    ``make_stage`` maps a stage's IoU and box weights to its heads, with a `ClassAgnosticPredictor`.
     """
 
     def __init__(self, make_stage: Callable[[float, tuple[float, ...]], RoIHeads]) -> None:
