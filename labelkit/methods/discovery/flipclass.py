@@ -93,12 +93,9 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             collect_blocks=(self.network.backbone.info.depth - 1,) if self.pull is not None else (),
         )
         consistency, logs = self._consistency(logits, batch.labels)
+        temperature = self._teacher_temperature
         loss, parts = self.loss(
-            projections,
-            logits,
-            batch.labels,
-            teacher_temperature=self._teacher_temperature,
-            consistency=consistency,
+            projections, logits, batch.labels, teacher_temperature=temperature, consistency=consistency
         )
         logs |= parts
         if self.pull is not None:
@@ -107,7 +104,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             loss = loss + pulled
             logs["align"] = pulled.detach()
         if record is not None:
-            logs["diag/teacher_temperature"] = torch.tensor(self._teacher_temperature)
+            logs["diag/teacher_temperature"] = torch.tensor(temperature)
             for block, values in record.items():
                 logs |= {f"diag/block{block}/{name}": value for name, value in values.items()}
         return StepOutput(loss, logs)

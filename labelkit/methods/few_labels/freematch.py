@@ -15,8 +15,6 @@ recomputed before an evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -64,12 +62,11 @@ class AdaptiveThreshold(nn.Module):
         self.predicted_shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
 
     @torch.no_grad()
-    def update(self, probabilities: Tensor, total: Callable[[Tensor], Tensor] = lambda value: value) -> None:
-        """Update the running averages with predictions (b, c) for weak views; ``total`` sums over processes."""
+    def update(self, probabilities: Tensor, state: TrainState) -> None:
+        """Update the running averages with predictions (b, c) for weak views, over all processes."""
         surest, classes = probabilities.max(dim=1)
         counts = _counts(classes, probabilities.shape[1]).to(probabilities.dtype)
-        own = torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]])
-        sums = total(own)
+        sums = state.combine(torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]]), "sum")
         means = sums[:-1] / sums[-1].clamp(min=1)
         c = probabilities.shape[1]
         for average, value in (
@@ -187,7 +184,7 @@ class FreeMatchObjective(StudentObjective):
         if others:
             with torch.no_grad():
                 predictions = weak_logits.float().softmax(dim=1)
-                self.threshold.update(predictions, lambda value: state.combine(value, "sum"))
+                self.threshold.update(predictions, state)
                 kept = self.threshold(predictions)
             pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), kept)
             loss = loss + pseudo

@@ -239,10 +239,7 @@ def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, 
 def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return assembly entropy (b,) and correlation (b,), each divided by its maximum for n > 1 positions."""
     n = weights.shape[-1]
-    return (
-        assembly_entropy(log_weights) / (2 * n * math.log2(n)),
-        assembly_correlation(weights) / (2 * (n - 1)),
-    )
+    return assembly_entropy(log_weights) / (2 * n * math.log2(n)), assembly_correlation(weights) / (2 * (n - 1))
 
 
 def compute_term_weight(config: SANConfig, done: float) -> float:

@@ -7,7 +7,6 @@ Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); t
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from labelkit.algorithms.clustering import kmeans
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.training.method import TrainState
 
 MAX_ITERATIONS = 50
 
@@ -51,34 +51,24 @@ class PseudoLabels(nn.Module):
         """Return whether no clustering has been computed yet."""
         return int(self.epoch) < 0
 
-    def renew(
-        self,
-        points: Tensor,
-        embeddings: Tensor,
-        epoch: int,
-        *,
-        is_main: bool = True,
-        total: Callable[[Tensor], Tensor] = lambda value: value,
-    ) -> dict[str, float]:
-        """Cluster the images on the main process and share the result with all processes.
+    def renew(self, points: Tensor, embeddings: Tensor, state: TrainState) -> dict[str, float]:
+        """Cluster the images on the main process at the start of an epoch, and share the result with all processes.
 
         Args:
             points: (m, p) float, the points of ``rows`` to cluster.
             embeddings: (m, d) float, averaged to centroids; may be the points.
-            epoch: epoch at whose start the images are clustered.
-            is_main: whether this is the main process.
-            total: sums a tensor over processes.
+            state: state of the event.
 
         Raises:
             ConfigError: there are more clusters than images.
             DatasetError: clusters stay empty because too many images are equal.
             DivergenceError: the same in a later clustering, since then the features became equal.
         """
-        k, rows = self.num_clusters, self.rows
+        k, rows, epoch = self.num_clusters, self.rows, state.epoch
         if k > len(rows):
             raise ConfigError("--num-clusters", f"{k} exceeds the {len(rows)} images", "Lower --num-clusters.")
         ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
-        if is_main:  # on all processes, equal runs would compete for the same processor
+        if state.is_main:  # on all processes, equal runs would compete for the same processor
             found = kmeans(
                 points.numpy(),
                 k,
@@ -87,7 +77,7 @@ class PseudoLabels(nn.Module):
                 max_iter=MAX_ITERATIONS,
             )
             ids, inertia = torch.from_numpy(found.cluster_ids), torch.tensor(found.inertia, dtype=torch.float64)
-        ids, inertia = total(ids), total(inertia)
+        ids, inertia = state.combine(ids, "sum"), state.combine(inertia, "sum")
         counts = np.bincount(ids.numpy(), minlength=k)
         empty = int((counts == 0).sum())
         if empty and not self.is_first:

@@ -50,11 +50,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
             f"Use at least {needed} clusters, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(
-        data.num_samples,
-        config.num_clusters,
-        embed_dim,
-        refresh_epochs=config.refresh_epochs,
-        seed=config.seed,
+        data.num_samples, config.num_clusters, embed_dim, refresh_epochs=config.refresh_epochs, seed=config.seed
     )
 
 
@@ -76,9 +72,7 @@ def update_pseudo_labels(
         points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
         points = state.embed(normalized_pixels, rows)
-    record = labels.renew(
-        points, embeddings, state.epoch, is_main=state.is_main, total=lambda value: state.combine(value, "sum")
-    )
+    record = labels.renew(points, embeddings, state)
     state.log("pseudo-labels", record)
     if record["singles"] > MANY_SINGLES:
         state.warn(f"warning: {percent(record['singles'])} % of the clusters have only one image: lower --num-clusters")

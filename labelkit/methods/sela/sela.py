@@ -84,12 +84,9 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         if max(clusters) > data.num_samples:
             problem = f"{max(clusters)} exceeds the {data.num_samples} images"
             raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
+        options = backbone_options(config, data)
         self.network = MultiHeadNetwork(
-            config.backbone,
-            clusters,
-            rotation=config.rotation,
-            **backbone_options(config, data),
-            seed=config.seed,
+            config.backbone, clusters, rotation=config.rotation, seed=config.seed, **options
         )
         self.loss = MultiHeadCrossEntropy()
         times: tuple[float, ...] = ()
