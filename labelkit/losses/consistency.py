@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.losses.temperature import TemperatureLoss, positive
+from labelkit.algorithms.temperature import TemperatureLoss, positive
 
 
 class DistillationLoss(nn.Module):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.losses.temperature import TemperatureLoss
+from labelkit.algorithms.temperature import TemperatureLoss
 
 
 class InfoNCELoss(TemperatureLoss):

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.temperature import TemperatureLoss, positive
 from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
-from labelkit.losses.temperature import TemperatureLoss, positive
 from labelkit.methods.dense.distilled_network import (
     DistillationNetwork,
     read_checkpoint_center,

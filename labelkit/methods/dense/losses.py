@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.sinkhorn import Reduce
-from labelkit.losses.temperature import TemperatureLoss
+from labelkit.algorithms.temperature import TemperatureLoss
 from labelkit.methods.dense.ranking_loss import cotap_loss
 
 RankingKind = Literal["cotap", "bce"]

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
-from labelkit.losses.temperature import positive
+from labelkit.algorithms.temperature import positive
 
 
 class SquaredConsistency(nn.Module):

@@ -25,12 +25,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.temperature import TemperatureLoss
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import sela_view, siamese_views
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.contrastive import InfoNCELoss
-from labelkit.losses.temperature import TemperatureLoss
 from labelkit.methods.backbone import RepresentationMethod, backbone_options
 from labelkit.methods.siamese.options import SiameseConfig
 from labelkit.models.ema import ema_update, slow_copy
