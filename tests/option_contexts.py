@@ -115,7 +115,6 @@ CONTEXTS: list[tuple[str, Options, str]] = [
         {"holdout": 0.5, "knn_neighbors": 30},
         _of("cotap dino ibot", "eval_split knn_neighbors knn_temperature branch"),
     ),
-    ("a head of an earlier run", {"init_from": "{folder}/earlier"}, "projector_init"),
     ("a temperature that grows", {"teacher_warmup_steps": 4}, "teacher_temperature_start"),
     ("a temperature that is not that of the start", {"teacher_temperature": 0.07}, "teacher_warmup_steps"),
     ("a filter without a loss", {"prototype_entropy": 0}, "filter"),

@@ -3,10 +3,4 @@
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 
-__all__ = [
-    "DistillationLoss",
-    "InfoNCELoss",
-    "LabelLoss",
-    "MeanEntropyRegularizer",
-    "SupConLoss",
-]
+__all__ = ["DistillationLoss", "InfoNCELoss", "LabelLoss", "MeanEntropyRegularizer", "SupConLoss"]

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.temperature import TemperatureLoss, positive
 
 
 class DistillationLoss(nn.Module):
@@ -38,11 +39,11 @@ class DistillationLoss(nn.Module):
 
     def __init__(self, student_temperature: float) -> None:
         super().__init__()
-        self.student_temperature = _positive(student_temperature, "student_temperature")
+        self.student_temperature = positive(student_temperature, "student_temperature")
 
     def forward(self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float) -> Tensor:
         """Compute the loss of student logits (b, c) against teacher logits (b, c), averaged over the batch."""
-        _positive(teacher_temperature, "teacher_temperature")
+        positive(teacher_temperature, "teacher_temperature")
         if student_logits.shape != teacher_logits.shape or student_logits.ndim != 2:
             raise ValueError(
                 "student and teacher logits must both be (b, c); "
@@ -54,7 +55,7 @@ class DistillationLoss(nn.Module):
             return -(target * log_prediction).sum() / max(len(target), 1)
 
 
-class MeanEntropyRegularizer(nn.Module):
+class MeanEntropyRegularizer(TemperatureLoss):
     r"""Regularizer ``log c`` minus the entropy of a batch's mean prediction, which is smallest for balanced classes.
 
     .. math:: L = \log c - H(\bar p), \quad \bar p = \frac1m \sum_i \text{softmax}(l_i / \tau)
@@ -77,10 +78,6 @@ class MeanEntropyRegularizer(nn.Module):
         SimGCD's ``me_max`` term, which omits ``log c``: a constant that keeps the value >= 0.
     """
 
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = _positive(temperature, "temperature")
-
     def forward(self, logits: Tensor) -> Tensor:
         """Compute log c minus the entropy of the mean prediction from logits (m, c)."""
         if logits.ndim != 2:
@@ -94,7 +91,7 @@ class MeanEntropyRegularizer(nn.Module):
             return math.log(logits.shape[1]) + (log_mean.exp() * log_mean).sum()
 
 
-class LabelLoss(nn.Module):
+class LabelLoss(TemperatureLoss):
     r"""Cross-entropy loss on the labeled samples of a batch.
 
     .. math:: L = -\frac{1}{|A|} \sum_{i \in A} \log \text{softmax}(l_i / \tau)_{y_i}
@@ -113,19 +110,9 @@ class LabelLoss(nn.Module):
         ValueError: the temperature is not positive.
     """
 
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = _positive(temperature, "temperature")
-
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss from logits (m, c) and labels (m,), averaged over labeled samples."""
         with without_autocast(logits):
             scaled = promote(logits) / self.temperature
             total = F.cross_entropy(scaled, labels, ignore_index=-1, reduction="sum")
             return total / (labels >= 0).sum().clamp(min=1)
-
-
-def _positive(temperature: float, name: str) -> float:
-    if not temperature > 0:
-        raise ValueError(f"{name} must be > 0, got {temperature}")
-    return temperature

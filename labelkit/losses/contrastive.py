@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.temperature import TemperatureLoss
 
 
-class InfoNCELoss(nn.Module):
+class InfoNCELoss(TemperatureLoss):
     r"""InfoNCE loss: cross-entropy for finding the other view of an image among all views of the batch.
 
     .. math:: L = -\frac{1}{2b} \sum_a \log
@@ -36,10 +37,6 @@ class InfoNCELoss(nn.Module):
         SimGCD's ``info_nce_logits``; the sum runs over both views and over labeled images too.
     """
 
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = _positive(temperature)
-
     def forward(self, projections: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d), averaged over all views."""
         if not len(projections):
@@ -51,7 +48,7 @@ class InfoNCELoss(nn.Module):
             return F.cross_entropy(similarities.fill_diagonal_(-torch.inf), partners)
 
 
-class SupConLoss(nn.Module):
+class SupConLoss(TemperatureLoss):
     r"""Supervised contrastive loss, which pulls labeled views of a class together and pushes other classes apart.
 
     .. math:: L = -\frac{1}{|M|} \sum_{a \in M} \frac{1}{|P(a)|} \sum_{p \in P(a)} \log
@@ -76,10 +73,6 @@ class SupConLoss(nn.Module):
         SimGCD's ``SupConLoss`` on labeled rows. No selection of images: one pass without
         synchronization, whatever the number of labels.
     """
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = _positive(temperature)
 
     def forward(self, projections: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d) and labels (b,), averaged over labeled views."""
@@ -106,9 +99,3 @@ def _similarities(projections: Tensor, temperature: float) -> Tensor:
         raise ValueError(f"projections must be (2b, d), got {tuple(projections.shape)}")
     unit = F.normalize(promote(projections), dim=1)
     return unit @ unit.T / temperature
-
-
-def _positive(temperature: float) -> float:
-    if not temperature > 0:
-        raise ValueError(f"temperature must be > 0, got {temperature}")
-    return temperature

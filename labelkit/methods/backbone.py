@@ -1,25 +1,26 @@
-"""Arguments for building a method's backbone from options and data, or the head in its place on stored embeddings."""
+"""What several families share: arguments for building a backbone, views of stored embeddings, and a kNN monitor."""
 
 from __future__ import annotations
+
+from typing import TypeVar
 
 import torch
 
 from labelkit.data.batch import DataInfo
+from labelkit.data.views.recipes import plain_view
 from labelkit.data.views.spec import RowView, ViewSpec
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.row_layers import EmbeddingMLPShape
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
 from labelkit.options.backbone import FreezeOptions, PixelOptions
 from labelkit.options.embeddings import RowOptions, StrongRowOptions
+from labelkit.options.representation import RepresentationRunConfig
 from labelkit.options.training import RunConfig
+from labelkit.training.inputs import MonitorInputs
+from labelkit.training.method import Method, Monitor
+from labelkit.training.monitors.representation import RepresentationMonitor
 
-
-def get_embedding_input_shape(config: RunConfig, data: DataInfo) -> EmbeddingMLPShape | None:
-    """Return the input shape for a head that trains on stored embeddings, or ``None`` when training on images."""
-    if data.row_dim is None or not isinstance(config, RowOptions):
-        return None
-    center = None if data.row_center is None else torch.from_numpy(data.row_center)
-    return EmbeddingMLPShape(data.row_dim, config.head_layers, config.head_width, center)
+RepresentationConfigT = TypeVar("RepresentationConfigT", bound=RepresentationRunConfig)
 
 
 def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | None:
@@ -40,22 +41,34 @@ def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | 
 
 
 def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
-    """Collect the keyword arguments for building the backbone from the options and the data.
-
-    Args:
-        config: options of a method that trains a backbone.
-        data: provides the number of channels of images, or the width of rows of a store.
-    """
+    """Collect the keyword arguments for building the backbone from the data and the options of a method."""
     assert isinstance(config, BackboneConfig)
+    rows = None
+    if data.row_dim is not None and isinstance(config, RowOptions):
+        center = None if data.row_center is None else torch.from_numpy(data.row_center)
+        rows = EmbeddingMLPShape(data.row_dim, config.head_layers, config.head_width, center)
     found: BackboneOptions = {
         "in_channels": data.in_channels,
         "image_size": config.image_size,
         "pretrained": config.pretrained and config.weights is None,
         "weights": config.weights,
-        "rows": get_embedding_input_shape(config, data),
+        "rows": rows,
     }
     if isinstance(config, PixelOptions):
         found |= {"mean": config.pixel_mean, "std": config.pixel_std}
     if isinstance(config, FreezeOptions):
         found["freeze_stages"] = config.freeze_stages
     return found
+
+
+class RepresentationMethod(Method[RepresentationConfigT]):
+    """Base class of methods that learn a representation without labels."""
+
+    def monitor(self, inputs: MonitorInputs) -> Monitor:
+        """Return the monitor that evaluates features on held-out images and the clusterings, if there are any."""
+        k, temperature = self.config.knn_neighbors, self.config.knn_temperature
+        return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
+
+    def eval_view(self) -> ViewSpec:
+        """Return the evaluation view: the image center, or the whole image if the input size is small."""
+        return plain_view(self.network.input_spec.size)

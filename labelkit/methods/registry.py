@@ -18,7 +18,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "dino": MethodSpec(
         "Representation without labels: predict from one crop what the network's own average outputs for another.",
-        "labelkit.methods.dense.distillation_options:DINOConfig",
+        "labelkit.methods.dense.options:DINOConfig",
         "labelkit.methods.dense.dino:DINO",
     ),
     "dl2pa": MethodSpec(
@@ -43,7 +43,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "ibot": MethodSpec(
         "Representation without labels: DINO, and predicting hidden patches from their surroundings.",
-        "labelkit.methods.dense.distillation_options:IBOTConfig",
+        "labelkit.methods.dense.options:IBOTConfig",
         "labelkit.methods.dense.ibot:IBOT",
     ),
     "lmcs": MethodSpec(
@@ -53,7 +53,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "mean-teacher": MethodSpec(
         "Few labels: a student that agrees with its own average on all images.",
-        "labelkit.methods.few_labels.mean_teacher_options:MeanTeacherConfig",
+        "labelkit.methods.few_labels.options:MeanTeacherConfig",
         "labelkit.methods.few_labels.mean_teacher:MeanTeacher",
     ),
     "mixmatch": MethodSpec(
@@ -83,7 +83,7 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "snowball": MethodSpec(
         "Few labels: discovery adds labels during training, with a student, a teacher and a master.",
-        "labelkit.methods.few_labels.snowball_options:SnowballConfig",
+        "labelkit.methods.few_labels.options:SnowballConfig",
         "labelkit.methods.few_labels.snowball:Snowball",
     ),
     "softmax": MethodSpec(
@@ -93,12 +93,12 @@ METHODS: dict[str, MethodSpec] = {
     ),
     "supervised": MethodSpec(
         "Few labels, baseline: cross-entropy on the labeled images only.",
-        "labelkit.methods.few_labels.mean_teacher_options:SupervisedConfig",
+        "labelkit.methods.few_labels.options:SupervisedConfig",
         "labelkit.methods.few_labels.supervised:Supervised",
     ),
     "tac-ccl": MethodSpec(
         "Metric learning without labels: clusters, a memory, and attention that moves with the image.",
-        "labelkit.methods.metric.tac_ccl_options:TACCCLConfig",
+        "labelkit.methods.metric.options:TACCCLConfig",
         "labelkit.methods.metric.tac_ccl:TACCCL",
     ),
 }
@@ -107,16 +107,11 @@ OWN_SOURCES: dict[str, OwnSource] = {}
 """Sources of the methods that labelkit does not ship, by name."""
 
 
-def _take_own_methods(named: str) -> None:
+if os.environ.get(OWN_METHODS_VARIABLE):
     from labelkit.methods.own import import_own_methods  # its imports take time
 
-    found, sources = import_own_methods(named, METHODS)
-    METHODS.update(found)
-    OWN_SOURCES.update(sources)
-
-
-if os.environ.get(OWN_METHODS_VARIABLE):
-    _take_own_methods(os.environ[OWN_METHODS_VARIABLE])
+    _found, OWN_SOURCES = import_own_methods(os.environ[OWN_METHODS_VARIABLE], METHODS)
+    METHODS.update(_found)
 
 
 def compute_method_digest(method: str) -> str | None:

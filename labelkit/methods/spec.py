@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from labelkit.options.training import RunConfig
     from labelkit.training.method import Method
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,19 +31,20 @@ class MethodSpec:
     @property
     def config(self) -> type[RunConfig]:
         """Return the options class of this method, importing no other method."""
-        if not isinstance(self.options, str):
-            return self.options
-        module, _, name = self.options.partition(":")
-        loaded: type[RunConfig] = getattr(import_module(module), name)
-        return loaded
+        return _imported(self.options)
 
     def load(self) -> type[Method[Any]]:
         """Import and return the method class; this also imports torch."""
-        if not isinstance(self.target, str):
-            return self.target
-        module, _, name = self.target.partition(":")
-        loaded: type[Method[Any]] = getattr(import_module(module), name)
-        return loaded
+        return _imported(self.target)
+
+
+def _imported(named: str | type[T]) -> type[T]:
+    """Return the class with a name ``module:Class``, or the class itself."""
+    if not isinstance(named, str):
+        return named
+    module, _, name = named.partition(":")
+    loaded: type[T] = getattr(import_module(module), name)
+    return loaded
 
 
 @dataclass(frozen=True)

@@ -215,6 +215,8 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     best_metric: ClassVar[str] = "loss"
     #: Whether training runs backbones as a whole, so that they can be compiled.
     runs_whole_backbone: ClassVar[bool] = True
+    #: Whether weight decay also applies to biases and one-dimensional parameters.
+    decays_all: ClassVar[bool] = False
     #: Names of buffers that are equal on every process without synchronization.
     equal_buffers: tuple[str, ...] = ()
 
@@ -291,14 +293,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield parameter groups for the optimizer; by default without weight decay on biases and 1-d parameters."""
-        decayed: list[nn.Parameter] = []
-        plain: list[nn.Parameter] = []
-        for parameter in self.parameters():
-            if parameter.requires_grad:
-                (decayed if parameter.ndim >= 2 else plain).append(parameter)
+        """Yield parameter groups for the optimizer; by default, what is decayed and, unless all is, the others."""
+        decayed = [parameter for parameter in self.parameters() if self.decays_all or parameter.ndim >= 2]
         yield {"params": decayed, "weight_decay": self.config.weight_decay}
-        yield {"params": plain, "weight_decay": 0.0}
+        if not self.decays_all:
+            yield {"params": [p for p in self.parameters() if p.ndim < 2], "weight_decay": 0.0}
 
     def on_train_start(self, state: TrainState) -> None:
         """Run before the first step of a new run, but not of a resumed one."""
@@ -326,11 +325,6 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
         """Run after the last epoch of a phase, before the next phase starts, and return metrics for the log."""
         return {}
-
-    @property
-    def loads_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` tries to load all weights of a run before ``load_matching_tensors``."""
-        return True
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the matching tensors of a run with a similar network; return their description, or ``None``."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
+from labelkit.data.batch import DataInfo
 from labelkit.methods.metric.networks import MetricNetwork
+from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.tac_ccl import CBAM
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.headed import MultiHeadNetwork
@@ -91,7 +94,8 @@ def test_networks_of_methods_give_the_maps_of_their_backbone() -> None:
 
 
 def test_metric_networks_give_the_maps_that_are_pooled() -> None:
-    network = MetricNetwork("smallcnn", embed_dim=8, attention=CBAM, image_size=32).eval()
+    data = DataInfo(2, np.zeros(2, dtype=np.int64), (), (), 0, None, 3, 32)
+    network = MetricNetwork(TACCCLConfig(backbone="smallcnn", embed_dim=8, image_size=32), data, CBAM).eval()
     images = _images(32)
     with torch.no_grad():
         patches, output = network.patch_features(images), network(images)

@@ -13,6 +13,7 @@ from labelkit.errors import DatasetError, DivergenceError
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.guards import Guard, feature_spread
+from labelkit.training.method import TrainState
 from torch import nn
 
 Make = Callable[..., Any]
@@ -144,7 +145,7 @@ def test_clusters_that_stay_empty_tell_of_the_images_first_and_of_the_training_l
     labels = PseudoLabels(8, 3, 2, refresh_epochs=1, seed=0)
     apart, alike = torch.tensor([[0.0, 0.0], [5.0, 5.0], [9.0, 0.0], [0.0, 9.0]] * 2), torch.ones(8, 2)
     with pytest.raises(DatasetError, match="clusters are empty"):
-        labels.renew(alike, alike, 0)
-    labels.renew(apart, apart, 0)
+        labels.renew(alike, alike, TrainState())
+    labels.renew(apart, apart, TrainState())
     with pytest.raises(DivergenceError, match=r"epoch 1: 2 of 3 clusters are still empty: .* collapsed"):
-        labels.renew(alike, alike, 1)
+        labels.renew(alike, alike, TrainState(epoch=1))

@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.methods.few_labels.options import CriticalSearchOptions, SearchOptions
-from labelkit.methods.few_labels.snowball_options import ConfidentSearchOptions
+from labelkit.methods.few_labels.options import ConfidentSearchOptions, CriticalSearchOptions, SearchOptions
 from labelkit.options.base import panel
 from labelkit.options.shared import (
     RESULT_NAME,

@@ -74,10 +74,10 @@ def choose_labeled_splits(
     gallery, queries = config.gallery, config.queries
     labels, label_column = config.labels, config.label_column
     every = np.arange(store.n, dtype=np.int64)
-    own = choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0
+    known_in_store = choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0
     if labels is not None and store.split_names:
-        own = own[split_rows(store, queries, option="--queries")]
-    if not own.any():
+        known_in_store = known_in_store[split_rows(store, queries, option="--queries")]
+    if not known_in_store.any():
         store, labels, label_column = override_store_labels(store, labels, label_column), None, None
     if leave_one_out and not store.split_names and (gallery, queries) == ("train", "test"):
         gallery = queries = "all"

@@ -35,10 +35,8 @@ from torch import Tensor, nn
 from labelkit.algorithms.neighbors import knn
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.recipes import crop_views
-from labelkit.data.views.spec import PairPlan, ViewSpec
+from labelkit.data.views.spec import PairPlan
 from labelkit.errors import ConfigError, Mismatch
-from labelkit.methods.backbone import backbone_options
 from labelkit.methods.dense.cotap_network import DenseNetwork
 from labelkit.methods.dense.objective import DenseObjective
 from labelkit.methods.dense.options import CoTAPConfig
@@ -61,37 +59,23 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
     retired_tensors = frozenset({"objective.queue", "objective.queued"})
 
     def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
-        network = DenseNetwork(
-            config.backbone,
-            drop_path=config.drop_path,
-            num_prototypes=config.filter_prototypes if config.filter else None,
-            projector_dims=config.projector_dims,
-            **backbone_options(config, data),
-            seed=config.seed,
-        )
+        network = DenseNetwork(config, data)
         # otherwise, processes would wait for gradients of parameters that no term reaches
         if not any((config.image_alignment, config.patch_alignment, config.image_concentration, config.patch_ranking)):
             network.requires_grad_(False)
         if network.filter is not None:
             network.filter.prototypes.requires_grad_(config.prototype_entropy > 0)
-        missing = ""
-        if config.projector_init == "checkpoint":
-            if config.weights is not None:
-                where = str(config.weights)
-                found = network.copy_projector_tensors(load_weights_file(config.weights), where)
-                missing = "" if found else where
-            elif config.pretrained:
-                missing = "the hub's weights file"
+        missing = "the hub's weights file" if config.pretrained else ""
+        if config.weights is not None:
+            where = str(config.weights)
+            missing = "" if network.copy_projector_tensors(load_weights_file(config.weights), where) else where
         super().__init__(config, data, network)
         if missing:
             self._notes = [f"warning: {missing} contains no projection, so the projector starts from scratch"]
         check_crops(config, network)
         if config.patch_ranking and config.batch_size // count_processes() < 2:
-            raise ConfigError(
-                "--batch-size",
-                "each process needs at least two images for --patch-ranking",
-                "Raise --batch-size, or pass --patch-ranking 0.",
-            )
+            problem = "each process needs at least two images for --patch-ranking"
+            raise ConfigError("--batch-size", problem, "Raise --batch-size, or pass --patch-ranking 0.")
         if config.image_concentration and config.num_neighbors >= self._num_objects:
             problem = f"{config.num_neighbors} neighbors require more than {self._num_objects} images"
             raise ConfigError("--num-neighbors", problem, "Lower --num-neighbors.")
@@ -110,7 +94,11 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         """Return the single training phase, which mixes both data sets in each batch."""
         self._rows = rows
         pairing = NeighborPairing(self._neighbor_table) if len(self.neighbors) else None
-        return (self.mixed_phase(rows, self._views(), pairing),)
+        views = self.views(MIN_OVERLAP)
+        if len(self.neighbors):
+            # the view of a neighbor: the first view's transform with an independent mirror flip
+            views = (*views, replace(views[0], partner=True, mirror_as=len(views)))
+        return (self.mixed_phase(rows, views, pairing),)
 
     def on_train_start(self, state: TrainState) -> None:
         """Find the neighbors of all images with the initial target network."""
@@ -142,17 +130,14 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the backbones and projectors of both networks from a CoTAP run whose filter differs."""
-        projector = self.config.projector_init == "checkpoint"
-        if not copy_branches(self.network, self.target, tensors, where, projector=projector):
+        if not copy_branches(self.network, self.target, tensors, where):
             return None
-        if not projector:
-            return "both backbones; projectors and filter start from scratch"
         return "both backbones and projectors; the filter starts from scratch"
 
     def on_backbone_loaded(self) -> None:
         """Load the projector stored with the backbone, and copy the student to the target."""
         source = self.config.init_from
-        if source is not None and source.is_file() and self.config.projector_init == "checkpoint":
+        if source is not None and source.is_file():
             self.network.copy_projector_tensors(load_weights_file(source), str(source))
         self.target.load_state_dict(self.network.state_dict())
 
@@ -161,21 +146,6 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         if self._table is None:
             self._table = self.neighbors.cpu().numpy()
         return self._table
-
-    def _views(self) -> tuple[ViewSpec, ...]:
-        config, data = self.config, self.data
-        views = crop_views(
-            (self.network.input_spec.size, config.local_size),
-            config.num_local_views,
-            config.augmentation,
-            global_scale=config.global_scale,
-            local_scale=config.local_scale,
-            min_overlap=MIN_OVERLAP,
-            chiral=data.chiral,
-            photographic=data.photographic,
-        )
-        # the view of a neighbor: the first view's transform with an independent mirror flip
-        return (*views, replace(views[0], partner=True, mirror_as=len(views))) if len(self.neighbors) else views
 
 
 def find_neighbors(
@@ -240,12 +210,9 @@ def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int
 
 
 class NeighborPairing:
-    """Pairing that shows each image with a randomly chosen neighbor.
+    """Pairing that shows each image with a randomly chosen neighbor, drawn again each time.
 
-    Drawn again each time; see ``labelkit.data.views.boxes.Pairing``.
-
-    Args:
-        table: returns the (n, k) rows of neighbors, -1 = the image itself; called when needed.
+    See ``labelkit.data.views.boxes.Pairing``. ``table`` returns the (n, k) rows of neighbors, -1 = the image itself.
     """
 
     def __init__(self, table: Callable[[], NDArray[np.int32]]) -> None:

@@ -7,7 +7,6 @@ Self-Supervised Dense Representations Learning", Eq. 17 to 19.
 from __future__ import annotations
 
 import math
-from typing import Unpack
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +14,15 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.regions import unit
+from labelkit.data.batch import DataInfo
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
+from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.models.backbones.vit import head_count
 from labelkit.models.heads import Projector
-from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
+
+#: Side of a prototype and of the neighborhood that it is compared with, odd.
+KERNEL = 3
 
 
 class ObjectAwareFilter(nn.Module):
@@ -28,13 +31,12 @@ class ObjectAwareFilter(nn.Module):
     .. math:: \mu^a_{xm} = \sum_\delta \langle q^a_{x + \delta}, k^a_{m \delta} \rangle, \qquad
         o^a_x = \sum_m \text{softmax}_m(\mu^a_{xm} / \sqrt d)\, \bar v^a_m
 
-    with :math:`\delta` over a square of k x k places, heads a of width d, and nothing beyond the border of the map. A
+    with :math:`\delta` over a square of 3 x 3 places, heads a of width d, and nothing beyond the border of the map. A
     class token queries as if its neighborhood were constant.
 
     Args:
         dim: width of the features, f.
         num_prototypes: m.
-        kernel: k, odd.
         num_heads: a divisor of ``dim``.
 
     Shape:
@@ -42,39 +44,21 @@ class ObjectAwareFilter(nn.Module):
         - tokens: ``(b, f)`` float.
         - returns: both with the last dimension ``out_dim``.
 
-    Raises:
-        ValueError: the kernel is even, the heads do not divide the width, or a number is below 1.
-
     Attributes:
-        prototypes: ``(m, k, k, f)`` parameter; only its directions matter, and only a loss on them changes it (the
+        prototypes: ``(m, 3, 3, f)`` parameter; only its directions matter, and only a loss on them changes it (the
             paper does not say).
         out_dim: 2f, for features and answers concatenated (Eq. 19).
     """
 
-    def __init__(
-        self,
-        dim: int,
-        num_prototypes: int = 64,
-        kernel: int = 3,
-        num_heads: int = 6,
-    ) -> None:
+    def __init__(self, dim: int, num_prototypes: int, num_heads: int) -> None:
         super().__init__()
-        if min(dim, num_prototypes, num_heads) < 1 or kernel < 1 or kernel % 2 == 0:
-            raise ValueError(f"kernel must be odd, got {kernel}; dim {dim}, {num_prototypes} prototypes")
-        if dim % num_heads:
-            raise ValueError(f"{num_heads} heads do not divide the width {dim}")
         self.num_heads = num_heads
-        self.kernel = kernel
         self.out_dim = 2 * dim
-        self.prototypes = nn.Parameter(nn.init.normal_(torch.empty(num_prototypes, kernel, kernel, dim), std=0.02))
+        self.prototypes = nn.Parameter(nn.init.normal_(torch.empty(num_prototypes, KERNEL, KERNEL, dim), std=0.02))
         self.queries, self.keys, self.values = (nn.Linear(dim, dim) for _ in range(3))
         for layer in (self.queries, self.keys, self.values):
             nn.init.normal_(layer.weight, std=0.02)
             nn.init.zeros_(layer.bias)
-
-    def flat_prototypes(self) -> Tensor:
-        """Return the prototypes as rows (m, k k f), flattened by row, column and feature, for use in a loss."""
-        return self.prototypes.flatten(1)
 
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Filter the feature maps and class tokens of a batch."""
@@ -88,7 +72,7 @@ class ObjectAwareFilter(nn.Module):
         return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
-        """Compute keys (m, k, k, f) and spatially averaged values (m, f) of prototypes scaled to unit mean square."""
+        """Compute keys (m, 3, 3, f) and spatially averaged values (m, f) of prototypes scaled to unit mean square."""
         prototypes = self.prototypes.detach()
         flat = prototypes.flatten(1)
         length = flat.norm(dim=1).clamp(min=1e-12)
@@ -99,8 +83,8 @@ class ObjectAwareFilter(nn.Module):
         """Compute the attention scores (b, h, w, a, m) of a feature map (b, h, w, f), before scaling and softmax."""
         queries = self.queries(patches).permute(0, 3, 1, 2)  # heads one after the other
         m, width = len(keys), keys.shape[-1] // self.num_heads
-        kernels = keys.reshape(m, self.kernel, self.kernel, self.num_heads, width).permute(3, 0, 4, 1, 2)
-        found = F.conv2d(queries, kernels.flatten(0, 1), padding=self.kernel // 2, groups=self.num_heads)
+        kernels = keys.reshape(m, KERNEL, KERNEL, self.num_heads, width).permute(3, 0, 4, 1, 2)
+        found = F.conv2d(queries, kernels.flatten(0, 1), padding=KERNEL // 2, groups=self.num_heads)
         b, _, rows, columns = found.shape
         return found.permute(0, 2, 3, 1).reshape(b, rows, columns, self.num_heads, m)
 
@@ -125,39 +109,18 @@ class ObjectAwareFilter(nn.Module):
 
 
 class DenseNetwork(TokenNetwork):
-    """CoTAP's network: a ViT with a projector and optionally an object-aware filter.
+    """CoTAP's network: a ViT with a projector and optionally an object-aware filter."""
 
-    Args:
-        backbone: name of a plain vision transformer with a class token.
-        drop_path: rate of stochastic depth in training.
-        num_prototypes: number of prototypes of the filter; ``None`` = no filter.
-        projector_dims: width of the hidden layers and of the output of the projector.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`; the size is that of global views.
-
-    Raises:
-        ConfigError: the backbone is not such a transformer.
-        CheckpointError: its weights cannot be obtained.
-    """
-
-    def __init__(
-        self,
-        backbone: str,
-        *,
-        drop_path: float = 0.0,
-        num_prototypes: int | None = None,
-        projector_dims: tuple[int, int] = (2048, 256),
-        seed: int,
-        **options: Unpack[BackboneOptions],
-    ) -> None:
-        super().__init__(backbone, drop_path=drop_path, seed=seed, **options)
+    def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
         width = self.backbone.info.feature_dim
         self.filter: ObjectAwareFilter | None = None
-        with seeded_init(seed + 1):
-            if num_prototypes is not None:
-                self.filter = ObjectAwareFilter(width, num_prototypes, num_heads=head_count(self.backbone.net))
+        with seeded_init(config.seed + 1):
+            if config.filter:
+                heads = head_count(self.backbone.net)
+                self.filter = ObjectAwareFilter(width, config.filter_prototypes, heads)
                 width = self.filter.out_dim
-            self.projector = Projector(width, *projector_dims)
+            self.projector = Projector(width, *config.projector_dims)
 
     def filtered(self, tokens: Tokens) -> Tokens:
         """Apply the object-aware filter to the tokens, or return them unchanged if there is no filter."""

@@ -18,7 +18,7 @@ import torch
 
 from labelkit.data.batch import Batch
 from labelkit.methods.dense.distillation import DistilledStudent
-from labelkit.methods.dense.distillation_options import DINOConfig
+from labelkit.methods.dense.options import DINOConfig
 from labelkit.training.method import StepOutput
 
 

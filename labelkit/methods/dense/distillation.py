@@ -5,6 +5,7 @@ A student learns the assignments of its own moving average.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -15,17 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.temperature import TemperatureLoss, positive
 from labelkit.data.batch import DataInfo
-from labelkit.data.views.recipes import crop_views
 from labelkit.errors import ConfigError
-from labelkit.methods.backbone import backbone_options
-from labelkit.methods.dense.distillation_options import SelfDistillationConfig
 from labelkit.methods.dense.distilled_network import (
     DistillationNetwork,
     read_checkpoint_center,
     split_checkpoint_branches,
 )
-from labelkit.methods.dense.recipe import EMATargetMethod, check_crops, compute_target_diagnostics, copy_branches
+from labelkit.methods.dense.options import SelfDistillationConfig
+from labelkit.methods.dense.recipe import EMATargetMethod, assignment_entropy, check_crops, copy_branches
 from labelkit.models.weights.files import load_weights_file
 from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import RampedWeight
@@ -81,25 +81,20 @@ def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int],
 
 
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
-    r"""Compute the teacher's assignments, :math:`\text{softmax}((t - c) / \tau_t)`.
+    r"""Compute the teacher's assignments (n, k) from its outputs t: :math:`\text{softmax}((t - c) / \tau_t)`.
 
-    Args:
-        outputs: ``(n, k)`` float t.
-        center: ``(k,)`` float c, the running mean of outputs, subtracted so that no output dominates.
-        temperature: :math:`\tau_t > 0`; small values keep the assignments from becoming equal.
-
-    Returns:
-        ``(n, k)`` float32 (float64 stays), rows sum to 1, without gradient.
+    The center c (k,), the running mean of outputs, is subtracted so that no output dominates; a small temperature keeps
+    the assignments from becoming equal. No gradient; float32 (float64 stays), rows sum to 1.
 
     Raises:
         ValueError: the temperature is not positive.
     """
-    _check_temperature(temperature)
+    positive(temperature, "temperature")
     with torch.no_grad(), without_autocast(outputs):
         return torch.softmax((promote(outputs) - center) / temperature, dim=-1)
 
 
-class MultiViewDistillationLoss(nn.Module):
+class MultiViewDistillationLoss(TemperatureLoss):
     r"""Cross-entropy between the teacher's and the student's assignments for different views of an image.
 
     .. math:: L = \frac{1}{|P|} \sum_{(a, v) \in P} -\frac{1}{b} \sum_i \sum_k q_{aik}
@@ -124,11 +119,6 @@ class MultiViewDistillationLoss(nn.Module):
         over the pairs; the mean follows the released code.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        _check_temperature(temperature)
-        self.temperature = temperature
-
     def forward(self, outputs: Sequence[Tensor], targets: Sequence[Tensor]) -> Tensor:
         """Return the mean loss over view pairs and images."""
         losses = []
@@ -144,7 +134,7 @@ class MultiViewDistillationLoss(nn.Module):
         return total
 
 
-class MaskedPatchLoss(nn.Module):
+class MaskedPatchLoss(TemperatureLoss):
     r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the same, unmasked ones.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
@@ -170,11 +160,6 @@ class MaskedPatchLoss(nn.Module):
         patches; the mean over those of an image follows the released code.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        _check_temperature(temperature)
-        self.temperature = temperature
-
     def forward(self, outputs: Tensor, targets: Tensor, image: Tensor, num_images: int) -> Tensor:
         """Return the mean loss over images."""
         if outputs.shape != targets.shape or image.shape != outputs.shape[:1]:
@@ -191,33 +176,16 @@ def _cross_entropies(outputs: Tensor, targets: Tensor, temperature: float) -> Te
         return -(targets.detach() * log_p).sum(dim=-1)
 
 
-def _check_temperature(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"temperature must be above 0, got {temperature}")
-
-
 class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
     """Base class of DINO and iBOT, with a student, its EMA target and centers of the target's outputs.
 
-    Args:
-        config: the options.
-        data: facts about the training set.
-        hides_patches: patches have targets, too, with a separate center.
+    With ``hides_patches``, patches have targets, too, with a separate center.
     """
 
     remedy = "a lower --teacher-temperature, "
 
     def __init__(self, config: DistillationConfigT, data: DataInfo, *, hides_patches: bool = False) -> None:
-        network = DistillationNetwork(
-            config.backbone,
-            drop_path=config.drop_path,
-            projector_dims=config.projector_dims,
-            num_outputs=config.num_outputs,
-            learn_lengths=not config.norm_last_layer,
-            hides_patches=hides_patches,
-            **backbone_options(config, data),
-            seed=config.seed,
-        )
+        network = DistillationNetwork(config, data, hides_patches=hides_patches)
         check_crops(config, network)
         super().__init__(config, data, network)
         self.centers = nn.ModuleDict({"image": RunningCenter(config.num_outputs, config.center_decay)})
@@ -239,24 +207,9 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
     def _named_centers(self) -> dict[CenterOf, RunningCenter]:
         return {of: self.center(of) for of in ("image", "patch") if of in self.centers}
 
-    @property
-    def step(self) -> int:
-        """Return the number of finished updates, or 0 outside of a run."""
-        return self._state.step
-
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, which mixes both data sets in each batch."""
-        config, data = self.config, self.data
-        views = crop_views(
-            (self.network.input_spec.size, config.local_size),
-            config.num_local_views,
-            config.augmentation,
-            global_scale=config.global_scale,
-            local_scale=config.local_scale,
-            chiral=data.chiral,
-            photographic=data.photographic,
-        )
-        return (self.mixed_phase(rows, views),)
+        return (self.mixed_phase(rows, self.views()),)
 
     def on_step_start(self, state: TrainState) -> None:
         """Reset the outputs collected for the centers."""
@@ -281,23 +234,27 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         """Compute the target's assignments (n, k) for its class tokens (n, d), and collect its outputs."""
         outputs = self.target.outputs(class_tokens)
         self.center("image").collect(outputs)
-        return centered_targets(outputs, self.center("image").value, self._temperature(self.step))
+        return centered_targets(outputs, self.center("image").value, self._temperature(self._state.step))
 
+    @torch.no_grad()
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
-        """Return the collapse diagnostics if the step is logged, and warn once if a collapse is found."""
-        state = self._state
-        if not state.log_now:
+        """Return, if the step is logged, the normalized entropies of mean prediction and targets; warn of a collapse.
+
+        The first is 0 if one output takes all, the second 1 if targets are uniform.
+        """
+        if not self._state.log_now:
             return {}
-        found = compute_target_diagnostics(targets, outputs, self.config.student_temperature)
+        entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
+        mean = assignment_entropy(outputs, self.config.student_temperature)
+        found = {"diag/assignment_entropy": mean, "diag/target_entropy": entropy}
         self.warn_of_collapse(found)
         return found
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
         """Load the backbones and projectors of both networks from a CoTAP, DINO or iBOT run."""
-        projector = self.config.projector_init == "checkpoint"
-        if not copy_branches(self.network, self.target, tensors, where, projector=projector):
+        if not copy_branches(self.network, self.target, tensors, where):
             return None
-        return "both backbones and projectors; last layers start from scratch" if projector else "both backbones"
+        return "both backbones and projectors; last layers start from scratch"
 
     def on_backbone_loaded(self) -> None:
         """Load the heads of a full checkpoint file, or copy the student to the target if there is no file."""
@@ -305,13 +262,10 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         self._notes = self._start_from(source if source is not None and source.is_file() else None)
 
     def _start_from(self, path: Path | None) -> list[str]:
-        """Initialize student, target and centers from a file, or the target from the student without one.
+        """Initialize student, target and centers from a file, or the target from the student without one; return notes.
 
         The student already has the backbone of the file. A full checkpoint provides the weights and head of each
         network, and the centers.
-
-        Returns:
-            Notes for the user.
 
         Raises:
             CheckpointError: the file does not fit.
@@ -319,8 +273,8 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         """
         config, network, target = self.config, self.network, self.target
         target.load_state_dict(network.state_dict())
-        if config.projector_init != "checkpoint" or path is None:
-            is_hub = config.pretrained and config.projector_init == "checkpoint" and config.init_from is None
+        if path is None:
+            is_hub = config.pretrained and config.init_from is None
             return ["warning: the hub's weights contain no head, so the head starts from scratch"] if is_hub else []
         where, state = str(path), load_weights_file(path)
         student, teacher = split_checkpoint_branches(state)
@@ -334,8 +288,8 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
                 missing.append(f"center of {of} outputs")
             elif found.shape != center.value.shape:
                 shapes = f"{list(found.shape)} instead of {list(center.value.shape)}"
-                remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
-                raise ConfigError("--num-outputs", f"the {of} center of {where} has shape {shapes}", remedy)
+                problem = f"the {of} center of {where} has shape {shapes}"
+                raise ConfigError("--num-outputs", problem, "Set --num-outputs to the size in the file.")
             else:
                 center.value.copy_(found)
         if not missing:

@@ -7,16 +7,17 @@ heads of both networks, the mask token and centers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, Unpack
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from labelkit.data.batch import DataInfo
 from labelkit.errors import CheckpointDamaged, ConfigError
 from labelkit.methods.dense.networks import TokenNetwork, Tokens
+from labelkit.methods.dense.options import SelfDistillationConfig
 from labelkit.models.backbones.vit import token_maps
 from labelkit.models.heads import DirectionLayer, Projector
-from labelkit.models.inference import BackboneOptions
 from labelkit.models.seeding import seeded_init
 
 _STUDENT, _MASK_TOKEN = "student", "masked_embed"
@@ -32,9 +33,6 @@ def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Te
     """Return a checkpoint's student and teacher tensors, or the same tensors twice if it holds only one network.
 
     A released teacher has no mask token, since it sees all patches; it gets the student's.
-
-    Args:
-        state: tensors by name, with dots for nested dictionaries.
     """
     networks = {name: value for name, value in state.items() if name.split(".")[0] not in ("optimizer", "fp16_scaler")}
     student = {name: value for name, value in networks.items() if name.split(".")[0] == _STUDENT}
@@ -78,38 +76,15 @@ def _finite(value: Tensor, name: str, where: str) -> Tensor:
 class DistillationNetwork(TokenNetwork):
     """Network of DINO and iBOT: a ViT with a projection head and a weight-normalized last layer.
 
-    Args:
-        backbone: name of a plain vision transformer with a class token.
-        drop_path: rate of stochastic depth in training.
-        projector_dims: width of the hidden layers and of the output of the projector, which tokens and patches share.
-        num_outputs: k, rows of the last layer, which class tokens and patches share.
-        learn_lengths: whether the lengths of these rows are trained.
-        hides_patches: whether to create a mask token.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`; the size is that of large views.
-
-    Raises:
-        ConfigError: the backbone is not such a transformer.
-        CheckpointError: its weights cannot be obtained.
+    Class tokens and patches share both. With ``hides_patches``, it has a mask token.
     """
 
-    def __init__(
-        self,
-        backbone: str,
-        *,
-        drop_path: float = 0.0,
-        projector_dims: tuple[int, int] = (2048, 256),
-        num_outputs: int,
-        learn_lengths: bool,
-        hides_patches: bool = False,
-        seed: int,
-        **options: Unpack[BackboneOptions],
-    ) -> None:
-        super().__init__(backbone, drop_path=drop_path, seed=seed, **options)
-        width = self.backbone.info.feature_dim
-        with seeded_init(seed + 1):
-            self.projector = Projector(width, *projector_dims)
-            self.last_layer = DirectionLayer(projector_dims[1], num_outputs, learn_lengths=learn_lengths)
+    def __init__(self, config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool) -> None:
+        super().__init__(config, data)
+        width, dims, learn_lengths = self.backbone.info.feature_dim, config.projector_dims, not config.norm_last_layer
+        with seeded_init(config.seed + 1):
+            self.projector = Projector(width, *dims)
+            self.last_layer = DirectionLayer(dims[1], config.num_outputs, learn_lengths=learn_lengths)
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
     def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
@@ -123,14 +98,9 @@ class DistillationNetwork(TokenNetwork):
         return outputs
 
     def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
-        """Initialize the projector, last layer and mask token from a full checkpoint.
+        """Initialize projector, last layer and mask token from one network of a full checkpoint; return what it lacks.
 
-        Args:
-            state: tensors of one network of the checkpoint by name; a separate head for patches is ignored.
-            where: the file, for messages.
-
-        Returns:
-            Descriptions of the parts that the checkpoint lacks.
+        A separate head for patches is ignored.
 
         Raises:
             ConfigError: sizes differ.
@@ -159,11 +129,10 @@ def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -
     if own.directions.shape != directions.shape:
         shapes = f"{list(directions.shape)} instead of {list(own.directions.shape)}"
         problem = f"does not match the last layer of {where}, which has shape {shapes}"
-        remedy = "Set --num-outputs to the size in the file, or pass --projector-init scratch."
-        raise ConfigError("--num-outputs", problem, remedy)
+        raise ConfigError("--num-outputs", problem, "Set --num-outputs to the size in the file.")
     own.directions.copy_(directions)
     if own.lengths is not None:
         own.lengths.copy_(lengths)
     elif not bool((lengths == 1).all()):
         problem = f"the weight vectors in the last layer of {where} do not have norm 1"
-        raise ConfigError("--norm-last-layer", problem, "Pass --no-norm-last-layer or --projector-init scratch.")
+        raise ConfigError("--norm-last-layer", problem, "Pass --no-norm-last-layer.")

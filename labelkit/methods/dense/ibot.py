@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from labelkit.data.batch import Batch, DataInfo, move_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.methods.dense.distillation import DistilledStudent, MaskedPatchLoss, centered_targets, warmup_temperature
-from labelkit.methods.dense.distillation_options import IBOTConfig
+from labelkit.methods.dense.options import IBOTConfig
 from labelkit.training.method import StepOutput
 
 #: Temperature of the target network for patches at the first step, if it grows.
@@ -58,9 +58,9 @@ class IBOT(DistilledStudent[IBOTConfig]):
             seen = self.target.tokens(torch.cat(large))
             image_targets = self.image_targets(seen.image)
             patch_outputs = self.target.outputs(seen.patches.flatten(0, 2))
-            center = self.center("patch")
+            center, temperature = self.center("patch"), self._patch_temperature(self._state.step)
             center.collect(patch_outputs)
-            patch_targets = centered_targets(patch_outputs[places], center.value, self._patch_temperature(self.step))
+            patch_targets = centered_targets(patch_outputs[places], center.value, temperature)
         tokens = self.network.masked_tokens(torch.cat(large), masks)
         class_tokens = [tokens.image, *([self.network.embed(torch.cat(small))] if small else [])]
         outputs = self.network.outputs(torch.cat(class_tokens))
@@ -77,9 +77,9 @@ class IBOT(DistilledStudent[IBOTConfig]):
         images = batch.on_host.sample_index
         masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
         for i, (view, image) in enumerate((v, image) for v in (0, 1) for image in images):
-            generator = keyed_generator(config.seed, f"hidden patches of view {view}", self.step, int(image))
-            ratio = draw_mask_ratio(generator)
-            masks[i] = block_mask(side, side, ratio, generator)
+            purpose = f"hidden patches of view {view}"
+            generator = keyed_generator(config.seed, purpose, self._state.step, int(image))
+            masks[i] = block_mask(side, side, draw_mask_ratio(generator), generator)
         return masks
 
 
@@ -90,20 +90,11 @@ def draw_mask_ratio(generator: np.random.Generator) -> float:
 
 
 def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw a mask of random rectangles that hides at most the given ratio of patches.
+    """Draw a mask (rows, columns) of random rectangles that hides (true) at most a ratio, in [0, 1), of the patches.
 
     The area of a rectangle is uniform between a ninth of the shorter side's square and the area still to be hidden;
     height over width is log-uniform in [0.3, 1 / 0.3]. A rectangle that would hide too many patches, or no new one, is
     drawn again, at most 10 times; then the mask is left as it is. The ratio is never exceeded, and often not reached.
-
-    Args:
-        rows: number of rows of the patch map.
-        columns: number of columns of the patch map.
-        ratio: share of patches to hide, in [0, 1).
-        generator: generator of random numbers.
-
-    Returns:
-        (rows, columns), true = hidden.
 
     Source:
         H. Bao et al., "BEiT" (ICLR 2022), Alg. 1, with the limits of iBOT (J. Zhou et al., ICLR 2022): no minimum block

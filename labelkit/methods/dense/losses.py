@@ -1,11 +1,4 @@
-"""Losses of CoTAP on soft assignments, similarities of patches and prototypes.
-
-The teacher's balanced soft assignments of a batch, and the cross-entropy of the student's against them.
-
-Similarities of the patches of two images, compared by order (``ranking_loss.py``) or by value.
-
-The entropy of each object prototype's attention over the images of a batch, so that it selects few of them.
-"""
+"""Losses of CoTAP on soft assignments, similarities of patches (``ranking_loss.py``) and object prototypes."""
 
 from __future__ import annotations
 
@@ -18,13 +11,14 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.sinkhorn import Reduce
+from labelkit.algorithms.temperature import TemperatureLoss
 from labelkit.methods.dense.ranking_loss import cotap_loss
 
 RankingKind = Literal["cotap", "bce"]
 _EDGE = 1e-6
 
 
-class SoftAssignmentLoss(nn.Module):
+class SoftAssignmentLoss(TemperatureLoss):
     r"""Cross-entropy between softmax probabilities and soft target assignments.
 
     .. math:: L = -\frac{1}{n} \sum_i \sum_k q_{ik} \log \text{softmax}(a_i / \tau)_k
@@ -45,12 +39,6 @@ class SoftAssignmentLoss(nn.Module):
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 3 and 5, as DINO and Leopart.
     """
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
-        self.temperature = temperature
 
     def forward(self, logits: Tensor, assignments: Tensor) -> Tensor:
         """Return the mean loss over rows."""
@@ -101,12 +89,8 @@ def batch_assignments(
 def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
     """Compute the similarity (cosine + 1) / 2 of every patch of one image to every patch of another (Eq. 2).
 
-    Args:
-        first: (b, n, d) float unit vectors.
-        second: (b, m, d) float unit vectors.
-
-    Returns:
-        (b, n, m) in [0, 1], in at least float32: with three digits, most pairs near 1 would be tied.
+    Unit vectors (b, n, d) and (b, m, d) float give (b, n, m) in [0, 1], in at least float32: with three digits, most
+    pairs near 1 would be tied.
     """
     with without_autocast(first):
         return 0.5 * (promote(first) @ promote(second).transpose(1, 2)) + 0.5
@@ -131,7 +115,7 @@ class DenseRankingLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays); 0, still differentiable, for b = 0.
 
     Raises:
-        ValueError: shapes differ, or the kind is unknown.
+        ValueError: shapes differ.
 
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 8 to 12.
@@ -139,8 +123,6 @@ class DenseRankingLoss(nn.Module):
 
     def __init__(self, kind: RankingKind = "cotap", *, is_finite: bool = False) -> None:
         super().__init__()
-        if kind not in ("cotap", "bce"):
-            raise ValueError(f"unknown kind {kind!r}")
         self.kind = kind
         self.is_finite = is_finite
 
@@ -158,7 +140,7 @@ class DenseRankingLoss(nn.Module):
         return rows.sum() / max(len(scores), 1)
 
 
-class PrototypeEntropyLoss(nn.Module):
+class PrototypeEntropyLoss(TemperatureLoss):
     r"""Mean entropy of the softmax of each prototype's cosines with all images, divided by the number of images.
 
     .. math:: L = -\frac{1}{b m} \sum_{ij} \varphi_{ij} \log \varphi_{ij}, \qquad
@@ -180,12 +162,6 @@ class PrototypeEntropyLoss(nn.Module):
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 15 and 16.
     """
-
-    def __init__(self, temperature: float = 0.1) -> None:
-        super().__init__()
-        if not temperature > 0:
-            raise ValueError(f"temperature must be above 0, got {temperature}")
-        self.temperature = temperature
 
     def forward(self, prototypes: Tensor, images: Tensor) -> Tensor:
         """Return the loss for prototypes (m, d) and image features (b, d)."""

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple, Unpack
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
+from labelkit.methods.backbone import backbone_options
+from labelkit.methods.dense.options import EMATargetConfig
 from labelkit.models.backbones.vit import (
     UnsupportedBackboneError,
     check_vision_transformer,
@@ -17,7 +20,7 @@ from labelkit.models.backbones.vit import (
     token_maps,
 )
 from labelkit.models.heads import Projector
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.inference import BackboneNetwork
 from labelkit.models.weights.files import find_projector_weights
 
 _LAYERS = ("hidden1", "hidden2", "output")
@@ -38,14 +41,8 @@ class Tokens(NamedTuple):
 class TokenNetwork(BackboneNetwork):
     """A ViT backbone with a class token that accepts any image size divisible by its patch size.
 
-    Args:
-        backbone: name of a plain vision transformer with a class token.
-        drop_path: rate of stochastic depth in training.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`; the size is that of large views.
-
     Raises:
-        ConfigError: the backbone is not such a transformer.
+        ConfigError: the backbone is not a plain vision transformer with a class token.
         CheckpointError: its weights cannot be obtained.
 
     Attributes:
@@ -54,12 +51,13 @@ class TokenNetwork(BackboneNetwork):
 
     projector: Projector
 
-    def __init__(self, backbone: str, *, drop_path: float = 0.0, seed: int, **options: Unpack[BackboneOptions]) -> None:
-        constructor = {"drop_path_rate": drop_path, "dynamic_img_size": True}
-        super().__init__(backbone, seed=seed, constructor=constructor, **options)
+    def __init__(self, config: EMATargetConfig, data: DataInfo) -> None:
+        constructor = {"drop_path_rate": config.drop_path, "dynamic_img_size": True}
+        options = backbone_options(config, data)
+        super().__init__(config.backbone, seed=config.seed, constructor=constructor, **options)
         check_vision_transformer(self.backbone.net)
         if not has_class_token(self.backbone.net):
-            raise UnsupportedBackboneError(backbone, "has no class token", "Choose a ViT with a class token.")
+            raise UnsupportedBackboneError(config.backbone, "has no class token", "Choose a ViT with a class token.")
 
     @property
     def patch_size(self) -> int:
@@ -85,11 +83,7 @@ class TokenNetwork(BackboneNetwork):
         return tokens.image, tokens.patches
 
     def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Initialize the projector from another projector, padding a narrower first layer with zeros.
-
-        Args:
-            layers: ``hidden1.weight``, ``hidden1.bias`` and so on, of a projector of this kind.
-            where: source of the layers, for messages.
+        """Initialize the projector from another (``hidden1.weight`` ...), padding a narrower first layer with zeros.
 
         Raises:
             ConfigError: widths differ.
@@ -103,8 +97,7 @@ class TokenNetwork(BackboneNetwork):
         for name, value in own.items():
             if given[name].shape != value.shape:
                 problem = f"the projector of {where} has {name} {list(given[name].shape)}, not {list(value.shape)}"
-                remedy = "Set --projector-dims to the widths in the file, or pass --projector-init scratch."
-                raise ConfigError("--projector-dims", problem, remedy)
+                raise ConfigError("--projector-dims", problem, "Set --projector-dims to the widths in the file.")
         self.projector.load_state_dict(given)
 
     def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:

@@ -7,7 +7,7 @@ not computed, and only features that a term uses are projected.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,7 +20,7 @@ from labelkit.algorithms.regions import align_regions, overlap_boxes, source_box
 from labelkit.data.batch import Batch, move_to_device
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import DivergenceError
-from labelkit.methods.dense.cotap_network import DenseNetwork
+from labelkit.methods.dense.cotap_network import KERNEL, DenseNetwork
 from labelkit.methods.dense.losses import (
     DenseRankingLoss,
     PrototypeEntropyLoss,
@@ -80,13 +80,7 @@ class Aligned:
 
 
 class DenseObjective(nn.Module):
-    """CoTAP's training loss: the weighted sum of its alignment, ranking and prototype terms.
-
-    Args:
-        config: the options.
-        patch_size: side of a token in pixels.
-        image_size: side of a large view in pixels.
-    """
+    """CoTAP's training loss: the weighted sum of its terms; sides of patches and large views are in pixels."""
 
     def __init__(self, config: CoTAPConfig, *, patch_size: int, image_size: int) -> None:
         super().__init__()
@@ -142,10 +136,7 @@ class DenseObjective(nn.Module):
         if config.prototype_entropy:
             terms["prototype_entropy"] = self._prototype_entropy(student, target.tokens[0], objects, state, logs)
         if state.log_now:
-            logs |= compute_feature_diagnostics(
-                [patches.flatten(0, 2) for patches in online.patches[:1]],
-                [tokens.patches.flatten(0, 2) for tokens in online.filtered[:1]],
-            )
+            logs |= compute_feature_diagnostics(online)
         loss = torch.stack([getattr(config, name) * term for name, term in terms.items()]).sum()
         return StepOutput(loss, {name: term.detach() for name, term in terms.items()} | logs)
 
@@ -154,17 +145,15 @@ class DenseObjective(nn.Module):
     def _branch(
         self, network: DenseNetwork, views: Sequence[Tensor], objects: Tensor, count: int, *, num_maps: int
     ) -> Branch:
-        """Run a network on views, those of one size together.
+        """Run a network on views (b, c, h, w), or (o, c, h, w) of ``objects`` alone; those of one size together.
 
-        Args:
-            network: student or teacher.
-            views: (b, c, h, w) each, or of only the images of one object.
-            objects: (o,) int64, places in the batch of images of one object.
-            count: number of images in the batch.
-            num_maps: number of views whose patches are projected.
+        Patches of the first ``num_maps`` views are projected; ``count`` is b.
         """
         branch, needs_maps = Branch(), self.config.patch_alignment > 0 or self.config.patch_ranking > 0
-        for first, group in _same_size(views):
+        end = 0
+        for _, same_size in itertools.groupby(views, key=lambda view: view.shape[-1]):
+            group = list(same_size)
+            first, end = end, end + len(group)
             lengths = [len(view) for view in group]
             tokens = network.tokens(torch.cat(group))
             branch.tokens.extend(_cut(tokens, lengths))
@@ -174,10 +163,10 @@ class DenseObjective(nn.Module):
             branch.filtered.extend(parts)
             if self.needs_images:
                 images = [part.image if len(part.image) != count else part.image[objects] for part in parts]
-                branch.images.extend(_slices(network.project(torch.cat(images)), [len(part) for part in images]))
+                branch.images.extend(torch.split(network.project(torch.cat(images)), [len(part) for part in images]))
             if needs_maps and first < num_maps:
                 maps = [part.patches for part in parts[: num_maps - first]]
-                branch.patches.extend(_slices(network.project(torch.cat(maps)), lengths[: len(maps)]))
+                branch.patches.extend(torch.split(network.project(torch.cat(maps)), lengths[: len(maps)]))
         return branch
 
     def _check_finite(self, projections: tuple[Tensor, ...], state: TrainState) -> None:
@@ -201,11 +190,7 @@ class DenseObjective(nn.Module):
     # ------------------------------------------------------------------ images
 
     def _image_terms(
-        self,
-        online: Branch,
-        target: Branch,
-        state: TrainState,
-        logs: dict[str, Tensor],
+        self, online: Branch, target: Branch, state: TrainState, logs: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Compute the losses of class tokens against the teacher's two large views, and against one of a neighbor."""
         logits = online.images  # the softmax is over the dimensions of the projection
@@ -302,48 +287,32 @@ class DenseObjective(nn.Module):
     ) -> Tensor:
         assert student.filter is not None  # the config ensures it
         maps = tokens.patches[objects].float().permute(0, 3, 1, 2)
-        pooled = F.adaptive_avg_pool2d(maps, student.filter.kernel).permute(0, 2, 3, 1).flatten(1)
-        prototypes = student.filter.flat_prototypes()
+        pooled = F.adaptive_avg_pool2d(maps, KERNEL).permute(0, 2, 3, 1).flatten(1)
+        prototypes = student.filter.prototypes.flatten(1)  # (m, 9f)
         if state.log_now:
             logs |= compute_prototype_diagnostics(prototypes, pooled)
         loss: Tensor = self.entropy(prototypes, pooled)
         return loss
 
 
-def _same_size(views: Sequence[Tensor]) -> Iterator[tuple[int, list[Tensor]]]:
-    """Yield runs of views of one size, each with the number of its first view."""
-    number = 0
-    for _, group in itertools.groupby(views, key=lambda view: view.shape[-1]):
-        found = list(group)
-        yield number, found
-        number += len(found)
-
-
-def _slices(values: Tensor, lengths: Sequence[int]) -> list[Tensor]:
-    """Cut values along the first dimension."""
-    ends = list(itertools.accumulate(lengths))
-    return [values[end - length : end] for end, length in zip(ends, lengths, strict=True)]
-
-
-def _cut(tokens: Tokens, lengths: Sequence[int]) -> list[Tokens]:
+def _cut(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
     """Cut a batch into views."""
-    parts = (_slices(values, lengths) for values in tokens)
-    return [Tokens(*pair) for pair in zip(*parts, strict=True)]
+    return [Tokens(*pair) for pair in zip(*(torch.split(values, lengths) for values in tokens), strict=True)]
 
 
 @torch.no_grad()
-def compute_feature_diagnostics(projections: Sequence[Tensor], features: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Compute the mean cosine of projections (n, p) and the effective rank of features (n, d).
+def compute_feature_diagnostics(online: Branch) -> dict[str, Tensor]:
+    """Compute the mean cosine of projected patches of the first view and the effective rank of its features, if any.
 
     Only the first ``MAX_VECTORS`` of each are used. The effective rank is the exponential of the entropy of the
     singular values' shares, 1 to d.
     """
     found: dict[str, Tensor] = {}
-    for values in projections:
-        n = len(values := values[:MAX_VECTORS].double())
+    if online.patches:
+        n = len(values := online.patches[0].flatten(0, 2)[:MAX_VECTORS].double())
         found["diag/patch_cosine"] = ((values.sum(dim=0).square().sum() - n) / max(n * (n - 1), 1)).float()
-    for values in features:
-        values = values[:MAX_VECTORS].double()
+    if online.filtered:
+        values = online.filtered[0].patches.flatten(0, 2)[:MAX_VECTORS].double()
         spectrum = torch.linalg.svdvals(values - values.mean(dim=0))
         shares = spectrum / spectrum.sum().clamp(min=1e-12)
         found["diag/effective_rank"] = torch.special.entr(shares).sum().exp().float()
@@ -378,9 +347,9 @@ def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Te
 @torch.no_grad()
 def compute_prototype_diagnostics(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
     """Compute the largest cosine between two prototypes and the number of distinct images nearest to a prototype."""
-    vectors = torch.nn.functional.normalize(prototypes.float(), dim=1)
+    vectors = F.normalize(prototypes.float(), dim=1)
     cosines = (vectors @ vectors.T).fill_diagonal_(-1)
-    nearest = (vectors @ torch.nn.functional.normalize(images.float(), dim=1).T).argmax(dim=1)
+    nearest = (vectors @ F.normalize(images.float(), dim=1).T).argmax(dim=1)
     return {
         "diag/prototype_cosine": cosines.max(),
         "diag/prototype_images": torch.bincount(nearest, minlength=1).count_nonzero().float(),

@@ -1,4 +1,4 @@
-"""Options for methods with an EMA target: networks, crops, images and schedules; and CoTAP's options."""
+"""Options for methods with an EMA target: what they share, then those of CoTAP, DINO and iBOT."""
 
 from __future__ import annotations
 
@@ -34,17 +34,13 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         "scene_split": "auto",
         "object_batch_size": None,
         "head_lr_mult": 1.0,
+        "projector_init": "checkpoint",
     }
 
     backbone: str = _MODEL("vit_small_patch16_224.dino", "A plain ViT with a class token (`labelkit list backbones`).")
     drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (DINO).", ge=0, lt=1)
     projector_dims: tuple[int, int] = _MODEL(
         (2048, 256), "Widths of the projector's two hidden layers and of its output."
-    )
-    projector_init: Literal["scratch", "checkpoint"] = _MODEL(
-        "checkpoint",
-        "Initialization of the projector. scratch: random; checkpoint: from the head in --weights or --init-from, if "
-        "there is one (DINO's full checkpoint, iBOT, Mugs, Leopart and cotap runs have one).",
     )
     branch: Literal["online", "target"] = _MODEL("online", "Network used for embedding after training.")
 
@@ -106,11 +102,6 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         if not self.has_objects:
             return 0
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
-
-    @property
-    def num_epochs(self) -> int:
-        """Return the number of evaluation intervals of the run."""
-        return -(-self.steps // self.eval_every_steps)
 
     @model_validator(mode="after")
     def _check_ranges(self) -> EMATargetConfig:
@@ -217,3 +208,77 @@ class CoTAPConfig(EMATargetConfig):
                     f"{name} {getattr(self, name):g} needs images with a single object: pass {name} 0, or a dataset"
                 )
         return self
+
+
+_HIDDEN_PATCHES = panel("Hidden patches")
+_DISTILLATION = panel("Distillation")
+
+
+class SelfDistillationConfig(EMATargetConfig):
+    """Options for DINO and iBOT; unless noted, defaults are for continuing a checkpoint as in CoTAP's comparison."""
+
+    clips_each_gradient: ClassVar[bool] = True  # as in the released code
+
+    scaled: ClassVar[Mapping[str, int]] = {"freeze_last_layer_steps": 0, "teacher_warmup_steps": 0}
+    constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
+
+    branch: Literal["online", "target"] = override_default(EMATargetConfig, "branch", "target")
+    augmentation: Literal["dino", "none"] = _VIEWS(
+        "dino",
+        "Color augmentation. dino: color jitter, grayscale, blur, and solarization of the second large view; none: no "
+        "color change.",
+    )
+
+    num_outputs: int = _DISTILLATION(65_536, "Output dimension of the class-token head.", ge=2)
+    norm_last_layer: bool = _DISTILLATION(
+        False, "Keep each weight vector of the last layer at norm 1 (published code: off for ViT-S, on for ViT-B)."
+    )
+    freeze_last_layer_steps: int = _DISTILLATION(
+        0,
+        "Number of initial steps with a frozen last layer; when training from scratch, set it to the number of "
+        "steps in one epoch.",
+        ge=0,
+    )
+    student_temperature: float = _DISTILLATION(0.1, "Softmax temperature of the student.", gt=0)
+    teacher_temperature: float = _DISTILLATION(0.07, "Softmax temperature of the target network.", gt=0)
+    teacher_temperature_start: float = _DISTILLATION(
+        0.04, "Initial softmax temperature of the target network, with --teacher-warmup-steps.", gt=0
+    )
+    teacher_warmup_steps: int = _DISTILLATION(
+        0,
+        "Number of warm-up steps for the target network's temperature; when training from scratch, set it to the "
+        "number of steps in 30 epochs.",
+        ge=0,
+    )
+    center_decay: float = _DISTILLATION(0.9, "EMA decay of the center of the target network's outputs.", ge=0, lt=1)
+
+
+class DINOConfig(SelfDistillationConfig):
+    """Options for ``labelkit train dino``."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "dino")
+
+
+class IBOTConfig(SelfDistillationConfig):
+    """Options for ``labelkit train ibot``."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "ibot")
+    constants: ClassVar[Mapping[str, object]] = {
+        "image_weight": 1.0,
+        "patch_weight": 1.0,
+        "shared_head": True,
+        "num_patch_outputs": 8192,
+        "mask_ratios": (0.0, 0.3),
+        "mask_ratio_spreads": (0.0, 0.2),
+        "mask_start_steps": 0,
+        "patch_temperature_start": 0.04,
+        "patch_center_decay": 0.9,
+    }
+
+    num_outputs: int = override_default(SelfDistillationConfig, "num_outputs", 8192)
+    patch_temperature: float = _HIDDEN_PATCHES(
+        0.07,
+        "Softmax temperature of the target network for patches; with --teacher-warmup-steps, the "
+        "temperature starts at 0.04.",
+        gt=0,
+    )

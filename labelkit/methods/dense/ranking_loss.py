@@ -67,7 +67,7 @@ def cotap_loss(
         (b,) float32 (float64 for float64 scores), one loss per row.
 
     Raises:
-        ValueError: shapes differ, there are no items, values are NaN or infinite, or the margin is not positive.
+        ValueError: shapes differ, there are no items, or values are NaN or infinite.
 
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12; counts and weights
@@ -77,10 +77,6 @@ def cotap_loss(
         raise ValueError(f"scores must be (b, n) with n >= 1, got {tuple(scores.shape)}")
     if targets.shape != scores.shape:
         raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
-    if not margin > 0:
-        raise ValueError(f"margin must be above 0, got {margin}")
-    if implementation not in ("auto", "fast", "pairs"):
-        raise ValueError(f"unknown implementation {implementation!r}")
     if not is_finite and not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
         raise ValueError("scores or targets are not finite")
     with without_autocast(scores):
@@ -274,15 +270,14 @@ behind, 0 where no item with a lower target comes near. All are float64."""
 def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True) -> Terms:
     r"""Compute the ranking loss of :func:`cotap_loss`, including ties, in O(n log n) time and O(n) memory.
 
+    Everything is in float64: differences of large moments lose all digits of float32.
+
     Args:
         scores: (b, n) float, p; any range.
         targets: (b, n) float, q; only their order matters.
         weights: (b, n) float, :math:`\gamma \ge 0`.
         margin: :math:`\tau > 0`.
         gradient: also compute the gradient; takes less than twice the time.
-
-    Returns:
-        Everything in float64: differences of large moments lose all digits of float32.
     """
     batch, n = scores.shape
     if n == 0 or batch == 0:

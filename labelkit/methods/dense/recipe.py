@@ -13,17 +13,16 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
-from labelkit.data.views.recipes import plain_view
+from labelkit.data.views.recipes import crop_views
 from labelkit.data.views.spec import Pairing, ViewSpec
 from labelkit.errors import ConfigError
+from labelkit.methods.backbone import RepresentationMethod
 from labelkit.methods.dense.networks import TokenNetwork
 from labelkit.methods.dense.options import EMATargetConfig
 from labelkit.models.ema import EMATeacher
 from labelkit.training.checkpoint import load_model_state
 from labelkit.training.distributed import count_processes
-from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, TrainState
-from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.method import Phase, TrainState
 from labelkit.training.schedules import cosine_schedule
 
 SlowTargetConfigT = TypeVar("SlowTargetConfigT", bound=EMATargetConfig)
@@ -34,13 +33,8 @@ COLLAPSED_COSINE = 0.98
 COLLAPSED_ENTROPY = 0.1
 
 
-class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
+class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
     """Base class of methods that train a student against its own EMA target.
-
-    Args:
-        config: the options.
-        data: facts about the training set.
-        network: the student.
 
     Attributes:
         never_decayed: suffix of parameters without weight decay, in addition to biases and one-dimensional ones.
@@ -66,15 +60,26 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
         """Return the target network, an exponential moving average of the student."""
         return cast(TokenNetworkT, self.teacher.module)
 
+    def views(self, min_overlap: tuple[float, float] | None = None) -> tuple[ViewSpec, ...]:
+        """Return the large and the small views of each image."""
+        config: Any = self.config  # each method has its own augmentations
+        return crop_views(
+            (self.network.input_spec.size, config.local_size),
+            config.num_local_views,
+            config.augmentation,
+            global_scale=config.global_scale,
+            local_scale=config.local_scale,
+            min_overlap=min_overlap,
+            chiral=self.data.chiral,
+            photographic=self.data.photographic,
+        )
+
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
         """Return a phase whose batches hold a fixed number of images from each data set, equal on every process.
 
-        Args:
-            rows: rows that can be read; those of images of one object come first.
-            views: views of each image.
-            pairing: what second views show.
+        ``rows`` can be read; those of images of one object come first.
         """
         config = self.config
         objects, batches = config.objects_per_batch, min(config.eval_every_steps, config.steps)
@@ -83,7 +88,7 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
             Stream("scenes", rows[rows >= self._num_objects], config.batch_size - objects),
         ]
         return Phase(
-            config.num_epochs,
+            math.ceil(config.steps / config.eval_every_steps),
             views,
             StreamSampler(streams, steps=batches, seed=config.seed),
             steps=config.steps,
@@ -116,11 +121,6 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
             self._warned.add(kind)
             self._state.warn(f"warning: {problem}; try {self.remedy}a lower --lr or another --seed")
 
-    @property
-    def loads_whole_runs(self) -> bool:
-        """Return whether ``--init-from`` may load a whole run, including its projector."""
-        return self.config.projector_init == "checkpoint"
-
     def main_network(self) -> TokenNetworkT:
         """Return the student or the target, as selected in the options."""
         return self.target if self.config.branch == "target" else self.network
@@ -133,20 +133,8 @@ class EMATargetMethod(Method[SlowTargetConfigT], Generic[SlowTargetConfigT, Toke
                 is_decayed = parameter.ndim >= 2 and not (self.never_decayed and name.endswith(self.never_decayed))
                 groups.setdefault((name.startswith("network.backbone."), is_decayed), []).append(parameter)
         for (_, is_decayed), parameters in groups.items():
-            yield {
-                "params": parameters,
-                "weight_decay": self.config.weight_decay if is_decayed else 0.0,
-                "is_decayed": is_decayed,
-            }
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates features on held-out images."""
-        k, temperature = self.config.knn_neighbors, self.config.knn_temperature
-        return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
-
-    def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, or the whole image if the input size is small."""
-        return plain_view(self.network.input_spec.size)
+            weight_decay = self.config.weight_decay if is_decayed else 0.0
+            yield {"params": parameters, "weight_decay": weight_decay, "is_decayed": is_decayed}
 
 
 @torch.no_grad()
@@ -157,26 +145,16 @@ def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
     return entropy / math.log(outputs.shape[1])
 
 
-@torch.no_grad()
-def compute_target_diagnostics(targets: Tensor, outputs: Tensor, temperature: float) -> dict[str, Tensor]:
-    """Return normalized entropies of the mean prediction (0: one output takes all) and of the targets (1: uniform)."""
-    entropy = torch.special.entr(targets.float()).sum(dim=1).mean() / math.log(outputs.shape[1])
-    return {"diag/assignment_entropy": assignment_entropy(outputs, temperature), "diag/target_entropy": entropy}
-
-
 def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
     """Check that small views consist of whole patches and that batches divide evenly among processes.
 
     Raises:
         ConfigError: they do not; the message names the option.
     """
-    patch = network.patch_size
-    if config.local_size % patch:
-        raise ConfigError(
-            "--local-size",
-            f"{config.local_size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)",
-            f"Try --local-size {max(config.local_size // patch, 1) * patch}.",
-        )
+    size, patch = config.local_size, network.patch_size
+    if size % patch:
+        problem = f"{size} pixels are not a multiple of the patch size of {config.backbone} ({patch} pixels)"
+        raise ConfigError("--local-size", problem, f"Try --local-size {max(size // patch, 1) * patch}.")
     processes = count_processes()
     for count in (config.objects_per_batch, config.batch_size):
         if count % processes:
@@ -184,15 +162,10 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
             raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
 
 
-def copy_branches(
-    network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str, *, projector: bool
-) -> bool:
-    """Copy the backbones, and optionally the projectors, of both networks from a run.
+def copy_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
+    """Copy the backbones and projectors of both networks from a run; return whether it has them.
 
     All other weights start equal in both networks.
-
-    Returns:
-        Whether the run has such networks.
 
     Raises:
         CheckpointMismatch: the backbones differ.
@@ -206,6 +179,5 @@ def copy_branches(
         layers = {name.removeprefix("projector."): v for name, v in own.items() if name.startswith("projector.")}
         kept = {name.removeprefix("backbone."): v for name, v in own.items() if name.startswith("backbone.")}
         load_model_state(module.backbone, kept, where)
-        if projector:
-            module.copy_projector(layers, where)
+        module.copy_projector(layers, where)
     return True

@@ -35,15 +35,6 @@ from labelkit.models.paired_attention import KeyUpdate
 from labelkit.training.method import Phase, StepOutput, TrainState
 
 
-def view_strength(config: FlipClassConfig, epoch: int) -> float:
-    """Return the strength of sda's strong view in an epoch; it grows to 1 over the first half of the run."""
-    return min(1.0, epoch / (0.5 * config.epochs))
-
-
-#: Minimum confidence of a target that is used, as published.
-FIXMATCH_THRESHOLD = 0.95
-
-
 class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
     """FlipClass training method: category discovery with the teacher's attention aligned to the student's."""
 
@@ -54,35 +45,18 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             problem = f"{config.backbone} has {depth} blocks, counted from 0"
             remedy = "Choose lower numbers." if depth else "Choose a vision transformer, or pass --align-mode none."
             raise ConfigError("--align-blocks", problem, remedy)
-        self._update = (
-            KeyUpdate(
-                alpha=config.alpha,
-                beta=config.beta,
-                gamma_update=config.gamma_update,
-                gamma_reg=config.gamma_reg,
-                space=config.update_space,
-            )
-            if config.align_mode == "flip"
-            else None
-        )
+        update = KeyUpdate(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
+        self._update = update if config.align_mode == "flip" else None
         # without alignment, the blocks to align need not exist: a CNN has none
         there = tuple(block for block in config.align_blocks if block < depth)
         self._record_blocks = {"all": tuple(range(depth)), "aligned": there, "none": ()}[config.log_energy]
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
-        self._pull_blocks = (depth - 1,)
         if self.pull is not None and config.grad_from_block >= depth:
             problem = f"--align-mode {config.align_mode} needs a trained last block, but none of the {depth} is trained"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
-        self.aligned_distillation = (
-            DistributionAlignment(self.network.num_outputs, config.student_temperature)
-            if config.align_mode == "da"
-            else None
-        )
-        self.confident = (
-            ConfidentPseudoLabelLoss(config.student_temperature, FIXMATCH_THRESHOLD)
-            if config.align_mode == "fixmatch"
-            else None
-        )
+        classes, mode, temperature = self.network.num_outputs, config.align_mode, config.student_temperature
+        self.aligned_distillation = DistributionAlignment(classes, temperature) if mode == "da" else None
+        self.confident = ConfidentPseudoLabelLoss(temperature) if mode == "fixmatch" else None
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
@@ -96,7 +70,8 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
         if self.config.align_mode == "sda":
-            student = student.at_strength(view_strength(self.config, epoch))
+            # the strength grows to 1 over the first half of the run
+            student = student.at_strength(min(1.0, epoch / (0.5 * self.config.epochs)))
         return teacher, student
 
     def on_step_start(self, state: TrainState) -> None:
@@ -115,23 +90,21 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             record=record,
             record_blocks=self._record_blocks,
             collect=pairs,
-            collect_blocks=self._pull_blocks if self.pull is not None else (),
+            collect_blocks=(self.network.backbone.info.depth - 1,) if self.pull is not None else (),
         )
         consistency, logs = self._consistency(logits, batch.labels)
+        temperature = self._teacher_temperature
         loss, parts = self.loss(
-            projections,
-            logits,
-            batch.labels,
-            teacher_temperature=self._teacher_temperature,
-            consistency=consistency,
+            projections, logits, batch.labels, teacher_temperature=temperature, consistency=consistency
         )
         logs |= parts
         if self.pull is not None:
-            pulled = torch.stack([self.pull(keys, queries) for keys, queries in pairs.values()]).mean()
+            ((keys, queries),) = pairs.values()  # of the last block
+            pulled = self.pull(keys, queries)
             loss = loss + pulled
             logs["align"] = pulled.detach()
         if record is not None:
-            logs["diag/teacher_temperature"] = torch.tensor(self._teacher_temperature)
+            logs["diag/teacher_temperature"] = torch.tensor(temperature)
             for block, values in record.items():
                 logs |= {f"diag/block{block}/{name}": value for name, value in values.items()}
         return StepOutput(loss, logs)

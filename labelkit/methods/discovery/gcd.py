@@ -12,9 +12,6 @@ allows classes to swap places with other groups at the end (`--exchange`), which
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Unpack
-
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
@@ -25,9 +22,9 @@ from labelkit.data.views.recipes import simgcd_view, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from labelkit.methods.backbone import row_views
-from labelkit.methods.discovery.networks import PairedNetwork, PairedOptions
+from labelkit.methods.discovery.networks import PairedNetwork
 from labelkit.methods.discovery.options import GCDConfig
-from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask, paired_options
+from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.seeding import seeded_init
@@ -37,31 +34,15 @@ from labelkit.training.monitors.groups import ClusteringMonitor
 
 
 class ContrastiveNetwork(PairedNetwork):
-    """A ViT with a wide contrastive head and no classifier.
+    """A ViT with a wide contrastive head and no classifier."""
 
-    Args:
-        backbone: name of a vision transformer.
-        hidden_dim: width of the head's hidden layers.
-        bottleneck_dim: width of the head's bottleneck.
-        head_dim: width of the head's output.
-        options: see `PairedOptions`.
-    """
-
-    def __init__(
-        self,
-        backbone: str,
-        *,
-        hidden_dim: int,
-        bottleneck_dim: int,
-        head_dim: int,
-        **options: Unpack[PairedOptions],
-    ) -> None:
-        seed = options["seed"]
-        super().__init__(backbone, **options)
-        with seeded_init(seed + 1):
+    def __init__(self, config: GCDConfig, data: DataInfo) -> None:
+        super().__init__(config, data)
+        dim, bottleneck = self.backbone.info.feature_dim, config.projection_dim
+        with seeded_init(config.seed + 1):
             # DINO's head: a bottleneck, then cosines to many directions
-            self.projector = Projector(self.backbone.info.feature_dim, hidden_dim, bottleneck_dim)
-            self.directions = CosineClassifier(bottleneck_dim, head_dim)
+            self.projector = Projector(dim, config.projector_hidden_dim, bottleneck)
+            self.directions = CosineClassifier(bottleneck, config.head_dim)
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
         """Map ``first`` and ``second`` views (b, c, h, w) to projections (2b, head_dim), all first views first.
@@ -77,18 +58,13 @@ class GCD(Method[GCDConfig]):
     """GCD training method: contrastive learning on labeled and unlabeled images, without a classifier."""
 
     runs_whole_backbone = False
+    decays_all = True  # as in the released code
     network: ContrastiveNetwork
 
     def __init__(self, config: GCDConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         self._num_clusters = check_discovery_data(config, data)
-        self.network = ContrastiveNetwork(
-            config.backbone,
-            hidden_dim=config.projector_hidden_dim,
-            bottleneck_dim=config.projection_dim,
-            head_dim=config.head_dim,
-            **paired_options(config, data),
-        )
+        self.network = ContrastiveNetwork(config, data)
         self.contrast = InfoNCELoss(config.contrastive_temperature)
         self.label_contrast = SupConLoss(config.supervised_temperature)
 
@@ -107,11 +83,6 @@ class GCD(Method[GCDConfig]):
         weight = self.config.supervised_weight
         loss = (1 - weight) * rep_u + weight * rep_s
         return StepOutput(loss, {"rep_u": rep_u.detach(), "rep_s": rep_s.detach()})
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield one group of all trainable parameters, with weight decay, as in the released code."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        yield {"params": trained, "weight_decay": self.config.weight_decay}
 
     def reuse_frozen(self) -> FrozenPart:
         """Enable caching of outputs from the blocks before the first trained one."""

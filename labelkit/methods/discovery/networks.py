@@ -1,74 +1,42 @@
-"""Networks of category discovery.
-
-A backbone for pairs of views, of which only the last blocks, or none, are trained.
-
-Backbone, projector and cosine classifier of parametric category discovery (SimGCD, FlipClass).
-"""
+"""Networks of category discovery: a backbone for pairs of views, whose last blocks are trained, and a classifier."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any, Required, Unpack
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from labelkit.data.batch import DataInfo
+from labelkit.methods.backbone import backbone_options
+from labelkit.methods.discovery.options import ContrastiveTrainConfig
 from labelkit.models.frozen_part import FrozenPart, find_frozen_part, pool_tokens
 from labelkit.models.heads import CosineClassifier, Projector
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.inference import BackboneNetwork
 from labelkit.models.paired_attention import freeze_backbone, paired_forward
 from labelkit.models.seeding import seeded_init
 
 
-class PairedOptions(BackboneOptions, total=False):
-    """Keyword arguments for `PairedNetwork`: its backbone and which part of it is trained.
-
-    Attributes:
-        grad_from_block: first block that is trained.
-        train_stem: whether the layers around the blocks are trained, too.
-        linear_probe: whether nothing of the backbone is trained.
-        seed: seed of all initial values.
-    """
-
-    grad_from_block: Required[int]
-    train_stem: Required[bool]
-    linear_probe: Required[bool]
-    seed: Required[int]
-
-
 class PairedNetwork(BackboneNetwork):
-    """A ViT, or a small network on stored embeddings, that processes two views of an image together.
-
-    Args:
-        backbone: name of a vision transformer.
-        grad_from_block, train_stem, linear_probe, seed, options: see `PairedOptions`.
-    """
+    """A ViT, or a small network on stored embeddings, that processes two views of an image together."""
 
     crops = False
 
-    def __init__(
-        self,
-        backbone: str,
-        *,
-        grad_from_block: int,
-        train_stem: bool,
-        linear_probe: bool,
-        seed: int,
-        **options: Unpack[BackboneOptions],
-    ) -> None:
-        super().__init__(backbone, seed=seed, **options)
-        self._of_rows = options.get("rows") is not None
+    def __init__(self, config: ContrastiveTrainConfig, data: DataInfo) -> None:
+        options = backbone_options(config, data)
+        super().__init__(config.backbone, seed=config.seed, **options)
+        self._of_rows = options["rows"] is not None
         if not self._of_rows:
-            freeze_backbone(self.backbone.net, grad_from_block, train_stem, linear_probe)
-        self._grad_from_block = self.backbone.info.depth if linear_probe else grad_from_block
-        self._train_stem = train_stem
+            freeze_backbone(self.backbone.net, config.grad_from_block, config.train_stem, config.linear_probe)
+        self._grad_from_block = self.backbone.info.depth if config.linear_probe else config.grad_from_block
+        self._train_stem = config.train_stem
         self._kept: FrozenPart | None = None
 
     def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
         """Allow ``features_of_pair`` and ``embed`` to take cached tokens instead of images, and return the frozen part.
 
-        Args:
-            moved_blocks: blocks in which the first view's keys are moved.
+        In ``moved_blocks``, the first view's keys are moved.
 
         Raises:
             ConfigError: nothing is frozen, or it changes from pass to pass.
@@ -79,12 +47,7 @@ class PairedNetwork(BackboneNetwork):
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
         """Map ``first`` and ``second`` views (b, c, h, w) to features (2b, d), all first views first.
 
-        After ``reuse_frozen``, cached outputs take the place of the views.
-
-        Args:
-            first: one view of each image.
-            second: the other view.
-            options: other arguments of `paired_forward`.
+        After ``reuse_frozen``, cached outputs take the place of the views. Options are those of `paired_forward`.
         """
         if self._of_rows:
             features: Tensor = self.backbone(torch.cat([first, second]))
@@ -109,27 +72,14 @@ class PairedNetwork(BackboneNetwork):
 class DiscoveryNetwork(PairedNetwork):
     """A ViT with a contrastive projector and a cosine classifier over old and new classes.
 
-    Args:
-        backbone: name of a vision transformer.
-        num_classes: columns of the classifier; the first are the old classes.
-        projector_hidden_dim, projection_dim: dimensions of the projector.
-        options: see `PairedOptions`.
+    The first columns of the classifier are the old classes.
     """
 
-    def __init__(
-        self,
-        backbone: str,
-        num_classes: int,
-        *,
-        projector_hidden_dim: int,
-        projection_dim: int,
-        **options: Unpack[PairedOptions],
-    ) -> None:
-        seed = options["seed"]
-        super().__init__(backbone, **options)
+    def __init__(self, config: ContrastiveTrainConfig, data: DataInfo, num_classes: int) -> None:
+        super().__init__(config, data)
         dim = self.backbone.info.feature_dim
-        with seeded_init(seed + 1):
-            self.projector = Projector(dim, projector_hidden_dim, projection_dim)
+        with seeded_init(config.seed + 1):
+            self.projector = Projector(dim, config.projector_hidden_dim, config.projection_dim)
             self.classifier = CosineClassifier(dim, num_classes)
         self.num_outputs = num_classes
 
@@ -139,15 +89,9 @@ class DiscoveryNetwork(PairedNetwork):
         return logits
 
     def forward_pair(self, first: Tensor, second: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """Map two views (b, c, h, w) of the same images to the projections and logits of each view.
+        """Map two views (b, c, h, w) of images to projections (2b, p) and logits (2b, c), the first view's rows first.
 
-        Args:
-            first: one view of each image; after ``reuse_frozen``, its cached outputs.
-            second: the other, likewise.
-            options: how to move keys of the first view, and what to record, as in `paired_forward`.
-
-        Returns:
-            projections (2b, p), logits (2b, c); rows 0..b-1 belong to ``first``.
+        After ``reuse_frozen``, cached outputs take the place of the views. Options are those of `paired_forward`.
         """
         features = self.features_of_pair(first, second, **options)
         return self.projector(features), self.classifier(features)

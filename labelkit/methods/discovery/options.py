@@ -1,13 +1,4 @@
-"""Options for the methods of category discovery.
-
-Options that category-discovery methods share: GCD's contrastive recipe, and SimGCD's classifier on top of it.
-
-Options of FlipClass: SimGCD's recipe and the alignment of the teacher's attention.
-
-Options of GCD, the contrastive baseline that SimGCD builds on.
-
-Options of SimGCD, the baseline that FlipClass builds on.
-"""
+"""Options for category discovery: GCD's contrastive recipe, SimGCD's classifier on it, and FlipClass's alignment."""
 
 from __future__ import annotations
 
@@ -25,6 +16,7 @@ _MODEL = panel("Model")
 _LOSS = panel("Loss")
 _VIEWS = panel("Views")
 _MONITOR = panel("Monitor")
+_ALIGN = panel("Alignment")
 
 
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
@@ -98,9 +90,6 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         "accuracies and the distance between the features of the two views. Takes two more passes over these images.",
         before=False,
     )
-
-
-_ALIGN = panel("Alignment")
 
 
 class FlipClassConfig(DiscoveryTrainConfig):

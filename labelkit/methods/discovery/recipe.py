@@ -18,9 +18,8 @@ from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import backbone_options
 from labelkit.methods.discovery.losses import DiscoveryLoss
-from labelkit.methods.discovery.networks import DiscoveryNetwork, PairedOptions
+from labelkit.methods.discovery.networks import DiscoveryNetwork
 from labelkit.methods.discovery.options import ContrastiveTrainConfig, DiscoveryTrainConfig
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, TrainState
@@ -59,33 +58,16 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
             "images to be discovered empty.",
         )
     if labeled == 0 and config.supervised_weight > 0:
-        raise DatasetError(
-            config.dataset,
-            "no image has a label that training may use",
-            "Pass a CSV with some labels, or --supervised-weight 0 to cluster without labels.",
-        )
+        remedy = "Pass a CSV with some labels, or --supervised-weight 0 to cluster without labels."
+        raise DatasetError(config.dataset, "no image has a label that training may use", remedy)
     num_classes = config.num_classes if config.num_classes is not None else data.num_known_classes
     if num_classes is None:
-        raise ConfigError(
-            "--num-classes",
-            f"the data has {data.num_old_classes} labeled classes, and the number of new classes is unknown",
-            "Pass --num-classes; `labelkit discover categories` estimates it.",
-        )
+        problem = f"the data has {data.num_old_classes} labeled classes, and the number of new classes is unknown"
+        raise ConfigError("--num-classes", problem, "Pass --num-classes; `labelkit discover categories` estimates it.")
     if num_classes < max(2, data.num_old_classes):
         problem = f"{num_classes} is less than {data.num_old_classes}, the number of labeled classes"
         raise ConfigError("--num-classes", problem, "Raise --num-classes.")
     return num_classes
-
-
-def paired_options(config: ContrastiveTrainConfig, data: DataInfo) -> PairedOptions:
-    """Collect the keyword arguments for `PairedNetwork` from the options and facts about the training set."""
-    return {
-        "grad_from_block": config.grad_from_block,
-        "train_stem": config.train_stem,
-        "linear_probe": config.linear_probe,
-        "seed": config.seed,
-        **backbone_options(config, data),
-    }
 
 
 def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
@@ -98,10 +80,7 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
 class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
     """Base class of SimGCD and FlipClass, where the prediction for one view is the target for another view.
 
-    Args:
-        config: the options.
-        data: facts about the training set.
-        symmetric: whether each view teaches the other.
+    If ``symmetric``, each view teaches the other.
     """
 
     runs_whole_backbone = False
@@ -109,14 +88,7 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
 
     def __init__(self, config: DiscoveryConfigT, data: DataInfo, *, symmetric: bool) -> None:
         super().__init__(config, data)
-        num_classes = check_discovery_data(config, data)
-        self.network = DiscoveryNetwork(
-            config.backbone,
-            num_classes,
-            projector_hidden_dim=config.projector_hidden_dim,
-            projection_dim=config.projection_dim,
-            **paired_options(config, data),
-        )
+        self.network = DiscoveryNetwork(config, data, check_discovery_data(config, data))
         self.loss = DiscoveryLoss(
             supervised_weight=config.supervised_weight,
             contrastive_temperature=config.contrastive_temperature,

@@ -89,13 +89,9 @@ class DiscriminationLoss(nn.Module):
 class Composition(nn.Module):
     """Trainable part of LMCS's master: three converters whose outputs are summed and fed to the last layers.
 
-    Args:
-        student: the network whose last stage and head initialize the decision.
-        at: where the networks are joined.
-
     Attributes:
         converters: three linear maps over channels; initially, their sum is the mean of the three inputs.
-        decision: maps the joined maps to features; the identity at the pool.
+        decision: maps the joined maps to features, from the student's last stage; the identity at the pool.
         head: maps features to logits.
     """
 
@@ -118,11 +114,9 @@ class Composition(nn.Module):
     def initialize_composition(self, network: StudentNetwork) -> None:
         """Initialize the converters so that they average their inputs, and copy the last layers from ``network``."""
         for converter in self.converters:
-            assert isinstance(converter, nn.Linear | nn.Conv2d)
-            identity = torch.eye(converter.weight.shape[0]) / 3
-            converter.weight.copy_(identity.reshape(converter.weight.shape))
-            assert converter.bias is not None
-            converter.bias.zero_()
+            weight, bias = converter.parameters()
+            weight.copy_((torch.eye(len(weight)) / 3).reshape(weight.shape))
+            bias.zero_()
         self.head.load_state_dict(network.head.state_dict())
         if self.at == "last-stage":
             self.decision.load_state_dict(_staged(network).last_stage.state_dict())
@@ -139,12 +133,8 @@ class ComposedNetwork(InferenceNetwork):
 
     It stays in evaluation mode; only code that trains the composition switches that part.
 
-    Args:
-        student: the network whose versions are joined; copied.
-        at: where they are joined.
-
     Attributes:
-        current, previous, averaged: frozen networks in evaluation mode.
+        current, previous, averaged: frozen networks in evaluation mode, copies of the student at first.
         composition: the trained part.
 
     Raises:
@@ -154,11 +144,9 @@ class ComposedNetwork(InferenceNetwork):
     def __init__(self, student: StudentNetwork, at: ComposeAt) -> None:
         super().__init__()
         if at == "last-stage" and not isinstance(student.backbone.net, StagedNetwork):
-            raise ConfigError(
-                "--compose-at",
-                f"{student.backbone.info.name} cannot be split before its last stage",
-                "Use --compose-at pool, or one of the backbones convnet13, resnet26_shake, wrn28_2, wrn16_2, wrn10_1.",
-            )
+            problem = f"{student.backbone.info.name} cannot be split before its last stage"
+            others = "convnet13, resnet26_shake, wrn28_2, wrn16_2, wrn10_1"
+            raise ConfigError("--compose-at", problem, f"Use --compose-at pool, or one of the backbones {others}.")
         self.at = at
         self.current, self.previous, self.averaged = (slow_copy(student) for _ in range(3))
         self.composition = Composition(student, at)
@@ -220,7 +208,7 @@ def _joined_width(student: StudentNetwork) -> int:
 
 
 class MasterTraining:
-    """Training of the master network after one block of updates.
+    """Training of the master network after one block of updates, whose number is the epoch of the state.
 
     Args:
         master: gets new networks and new weights.
@@ -228,7 +216,7 @@ class MasterTraining:
         labels: (n,) int64 training labels, given and discovered, -1 = none.
         rows: (m,) images that can be read.
         view: augmentation of the images.
-        state: state of the event; its epoch is the number of the block.
+        state: state of the event.
     """
 
     def __init__(
@@ -241,7 +229,8 @@ class MasterTraining:
         state: TrainState,
     ) -> None:
         self.master, self.config, self.labels, self.rows, self.view = master, config, labels, rows, view
-        self.state, self.block, self.steps = state, state.epoch, config.steps_of_master
+        self.state, self.block = state, state.epoch
+        self.steps = config.master_steps or max(1, config.block_steps // 10)
         high = compute_max_decay(self.steps, MASTER_DECAY)
         self.decay = ema_decay(high, high, 0)
         self._consistency, self._label_loss = SquaredConsistency(), MixMatchLoss()
@@ -249,12 +238,9 @@ class MasterTraining:
         self._centroids: Tensor | None = None
 
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
-        """Compose the master from versions of the student and train it.
+        """Compose the master from the student after the block and its average, both with statistics for evaluation.
 
-        Args:
-            student: student after the block, with running statistics for evaluation.
-            teacher: its average, likewise.
-            first: whether no master was composed before; the student is then also its own predecessor.
+        Then train it. If no master was composed before (``first``), the student is also its own predecessor.
 
         Returns:
             Means of J_X (``cross_entropy``), J_C (``agreement``) and J_D (``discrimination``) over the last quarter of
@@ -294,9 +280,10 @@ class MasterTraining:
         composition.load_state_dict(shadow.state_dict())
         recalibrate_bn(master, self.state, self.rows, part=composition)
         means = dict(zip(("cross_entropy", "agreement", "discrimination"), (sums / sums[3]).tolist(), strict=False))
+        weights = [next(converter.parameters()).detach() for converter in composition.converters]
         lengths = {
-            name: float(_weight(converter).norm())
-            for name, converter in zip(("current", "previous", "averaged"), composition.converters, strict=True)
+            name: float(weight.norm())
+            for name, weight in zip(("current", "previous", "averaged"), weights, strict=True)
         }
         centroids = 0 if self._centroids is None else len(self._centroids)
         return {**means, "eta": eta, "centroids": float(centroids), **lengths}
@@ -380,21 +367,10 @@ class MasterTraining:
         self._centroids = places.to(next(self.master.parameters()).device)
 
 
-def _weight(converter: nn.Module) -> Tensor:
-    weight = converter.weight
-    assert isinstance(weight, Tensor)
-    return weight.detach()
-
-
 class Guide(nn.Module):
     """Frozen network that guides the student during a block: the last master or a copy of the averaged student.
 
-    Args:
-        config: the options.
-        student: the network whose versions it is made of.
-
-    Attributes:
-        is_ready: whether a block has ended.
+    It is ready (``is_ready``) once a block has ended.
     """
 
     def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:

@@ -28,14 +28,15 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     Round,
     SearchArguments,
     check_features,
-    class_means,
     compute_min_and_max,
     distances_between,
     round_for_sorting,
     search,
 )
+from labelkit.methods.few_labels.snowball_search import nearest_means
 
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
+Labels = NDArray[np.int64]
 
 # Candidates per wanted row, and the inverse of their maximum fraction (ours; Eq. 3.9 specifies no radius).
 _CONFINE_FACTOR, _CONFINE_PART = 10, 4
@@ -75,17 +76,11 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Label ``count`` unlabeled rows that are near the classes yet ambiguous.
+    """Label ``count`` unlabeled rows of features (n, d) that are near the classes yet ambiguous.
 
-    Args:
-        features: (n, d) numbers.
-        labels: (n,) integers, class or -1 = unlabeled; given ones and those found earlier.
-        count: rows to find in each round, or ``double``.
-        rounds: >= 1.
-        criterion: which confined rows come first: ``max_entropy``, ``min_entropy``, ``min_distance``.
-        confine: search only the nearest rows, 10 times as many as are wanted, but at most a quarter of the candidates
-            (and at least as many as wanted), separately for each class if balanced; ``False``: any distance.
-        options: like labels, count and rounds, see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Rows come in the order of ``criterion``. If ``confine``, only the nearest rows are searched: 10 times as many as are
+    wanted, but at most a quarter of the candidates (and at least as many as wanted), for each class if balanced.
 
     Returns:
         The rows with labels, distances to the nearest mean, soft labels and entropies.
@@ -94,8 +89,12 @@ def discover_critical(
         ValueError: features are not finite.
     """
     rows = check_features(features)
-    measure, choose = partial(_nearest_means, rows), partial(_choose, rows, criterion, confine)
-    return search(measure, choose, labels, count, rounds, **options)
+
+    def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
+        del current  # labels found earlier do not change the means
+        return nearest_means([rows], "none", given, pool, num_classes)
+
+    return search(measure, partial(_choose, rows, criterion, confine), labels, count, rounds, **options)
 
 
 def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
@@ -107,7 +106,7 @@ def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
 def soft_labels(
     rows: NDArray[Any], asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
 ) -> NDArray[np.float64]:
-    """Compute soft labels for rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
+    """Compute soft labels (m, c) for rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
 
     Args:
         rows: (n, d).
@@ -116,9 +115,6 @@ def soft_labels(
         num_classes: c.
         beta: beta of the weights.
         scale: distances are divided by it and rounded for ranking; ties go to the lowest row.
-
-    Returns:
-        (m, c) float64, rows sum to 1.
     """
     references = np.flatnonzero(labels >= 0)
     one_hot = np.eye(num_classes)[labels[references]]
@@ -191,17 +187,3 @@ def _confined(turn: Round) -> list[NDArray[np.int64]]:
         group[: min(_CONFINE_FACTOR * want, max(want, len(group) // _CONFINE_PART))]
         for group, want in zip(turn.groups, turn.wants, strict=True)
     ]
-
-
-def _nearest_means(
-    rows: NDArray[Any], current: NDArray[np.int64], given: NDArray[np.int64], pool: NDArray[np.int64], num_classes: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the distance of each pool row to the nearest mean of given labels (Eq. 3.8), and the class."""
-    del current  # labels found earlier do not change the means
-    means = class_means(rows, given, num_classes)
-    distance, nearest = np.empty(len(pool)), np.empty(len(pool), dtype=np.int64)
-    for start in range(0, len(pool), BLOCK_ROWS):
-        block = slice(start, start + BLOCK_ROWS)
-        distances = distances_between(rows[pool[block]], means)
-        distance[block], nearest[block] = distances.min(axis=1), distances.argmin(axis=1)
-    return distance, nearest

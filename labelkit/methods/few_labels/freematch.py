@@ -15,8 +15,6 @@ recomputed before an evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -32,7 +30,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
     head_logits,
     split_labeled,
-    student_views,
 )
 from labelkit.training.method import StepOutput, TrainState
 
@@ -65,17 +62,11 @@ class AdaptiveThreshold(nn.Module):
         self.predicted_shares: Tensor = nn.Buffer(torch.full((num_classes,), 1 / num_classes))
 
     @torch.no_grad()
-    def update(self, probabilities: Tensor, total: Callable[[Tensor], Tensor] = lambda value: value) -> None:
-        """Update the running averages with a batch of predictions for weak views.
-
-        Args:
-            probabilities: (b, c), this process's part.
-            total: sums a small tensor over processes.
-        """
+    def update(self, probabilities: Tensor, state: TrainState) -> None:
+        """Update the running averages with predictions (b, c) for weak views, over all processes."""
         surest, classes = probabilities.max(dim=1)
         counts = _counts(classes, probabilities.shape[1]).to(probabilities.dtype)
-        own = torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]])
-        sums = total(own)
+        sums = state.combine(torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]]), "sum")
         means = sums[:-1] / sums[-1].clamp(min=1)
         c = probabilities.shape[1]
         for average, value in (
@@ -167,44 +158,21 @@ class FreeMatchObjective(StudentObjective):
     4. :math:`J_F`: FreeMatch's term on the class distribution
 
     Args:
-        weak: augmentation of the images that are labeled or predicted.
-        strong: augmentation of the images on which predictions are learned.
+        config: the options of thresholds and :math:`\lambda_f`.
         num_classes: k.
-        decay: decay of the averages behind the thresholds.
-        fixed_threshold: FixMatch's threshold; ``None``: adaptive.
-        fairness_weight: :math:`\lambda_f`.
+        views: augmentations of the images that are labeled or predicted, and of those on which predictions are learned.
     """
 
-    def __init__(
-        self,
-        weak: ViewSpec,
-        strong: ViewSpec,
-        *,
-        num_classes: int,
-        decay: float,
-        fixed_threshold: float | None,
-        fairness_weight: float,
-    ) -> None:
+    def __init__(self, config: FreeMatchConfig, num_classes: int, views: tuple[ViewSpec, ViewSpec]) -> None:
         super().__init__()
-        self._views = weak, strong
-        self._fairness_weight = fairness_weight
+        self.views, self._fairness_weight = views, config.fairness_weight
         self.runs_teacher = self.runs_master = False
-        self.threshold = AdaptiveThreshold(num_classes, decay, fixed_threshold)
+        self.threshold = AdaptiveThreshold(num_classes, config.threshold_decay, config.fixed_threshold)
         self.label_loss, self.pseudo_label_loss = LabelLoss(1.0), PseudoLabelLoss()
         self.fairness = FairnessLoss()
 
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the weak and the strong view."""
-        return self._views
-
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
-        """Return the loss, with gradients only for the student.
-
-        Args:
-            batch: labeled rows and others.
-            networks: the teacher is not used in the loss.
-            state: state of the run.
-        """
+        """Return the loss of labeled rows and others, with gradients only for the student; no teacher is used."""
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)
@@ -216,7 +184,7 @@ class FreeMatchObjective(StudentObjective):
         if others:
             with torch.no_grad():
                 predictions = weak_logits.float().softmax(dim=1)
-                self.threshold.update(predictions, lambda value: state.combine(value, "sum"))
+                self.threshold.update(predictions, state)
                 kept = self.threshold(predictions)
             pseudo = self.pseudo_label_loss(strong_logits, predictions.argmax(dim=1), kept)
             loss = loss + pseudo
@@ -238,12 +206,4 @@ class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        weak, strong = student_views(config, data, self.network.input_spec.size)
-        self.objective = FreeMatchObjective(
-            weak,
-            strong,
-            num_classes=self.num_classes,
-            decay=config.threshold_decay,
-            fixed_threshold=config.fixed_threshold,
-            fairness_weight=config.fairness_weight,
-        )
+        self.objective = FreeMatchObjective(config, self.num_classes, (self.weak_view, self.strong_view))

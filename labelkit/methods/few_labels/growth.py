@@ -92,11 +92,7 @@ class LabelGrowth(nn.Module):
         self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
 
     def labels(self, iteration: int | None = None) -> NDArray[np.int64]:
-        """Return the int64 labels (n,), original and discovered in this generation, with -1 where there is none.
-
-        Args:
-            iteration: last discovery to include; default: the latest one.
-        """
+        """Return the int64 labels (n,), original and discovered in this generation up to an iteration, -1 = none."""
         labels = self.given.copy()
         found, _ = self.table()
         found = found[found[:, 3] == int(self.generation)]
@@ -140,11 +136,7 @@ class LabelGrowth(nn.Module):
         return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
 
     def record_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
-        """Store the predicted classes at the end of a phase and return how many changed.
-
-        Args:
-            classes: (m,) int64 predicted classes of ``rows``.
-            rows: (m,) images that can be read.
+        """Store the predicted classes (m,) of ``rows`` (m,) at the end of a phase and return how many changed.
 
         Returns:
             Share of the rows without a given label whose class changed, since the last phase and since the end of the
@@ -174,15 +166,9 @@ class LabelGrowth(nn.Module):
 
 
 def broadcast_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
-    """Share the main process's discovery with every process, in case their results differ in the last bits.
+    """Share the main process's discovery among ``rows`` with every process, in case results differ in the last bits.
 
-    Args:
-        found: what this process found among ``rows``; its warnings are passed on.
-        rows: (m,) rows of the data set that were searched.
-        state: communicates with the other processes.
-
-    Returns:
-        The discovery, with rows of the data set as indices.
+    Warnings are passed on. Indices of the result are rows of the data set.
     """
     columns = np.stack([rows[found.indices], found.labels, found.rank]).astype(np.float64)
     table = torch.from_numpy(np.concatenate([columns, found.distance[None]]))
@@ -216,38 +202,28 @@ _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation"
 
 
 class GrowthMonitor(ClassificationMonitor):
-    """Monitor of held-out accuracy that also writes and scores the discovered labels.
-
-    Args:
-        growth: the labels of the method.
-        data: names and order of the classes.
-        inputs: true classes, names of the images, held-out images, and a function that writes the table.
-    """
+    """Monitor of held-out accuracy that also writes and scores the discovered labels."""
 
     def __init__(self, growth: LabelGrowth, data: DataInfo, inputs: MonitorInputs) -> None:
         super().__init__(inputs.held_out, data.class_order)
-        self._growth = growth
-        self._sample_ids = inputs.sample_ids
-        self._truth = inputs.truth
+        self._growth, self._inputs, self._names = growth, inputs, data.class_names
         self._order = np.array(data.class_order, dtype=np.int64)
-        self._names = data.class_names
-        self._write = inputs.write_text
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score the networks and the labels; write the table."""
         metrics = dict(super().__call__(method, state))
-        self._write(DISCOVERED, self.discovered())
-        return metrics | self._errors(self._growth)
+        self._inputs.write_text(DISCOVERED, self.discovered())
+        return metrics | self._errors()
 
     def discovered(self) -> str:
         """Return the table of discovered images as CSV, with true classes where known."""
-        known = bool((self._truth >= 0).any())
+        known = bool((self._inputs.truth >= 0).any())
         lines: list[list[object]] = []
         found, scores = self._growth.table()
         for (index, label, *moment, network), score in zip(found.tolist(), scores.tolist(), strict=True):
             name, text = self._name(int(self._order[label])), f"{score:.9g}"
-            row = [index, self._sample_ids[index], name, text, *moment, NETWORKS[network]]
-            lines.append([*row, self._name(int(self._truth[index]))] if known else row)
+            row = [index, self._inputs.sample_ids[index], name, text, *moment, NETWORKS[network]]
+            lines.append([*row, self._name(int(self._inputs.truth[index]))] if known else row)
         return csv_text([*_HEADER, "truth"] if known else _HEADER, lines)
 
     def _name(self, label: int) -> str:
@@ -255,19 +231,17 @@ class GrowthMonitor(ClassificationMonitor):
             return ""
         return self._names[label] if self._names else str(label)
 
-    def _errors(self, growth: LabelGrowth) -> dict[str, float]:
+    def _errors(self) -> dict[str, float]:
         """Return the shares of wrong labels in this generation: of all, of the discovered, of the newest ones."""
+        growth, truth = self._growth, self._inputs.truth
         labels = growth.labels()
         classes = np.where(labels >= 0, self._order[labels], -1)
-        judged = (labels >= 0) & (self._truth >= 0)
+        judged = (labels >= 0) & (truth >= 0)
         discovered = judged & (growth.given < 0)
         if not discovered.any():
             return {}
-        wrong = classes != self._truth
-        metrics = {
-            "label_error": float(wrong[judged].mean()),
-            "discovered_error": float(wrong[discovered].mean()),
-        }
+        wrong = classes != truth
+        metrics = {"label_error": float(wrong[judged].mean()), "discovered_error": float(wrong[discovered].mean())}
         found, _ = growth.table()
         rows = found[(found[:, 3:5] == [int(growth.generation), int(growth.iteration)]).all(axis=1), 0]
         rows = rows[judged[rows]]

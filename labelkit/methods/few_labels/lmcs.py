@@ -50,7 +50,6 @@ from labelkit.methods.few_labels.recipe import (
     learning_rate,
     split_labeled,
     student_phase,
-    student_views,
     training_class_names,
 )
 from labelkit.models.batch_norm import batch_statistics
@@ -74,9 +73,8 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
         self.guide = Guide(config, self.network)
-        self._view, _ = student_views(config, data, self.network.input_spec.size)
         weight = unlabeled_weight(config.steps, config)
-        self.objective = MixMatchObjective(self._view, weight=weight, seed=config.seed)
+        self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)
         self.consistency = SquaredConsistency()
         rules = GrowthRules(config.growth_factor, config.growth_limit, generations=1)
         self.growth = LabelGrowth(data.labels, rules)
@@ -94,7 +92,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         learned, start, steps = self._later[index - 1] if index else (0, 0, self._first_steps(rows))
         labels = self.growth.labels(learned)
         name = f"{learned} discoveries, {int((labels >= 0).sum()):,} labels" if index else "train"
-        views = self.objective.views()
+        views = self.objective.views
         phase = student_phase(config, labels, rows, views, steps=steps, peak=config.lr, index=index, name=name)
         rate, _ = learning_rate(config, config.steps, config.lr)
         return replace(phase, lr=lambda step: rate(start + step))
@@ -147,7 +145,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             optimizer = torch.optim.SGD(trained, lr=PRETEXT_LR, momentum=0.9, nesterov=True, weight_decay=5e-4)
             network.train()
             named = torch.zeros(2, dtype=torch.float64)
-            for step, batch in enumerate(state.batches(Phase(1, (self._view,), sampler), _PRETEXT_EPOCH)):
+            for step, batch in enumerate(state.batches(Phase(1, (self.weak_view,), sampler), _PRETEXT_EPOCH)):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(step)
                 images, turns = rotations(batch.images)
@@ -188,7 +186,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         if guide.snapshot is not None:
             guide.snapshot.module.load_state_dict(teacher.state_dict())
         if guide.master is not None:
-            training = MasterTraining(guide.master, self.config, labels, self._rows, self._view, state)
+            training = MasterTraining(guide.master, self.config, labels, self._rows, self.weak_view, state)
             told = training.run(student, teacher, first=first)
             metrics |= {f"master/{name}": value for name, value in told.items()}
         return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}

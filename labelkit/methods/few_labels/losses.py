@@ -1,8 +1,5 @@
-"""Losses that the methods for few labels share, and those of MixMatch.
+"""The squared consistency loss that the methods for few labels share, and MixMatch's sharpening and loss.
 
-Consistency of a student with a slower network: squared differences between predictions (Mean Teacher).
-
-MixMatch: sharpened guesses, and a loss on targets that are blends of labels and guesses.
 Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``google-research/mixmatch``.
 """
 
@@ -12,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.temperature import positive
 
 
 class SquaredConsistency(nn.Module):
@@ -36,31 +34,22 @@ class SquaredConsistency(nn.Module):
 
     def forward(self, student_logits: Tensor, target_logits: Tensor) -> Tensor:
         """Return, for each sample, the mean squared difference (b,) between the softmax outputs of both networks."""
-        check_pair(student_logits, target_logits)
+        shapes = tuple(student_logits.shape), tuple(target_logits.shape)
+        if shapes[0] != shapes[1] or len(shapes[0]) != 2:
+            raise ValueError(f"logits must both be (b, c); got {shapes[0]} and {shapes[1]}")
         with without_autocast(student_logits):
             prediction = F.softmax(promote(student_logits), dim=1)
             target = F.softmax(promote(target_logits.detach()), dim=1)
             return (prediction - target).square().mean(dim=1)
 
 
-def check_pair(first: Tensor, second: Tensor) -> None:
-    """Check that two tensors have the same (b, c) shape."""
-    if first.shape != second.shape or first.ndim != 2:
-        raise ValueError(f"logits must both be (b, c); got {tuple(first.shape)} and {tuple(second.shape)}")
-
-
 def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
-    """Sharpen probabilities by raising them to the power ``1 / temperature`` and renormalizing.
-
-    Args:
-        probabilities: (b, c) float, rows sum to 1.
-        temperature: in (0, 1] to sharpen; 1 changes nothing.
+    """Sharpen probabilities (b, c) by raising them to the power ``1 / temperature`` and renormalizing.
 
     Raises:
         ValueError: the temperature is not positive.
     """
-    if not temperature > 0:
-        raise ValueError(f"temperature must be positive, got {temperature}")
+    positive(temperature, "temperature")
     # relative to the largest: a power of tiny numbers underflows
     powers = (probabilities / probabilities.amax(dim=1, keepdim=True)).pow(1 / temperature)
     return powers / powers.sum(dim=1, keepdim=True)

@@ -13,7 +13,7 @@ Departures: decays adapt to short runs, statistics are recomputed before an eval
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import torch
 
@@ -22,13 +22,12 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.consistency import LabelLoss
 from labelkit.methods.few_labels.losses import SquaredConsistency
-from labelkit.methods.few_labels.mean_teacher_options import MeanTeacherConfig, MeanTeacherOptions
+from labelkit.methods.few_labels.options import MeanTeacherConfig, MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
     head_logits,
-    student_views,
     teacher_decay,
 )
 from labelkit.training.method import StepOutput, TrainState
@@ -43,30 +42,21 @@ class MeanTeacherObjective(StudentObjective):
 
     .. math:: J = J_C + \lambda(t) (J_T + J_M) + \lambda_h J_h
 
+    with a weight :math:`\lambda` that grows in the first phase; later phases use its full value.
+
     Args:
+        options: weights, and the divisor of :math:`J_C`.
+        steps: length of the first phase.
         view: augmentation of an image; student and teacher see it with different random numbers.
-        weight: :math:`\lambda` by the step of the first phase; later phases use its full value.
-        class_norm: ``labeled``: :math:`J_C` is a mean over labeled rows; ``batch``: their sum over all rows.
     """
 
-    def __init__(
-        self,
-        view: ViewSpec,
-        *,
-        weight: RampedWeight,
-        class_norm: Literal["labeled", "batch"] = "labeled",
-    ) -> None:
+    def __init__(self, options: MeanTeacherOptions, steps: int, view: ViewSpec) -> None:
         super().__init__()
-        self._view = view
-        self._weight = weight
-        self._class_norm = class_norm
-        self.runs_teacher = self.runs_master = weight.full > 0
+        self.views, self._class_norm = (view, view), options.class_norm
+        self._weight = RampedWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
+        self.runs_teacher = self.runs_master = options.consistency_weight > 0
         self.label_loss = LabelLoss(1.0)
         self.consistency = SquaredConsistency()
-
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the student's view and the one shared by teacher and master."""
-        return self._view, self._view
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student."""
@@ -102,19 +92,12 @@ class MeanTeacherObjective(StudentObjective):
         return StepOutput(loss, logs)
 
 
-def mean_teacher_objective(steps: int, options: MeanTeacherOptions, view: ViewSpec) -> MeanTeacherObjective:
-    """Build Mean Teacher's training loss from the options; ``steps`` is the length of the (first) phase."""
-    weight = RampedWeight(options.consistency_weight, options.consistency_ramp * steps, "sigmoid")
-    return MeanTeacherObjective(view, weight=weight, class_norm=options.class_norm)
-
-
 class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
     """Mean Teacher training method: consistency with an averaged network; needs at least one label per class."""
 
     def __init__(self, config: MeanTeacherConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads)
-        weak, _ = student_views(config, data, self.network.input_spec.size)
-        self.objective = mean_teacher_objective(config.steps, config, weak)
+        self.objective = MeanTeacherObjective(config, config.steps, self.weak_view)
 
     @classmethod
     def average_decay(cls, config: MeanTeacherConfig) -> Schedule:

@@ -33,7 +33,6 @@ from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
     head_logits,
     split_labeled,
-    student_views,
 )
 from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput, TrainState
@@ -91,36 +90,24 @@ class MixMatchObjective(StudentObjective):
 
     def __init__(self, view: ViewSpec, *, weight: RampedWeight, seed: int) -> None:
         super().__init__()
-        self._view = view
+        self.views = view, view
         self.unlabeled_weight = weight
         self._seed = seed
         self.runs_teacher, self.runs_master = False, weight.full > 0
         self.loss = MixMatchLoss()
         self.consistency = SquaredConsistency()
 
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the same view twice."""
-        return self._view, self._view
-
     @torch.no_grad()
     def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
-        """Compute the sharpened mean prediction (u, k) for two views of unlabeled images.
-
-        Args:
-            student: in training mode.
-            views: of the unlabeled images, (u, c, h, w) each.
-        """
+        """Compute a student's sharpened mean prediction (u, k) for two views (u, c, h, w) of unlabeled images."""
         with batch_statistics(student):
             predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
         return sharpen(torch.stack(predictions).mean(0), TEMPERATURE)
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
-        """Return the loss, with gradients only for the student.
+        """Return the loss, with gradients only for the student; the teacher is not used.
 
-        Args:
-            batch: as many labeled rows as others; or only labeled ones, which are blended with each other.
-            networks: the teacher is not used in the loss.
-            state: state of the run.
+        A batch has as many labeled rows as others, or only labeled ones, which are blended with each other.
 
         Raises:
             ValueError: the batch has other rows, but not as many as labeled ones.
@@ -183,5 +170,5 @@ class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        weak, _ = student_views(config, data, self.network.input_spec.size)
-        self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
+        weight = unlabeled_weight(config.steps, config)
+        self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

@@ -1,7 +1,4 @@
-"""Options for the methods for few labels: data, averages, streams, MixMatch, FreeMatch, LMCS.
-
-Those of Mean Teacher, its baseline and snowball are in ``mean_teacher_options.py`` and ``snowball_options.py``.
-"""
+"""Options for the methods for few labels, and for the searches that two of them share with commands."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.backbone import BackboneRunConfig
+from labelkit.options.backbone import BackboneRunConfig, PixelOptions
 from labelkit.options.base import StageConfig, override_default, panel
 from labelkit.options.embeddings import RowOptions, StrongRowOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
@@ -236,7 +233,6 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     scaled: ClassVar[Mapping[str, int]] = {"pretext_steps": 0}
     constants: ClassVar[Mapping[str, object]] = {
         "student": "mixmatch",
-        "pretext_lr": 0.1,
         "guidance": "consistency",
         "guidance_cache": False,
         "master_init": "ema",
@@ -323,7 +319,224 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
         """Return the number of updates of a block."""
         return min(self.eval_every_steps, self.steps)
 
+
+_LOSS = panel("Loss")
+
+
+class MeanTeacherRecipeOptions(PixelOptions):
+    """Options for pixels, views and learning rate in Mean Teacher's recipe, shared by methods compared with it."""
+
+    shift_px: float | None = _VIEWS(None, "Maximum shift in pixels; default: an eighth of the image size.", ge=0)
+    noise: float = _VIEWS(0.0, "Standard deviation of the Gaussian noise added to the normalized pixels.", ge=0)
+    lr_horizon: float = _OPTIMIZATION(1.0, "Length of the cosine schedule, as a multiple of the training length.", ge=1)
+    lr_ramp_up: float = _OPTIMIZATION(0.0, "Fraction of training over which the learning rate ramps up.", ge=0, le=1)
+    lr_ramp_down: float = _OPTIMIZATION(
+        0.0, "Fraction of training over which the learning rate ramps down.", ge=0, le=1
+    )
+    adam_beta1_end: float = _OPTIMIZATION(
+        0.9,
+        "Adam's beta1 at the end of training; it falls from 0.9 along with the learning rate (only with "
+        "--lr-schedule ramps).",
+        ge=0,
+        lt=1,
+        before=0.9,
+    )
+    adam_beta2_start: float = _OPTIMIZATION(
+        0.999,
+        "Adam's beta2 while the learning rate ramps up; 0.999 afterward (only with --lr-schedule ramps).",
+        ge=0,
+        lt=1,
+        before=0.999,
+    )
+
+    @model_validator(mode="after")
+    def _check_shares(self) -> MeanTeacherRecipeOptions:
+        if self.lr_ramp_up + self.lr_ramp_down > 1:
+            raise ValueError("lr_ramp_up and lr_ramp_down must not sum to more than 1")
+        return self
+
+
+class MeanTeacherOptions(TwoStreamOptions):
+    """Options for Mean Teacher's loss and the EMA decay of the teacher."""
+
+    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01}
+
+    ema_decay_start: float = _AVERAGES(
+        0.99,
+        "EMA decay of the teacher's weights while --consistency-weight ramps up; afterward, --ema-decay applies.",
+        ge=0,
+        lt=1,
+    )
+    consistency_weight: float = _LOSS(
+        100.0, "Weight of the squared difference between student and teacher predictions (paper: lambda_2).", ge=0
+    )
+    consistency_ramp: float = _LOSS(
+        0.25, "Fraction of the first phase over which --consistency-weight ramps up.", ge=0, le=1
+    )
+    class_norm: Literal["labeled", "batch"] = _LOSS(
+        "labeled",
+        "Divisor of the summed cross-entropy: the number of labeled images, or the batch size (published "
+        "code for ResNet-26).",
+    )
+    num_heads: Literal[1, 2] = _LOSS(
+        1,
+        "Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the "
+        "consistency loss (published code for ResNet-26).",
+    )
+
+    @model_validator(mode="after")
+    def _check_decays(self) -> MeanTeacherOptions:
+        ema_decay = getattr(self, "ema_decay", 1.0)  # an option of the run that these belong to
+        if self.ema_decay_start > ema_decay:
+            raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {ema_decay}")
+        return self
+
+
+class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
+    """Options for ``labelkit train supervised``, all shared with ``train mean-teacher``."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "supervised")
+
+    steps: int = override_default(FewLabelTrainConfig, "steps", 150_000)
+    batch_size: int = _OPTIMIZATION(
+        31, "Number of labeled images per step, summed over all processes. The few labeled images repeat often.", ge=2
+    )
+
+
+class MeanTeacherConfig(RowOptions, MeanTeacherRecipeOptions, TwoStreamTrainConfig, MeanTeacherOptions):
+    """Options for ``labelkit train mean-teacher``, with defaults of the released code for ConvNet-13."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
+
+    steps: int = override_default(TwoStreamTrainConfig, "steps", 150_000)
+
+
+_MODEL = panel("Model")
+
+
+class ConfidentSearchOptions(SearchOptions):
+    """Options for Snowball's search for unlabeled images near a class mean; also used by ``discover snowball``."""
+
+    constants: ClassVar[Mapping[str, object]] = {
+        "far_factor": 10,
+        "far_cap": 0.5,
+        "fusion_scale": False,
+        "refill": False,
+    }
+
+    fusion: Literal["none", "distance", "cascade", "rank"] = _DISCOVERY(
+        "none",
+        "How to combine several networks. distance: mean distance; cascade: concatenated features; "
+        "rank: mean rank, label by majority vote.",
+    )
+
+
+class SnowballConfig(
+    RowOptions,
+    MeanTeacherRecipeOptions,
+    TwoStreamTrainConfig,
+    MeanTeacherOptions,
+    MixMatchOptions,
+    ConfidentSearchOptions,
+):
+    """Options for ``labelkit train snowball``; defaults follow the dissertation where it specifies them."""
+
+    command: ClassVar[tuple[str, ...]] = ("train", "snowball")
+    scaled: ClassVar[Mapping[str, int]] = {"later_steps": 1, "max_steps": 1}
+    constants: ClassVar[Mapping[str, object]] = {
+        "master_on": "labeled",
+        "fusion_count": 3,
+        "growth_factor": 2.0,
+        "master_decay": 0.999,
+        "score": "distance",
+        "reinit": "never",
+        "anchor_fraction": 0.0,
+        "val_split": None,
+        "val_delta": 0.2,
+        "ema_horizon": True,
+        "bn_recalibration": True,
+        "embed_with": "auto",
+    }
+    #: Options of a former third trainer.
+    retired_fields: ClassVar[frozenset[str]] = frozenset(
+        {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
+    )
+
+    steps: int = _OPTIMIZATION(150_000, "Number of steps in the first phase, on the initial labels.", ge=1)
+    later_steps: int | None = _OPTIMIZATION(
+        None, "Number of steps in each later phase; default: a third of --steps (our choice; not in the paper).", ge=1
+    )
+    later_lr_ratio: float = _OPTIMIZATION(
+        0.5,
+        "Ratio of the peak learning rate in later phases to that in the first phase (our choice; not in the paper).",
+        gt=0,
+    )
+
+    dropout: float | None = _MODEL(
+        None,
+        "Dropout rate inside the backbone; values above 0 require a backbone with dropout layers; none: the backbone's "
+        "default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
+        ge=0,
+        lt=1,
+    )
+
+    trainer: Literal["mean-teacher", "mixmatch"] = _LOSS(
+        "mean-teacher", "How the student learns in each phase; options of the other trainer have no effect."
+    )
+    master: bool = _AVERAGES(
+        True,
+        "After the first discovery, average the teacher's weights into a master. Without a master, the teacher is used "
+        "for discovery and evaluation (arm B of the paper's ablation).",
+    )
+    generations: int = _GROWTH(
+        3,
+        "Number of times the labels grow from the initial ones. Each generation discards the discoveries "
+        "of the generation before it.",
+        ge=1,
+    )
+    cap: float = _GROWTH(
+        16.0, "Maximum number of labels, as a multiple of the initial labels; 1: no growth, plain training.", ge=1
+    )
+
+    select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
+        "auto",
+        "Which images to take. min: the nearest to a class mean; max: the farthest; far: like max, but only among the "
+        "most confident images (10 times the number to take); random: drawn at random; auto: far for mixmatch, else "
+        "min.",
+    )
+    found_labels: Literal["assigned", "true"] = _DISCOVERY(
+        "assigned",
+        "Label that a discovered image gets. true: its hidden label, to measure the cost of wrong labels "
+        "(dissertation, Table 2.9); the data set must have labels.",
+        before="assigned",
+    )
+
+    churn: float = _STOP(
+        0.01,
+        "Minimum fraction of predictions that must change. If fewer change in a phase, the generation ends; if fewer "
+        "change in a generation, the run ends. 0: never end for this reason.",
+        ge=0,
+        le=1,
+    )
+    max_steps: int | None = _STOP(
+        None, "Maximum number of steps: a phase that would exceed the limit is not started. Default: unlimited.", ge=1
+    )
+
     @property
-    def steps_of_master(self) -> int:
-        """Return the number of updates used to train a master."""
-        return self.master_steps or max(1, self.block_steps // 10)
+    def phase_steps(self) -> int:
+        """Return the number of updates of a later phase."""
+        return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
+
+    @model_validator(mode="after")
+    def _check_growth(self) -> SnowballConfig:
+        if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
+            raise ValueError(
+                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
+            )
+        if self.max_steps is not None and self.max_steps < self.steps:
+            raise ValueError(f"max_steps {self.max_steps} is less than the first phase (steps {self.steps})")
+        return self
+
+    def length(self) -> dict[str, int]:
+        """Return the steps of the first phase, and those of later phases if set separately."""
+        return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})

@@ -49,11 +49,7 @@ MAX_IMAGES: Final = 16_384
 
 
 def recalibrate_bn(
-    network: InferenceNetwork,
-    state: TrainState,
-    rows: NDArray[np.int64],
-    *,
-    part: nn.Module | None = None,
+    network: InferenceNetwork, state: TrainState, rows: NDArray[np.int64], *, part: nn.Module | None = None
 ) -> None:
     """Recompute batch norm statistics from unaugmented training images in evaluation mode.
 
@@ -87,10 +83,6 @@ def recalibrate_bn(
 def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     """Check that every class has a label, and return the number of classes given in the options or else in the data.
 
-    Args:
-        config: the options.
-        data: the labels.
-
     Raises:
         DatasetError: no label may be used, there is a single class, or a class has no label.
         ConfigError: fewer classes are requested than have labels.
@@ -102,49 +94,14 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         known = training_class_names(data)
         names = [f"class {known[i]!r}" if i < len(known) else f"class {i}" for i in missing[:5].tolist()]
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        raise DatasetError(
-            config.dataset,
-            f"no image has a label of {', '.join(names)}{more}",
-            "Label at least one image of each class, or use fewer classes.",
-        )
+        problem = f"no image has a label of {', '.join(names)}{more}"
+        raise DatasetError(config.dataset, problem, "Label at least one image of each class, or use fewer classes.")
     return num_classes
 
 
 def training_class_names(data: DataInfo) -> list[str]:
     """Return the names of the training classes, or an empty list if the data set has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
-
-
-def build_student(
-    config: FewLabelTrainConfig, data: DataInfo, num_classes: int, *, num_heads: int = 1, dropout: float | None = None
-) -> StudentNetwork:
-    """Build a backbone with linear classification heads.
-
-    Args:
-        config: the options.
-        data: facts about the images.
-        num_classes: c.
-        num_heads: number of linear classifiers; the first one predicts.
-        dropout: dropout rate inside the backbone, if it has dropout; ``None``: its default.
-
-    Raises:
-        ConfigError: dropout is requested for a backbone without any.
-    """
-    network = ClassifierNetwork(
-        config.backbone,
-        lambda dim: LinearHeads(dim, num_classes, num_heads),
-        num_classes,
-        embed_dim=None,
-        embedding_bn=False,
-        **backbone_options(config, data),
-        seed=config.seed,
-    )
-    if dropout is not None and not set_dropout(network.backbone, dropout) and dropout > 0:
-        problem = f"{config.backbone} has no dropout"
-        raise ConfigError("--dropout", problem, "Remove --dropout, or pass --backbone convnet13.")
-    if count_processes() > 1:  # training does not depend on the number of processes
-        share_statistics(network)
-    return network
 
 
 def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
@@ -161,11 +118,6 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
     shift, noise = config.recipe("shift_px"), config.recipe("noise")
     shift = weak.shift_px if shift is None else shift
     return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
-
-
-def student_eval_view(size: int) -> ViewSpec:
-    """Return the evaluation view: the whole image without augmentation, since few-label sets have small images."""
-    return test_view(size, "digits")
 
 
 def student_phase(
@@ -190,7 +142,7 @@ def student_phase(
         views: views of each image.
         steps: length of the phase.
         peak: highest learning rate.
-        index: number of the phase; only the first one warms up.
+        index: number of the phase; only phase 0 warms up.
         name: shown in the log.
     """
     labeled, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
@@ -218,11 +170,7 @@ def teacher_decay(
 ) -> Schedule:
     """Return the teacher's EMA decay in a phase, capped at 1 - 10 / steps so that short phases forget their start.
 
-    Args:
-        config: the options.
-        phase_steps: length of the phase.
-        ramp_steps: number of updates of the run with the decay ``start``, if that is lower.
-        start: decay during these updates.
+    During the first ``ramp_steps`` updates of the run it is ``start``, if that is lower.
     """
     high = compute_max_decay(phase_steps, config.ema_decay)
     return ema_decay(min(start, high), high, round(ramp_steps))
@@ -251,16 +199,14 @@ class StudentObjective(nn.Module, ABC):
     mean over labeled rows, of which processes may have different numbers, is their sum divided by ``state.mean_count``.
 
     Attributes:
+        views: of each image in a batch.
         runs_teacher: a step runs the teacher, in training mode, so that it has its own running statistics.
         runs_master: likewise the master, once it is formed.
     """
 
+    views: tuple[ViewSpec, ...]
     runs_teacher: bool
     runs_master: bool
-
-    @abstractmethod
-    def views(self) -> tuple[ViewSpec, ...]:
-        """Return the views of each image in a batch."""
 
     @abstractmethod
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
@@ -282,9 +228,8 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
     """Base class of few-label methods that train a network and use its EMA for evaluation and embedding.
 
     Attributes:
-        network: the network that is trained.
+        network: the network that is trained: a backbone with linear classification heads.
         chain: its average (``chain.teacher``).
-        num_classes: number of classes of the classifier.
 
     Args:
         config: the options.
@@ -295,7 +240,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
     Raises:
         DatasetError: see :func:`labelkit.methods.few_labels.recipe.check_few_labels`.
-        ConfigError: likewise.
+        ConfigError: likewise; or dropout is requested for a backbone without any.
     """
 
     network: StudentNetwork
@@ -310,8 +255,22 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         with_master: bool = False,
     ) -> None:
         super().__init__(config, data)
-        self.num_classes = check_few_labels(config, data)
-        self.network = build_student(config, data, self.num_classes, num_heads=num_heads, dropout=dropout)
+        self.num_classes = num_classes = check_few_labels(config, data)
+        self.network = ClassifierNetwork(
+            config.backbone,
+            lambda dim: LinearHeads(dim, num_classes, num_heads),
+            num_classes,
+            embed_dim=None,
+            embedding_bn=False,
+            **backbone_options(config, data),
+            seed=config.seed,
+        )
+        if dropout is not None and not set_dropout(self.network.backbone, dropout) and dropout > 0:
+            problem = f"{config.backbone} has no dropout"
+            raise ConfigError("--dropout", problem, "Remove --dropout, or pass --backbone convnet13.")
+        if count_processes() > 1:  # training does not depend on the number of processes
+            share_statistics(self.network)
+        self.weak_view, self.strong_view = student_views(config, data, self.network.input_spec.size)
         self.chain = StudentChain(self.network, with_master=with_master)
         self._decay = self.average_decay(config)
         self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may use
@@ -342,20 +301,21 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return {}
 
     def main_network(self) -> StudentNetwork:
-        """Return the EMA network."""
-        return self.chain.teacher
+        """Return the master if it is formed, else the EMA network."""
+        return self.chain.master or self.chain.teacher
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return the student and its EMA by name."""
-        return {"student": self.network, "teacher": self.chain.teacher}
+        """Return the student, its EMA and, if it is formed, the master by name."""
+        networks = {"student": self.network, "teacher": self.chain.teacher}
+        return networks if self.chain.master is None else networks | {"master": self.chain.master}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that tracks classification accuracy on held-out images."""
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """Return the evaluation view, without augmentation."""
-        return student_eval_view(self.network.input_spec.size)
+        """Return the evaluation view: the whole image without augmentation, since few-label sets have small images."""
+        return test_view(self.network.input_spec.size, "digits")
 
 
 class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
@@ -378,7 +338,7 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
         self._rows, config = rows, self.config
         if index:
             return None
-        views = self.objective.views()
+        views = self.objective.views
         return student_phase(config, self.data.labels, rows, views, steps=config.steps, peak=config.lr)
 
     @property
@@ -388,5 +348,6 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
-        output: StepOutput = self.objective(batch, StudentNetworks(self.network, self.chain.teacher), self._state)
+        networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
+        output: StepOutput = self.objective(batch, networks, self._state)
         return output

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from labelkit.data.batch import Batch, DataInfo
+from labelkit.data.batch import DataInfo
 from labelkit.errors import DatasetError
 from labelkit.methods.few_labels.growth import (
     GrowthMonitor,
@@ -31,23 +31,19 @@ from labelkit.methods.few_labels.growth import (
     add_discovered,
     broadcast_discovery,
 )
-from labelkit.methods.few_labels.mean_teacher import mean_teacher_objective
+from labelkit.methods.few_labels.mean_teacher import MeanTeacherObjective
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_weight
+from labelkit.methods.few_labels.options import SnowballConfig
 from labelkit.methods.few_labels.recipe import (
-    StudentNetwork,
-    StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
     student_phase,
-    student_views,
     teacher_decay,
     training_class_names,
 )
-from labelkit.methods.few_labels.snowball_options import SnowballConfig
 from labelkit.methods.few_labels.snowball_search import Select, discover_confident
-from labelkit.models.inference import InferenceNetwork
 from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
+from labelkit.training.method import Monitor, Phase, TrainState
 from labelkit.training.schedules import compute_max_decay
 
 #: Decay of the master's weights (beta).
@@ -90,12 +86,12 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)
-        weak, _ = student_views(config, data, self.network.input_spec.size)
+        weak = self.weak_view
         self.objective: StudentObjective
         if config.trainer == "mixmatch":
             self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
         else:
-            self.objective = mean_teacher_objective(config.steps, config, weak)
+            self.objective = MeanTeacherObjective(config, config.steps, weak)
         self.growth = LabelGrowth(data.labels, GrowthRules(GROWTH_FACTOR, config.cap, config.generations))
         joined = 1 if config.fusion == "none" else FUSION_COUNT
         self.past = PastFeatures(joined, data.num_samples, self.network.embed_dim)
@@ -108,20 +104,14 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
     def attach(self, inputs: RunInputs) -> None:
         """Load the hidden true labels if discovered images are to receive them, for a comparison."""
         if self.config.found_labels == "true":
-            self.truth = self._true_labels(inputs.truth("--found-labels true"))
-
-    def _true_labels(self, classes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the training class of each row, from its class in the data set.
-
-        Raises:
-            DatasetError: a row has none.
-        """
-        number = {int(label): i for i, label in enumerate(self.data.class_order)}
-        labels = np.array([number.get(int(label), -1) for label in classes], dtype=np.int64)
-        if missing := int((labels < 0).sum()):
-            problem = f"{missing} images have no label of a training class, but --found-labels true needs one for each"
-            raise DatasetError(self.config.dataset, problem, "Remove --found-labels, or use a fully labeled data set.")
-        return labels
+            number = {int(label): i for i, label in enumerate(self.data.class_order)}
+            classes = inputs.truth("--found-labels true")
+            self.truth = np.array([number.get(int(label), -1) for label in classes], dtype=np.int64)
+            if missing := int((self.truth < 0).sum()):
+                needed = "but --found-labels true needs one for each"
+                problem = f"{missing} images have no label of a training class, {needed}"
+                remedy = "Remove --found-labels, or use a fully labeled data set."
+                raise DatasetError(self.config.dataset, problem, remedy)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return phase ``index``, whose batches mix labeled and discovered images with all others."""
@@ -131,7 +121,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         labels = self.data.labels if index == 0 else self.growth.labels()
         steps = config.phase_steps if index else config.steps
         name = f"generation {int(self.growth.generation)}, {int((labels >= 0).sum()):,} labels" if index else "train"
-        peak, views = (config.later_lr_ratio if index else 1.0) * config.lr, self.objective.views()
+        peak, views = (config.later_lr_ratio if index else 1.0) * config.lr, self.objective.views
         return student_phase(config, labels, rows, views, steps=steps, peak=peak, index=index, name=name)
 
     def planned_steps(self) -> int:
@@ -152,12 +142,6 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         """Form the master after the first discovery."""
         if state.phase and self.config.master and self.chain.master is None:
             self.chain.form_master()
-
-    def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the loss of the objective for one batch."""
-        networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        output: StepOutput = self.objective(batch, networks, self._state)
-        return output
 
     def on_step_end(self, state: TrainState) -> None:
         """Update teacher and master."""
@@ -194,15 +178,11 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self._planned += found > 0
         return found
 
-    def _selection(self) -> Select:
-        """Return the selection rule; far images teach MixMatch more (specification 3.4)."""
-        if self.config.select != "auto":
-            return self.config.select
-        return "far" if self.config.trainer == "mixmatch" else "min"
-
     def _discover(self, state: TrainState) -> tuple[int, bool]:
         """Label images; return how many, and whether there were too few."""
         config, growth, rows, network = self.config, self.growth, self._rows, self.main_network()
+        # far images teach MixMatch more (specification 3.4)
+        default: Select = "far" if config.trainer == "mixmatch" else "min"
         name = "teacher" if self.chain.master is None else "master"
         features = state.embed(network.embed, rows)
         table = features.new_zeros((self.data.num_samples, features.shape[1]))
@@ -212,7 +192,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
             parts if config.fusion != "none" else parts[-1],
             growth.labels()[rows],
             growth.num_to_discover(rows),
-            select=self._selection(),
+            select=default if config.select == "auto" else config.select,
             fusion=config.fusion,
             seed=config.seed,
             num_classes=self.num_classes,
@@ -225,15 +205,6 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
             found = replace(found, labels=self.truth[found.indices])
         add_discovered(growth, found, name, state, self.num_classes)
         return len(found.indices), found.exhausted
-
-    def main_network(self) -> StudentNetwork:
-        """Return the master if it is formed, else the teacher."""
-        return self.chain.master or self.chain.teacher
-
-    def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return all networks by name."""
-        master = self.chain.master
-        return {**super().evaluated_networks(), **({} if master is None else {"master": master})}
 
     def extra_state(self) -> dict[str, Any]:
         """Return the state of the label growth."""

@@ -28,6 +28,7 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
 
 Select = Literal["min", "far", "random", "max"]
 Fusion = Literal["none", "distance", "cascade", "rank"]
+Labels = NDArray[np.int64]
 
 # Size of far's confident set per wanted row (Sec. 2.4.1), and the inverse of its maximum fraction (ours).
 _FAR_FACTOR, _FAR_PART = 10, 2
@@ -46,18 +47,13 @@ def discover_confident(
 ) -> Discovery:
     """Label ``count`` unlabeled rows with the class of their nearest mean.
 
-    Args:
-        features: (n, d) numbers; a list or tuple of such arrays, one per network, for ``fusion``.
-        labels: (n,) integers, class or -1 = unlabeled.
-        count: rows to find in each round, or ``double``.
-        rounds: >= 1.
-        select: which rows of a class (or of all): ``min`` the nearest; ``far`` the farthest of a confident set of
-            10 times as many nearest, at most half of the candidates (but not less than what is wanted of them);
-            ``random``; ``max`` the farthest.
-        fusion: of several arrays: ``distance`` means of the distances; ``cascade`` concatenated features; ``rank``
-            mean of the ranks, label by majority.
-        seed: seed of ``random``, the same in each round.
-        options: like labels, count and rounds, see :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
+    Features are (n, d) numbers, or a list or tuple of such arrays, one per network, for ``fusion``: ``distance`` means
+    of the distances; ``cascade`` concatenated features; ``rank`` mean of the ranks, label by majority.
+
+    Of a class (or of all), ``select`` takes ``min`` the nearest; ``far`` the farthest of a confident set of 10 times as
+    many nearest, at most half of the candidates (but not less than what is wanted of them); ``random``, drawn with the
+    same seed in each round; ``max`` the farthest.
 
     Returns:
         The rows with labels and distances (``rank``: mean rank).
@@ -70,8 +66,12 @@ def discover_confident(
     parts = [check_features(rows) for rows in arrays]
     if fusion == "none" and len(parts) > 1:
         raise ValueError(f"{len(parts)} feature arrays and no fusion")
-    measure, choose = partial(_nearest_means, parts, fusion), partial(_choose, select, seed)
-    return search(measure, choose, labels, count, rounds, **options)
+
+    def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
+        del given  # labels found earlier change the means, too
+        return nearest_means(parts, fusion, current, pool, num_classes)
+
+    return search(measure, partial(_choose, select, seed), labels, count, rounds, **options)
 
 
 def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
@@ -129,18 +129,12 @@ def _choose(select: Select, seed: int, turn: Round) -> Discovery:
     return turn.table(chosen, [tie[np.concatenate(chosen)]], warnings)
 
 
-def _nearest_means(
-    parts: Sequence[NDArray[Any]],
-    fusion: Fusion,
-    current: NDArray[np.int64],
-    given: NDArray[np.int64],
-    pool: NDArray[np.int64],
-    num_classes: int,
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Return the distance or mean rank of each pool row, and its class."""
-    del given  # labels found earlier change the means, too
+def nearest_means(
+    parts: Sequence[NDArray[Any]], fusion: Fusion, known: Labels, pool: Labels, num_classes: int
+) -> tuple[NDArray[np.float64], Labels]:
+    """Return the distance or mean rank of each pool row to the nearest mean of known classes, and this class."""
     kind = "none" if len(parts) == 1 else fusion
-    means = [class_means(rows, current, num_classes) for rows in parts]
+    means = [class_means(rows, known, num_classes) for rows in parts]
     labels = [np.empty(0, dtype=np.int64)]
     nearest = [np.empty((0, len(parts) if kind == "rank" else 1))]
     for start in range(0, len(pool), BLOCK_ROWS):

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.losses.consistency import LabelLoss
-from labelkit.methods.few_labels.mean_teacher_options import SupervisedConfig
-from labelkit.methods.few_labels.recipe import EMAStudentMethod, head_logits, student_phase, student_views
+from labelkit.methods.few_labels.options import SupervisedConfig
+from labelkit.methods.few_labels.recipe import EMAStudentMethod, head_logits, student_phase
 from labelkit.training.method import Phase, StepOutput
 
 
@@ -25,13 +25,12 @@ class Supervised(EMAStudentMethod[SupervisedConfig]):
     def __init__(self, config: SupervisedConfig, data: DataInfo) -> None:
         super().__init__(config, data)
         self.loss = LabelLoss(1.0)
-        self._view, _ = student_views(config, data, self.network.input_spec.size)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase, which repeats the labeled images and computes batch norm only from them."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
-        return (student_phase(config, labels, self._rows, (self._view,), steps=config.steps, peak=config.lr),)
+        return (student_phase(config, labels, self._rows, (self.weak_view,), steps=config.steps, peak=config.lr),)
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the cross-entropy of one batch."""

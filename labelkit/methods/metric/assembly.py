@@ -65,14 +65,9 @@ def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
 
 
 def assemble(maps: Tensor, weights: Tensor) -> Tensor:
-    """Compute each output position as a weighted sum of the input positions (Eq. 5.4).
+    """Compute each output position of maps (b, c, h, w) as a weighted sum of the input positions (Eq. 5.4).
 
-    Args:
-        maps: (b, c, h, w).
-        weights: (b, n, n) at [input, output], n = h w.
-
-    Returns:
-        (b, c, h, w).
+    Weights are (b, n, n) at [input, output], n = h w.
     """
     return torch.einsum("buv,bcu->bcv", weights, maps.flatten(2)).reshape(maps.shape)
 
@@ -96,21 +91,12 @@ class SpatialAssembly(nn.Module):
         - returns: assembled maps of the same shape and dtype, and an `Assembly` (float32).
 
     Raises:
-        ValueError: a number is out of range, there is one position or too many, or maps have another grid.
+        ValueError: there is one position or too many, or maps have another grid.
     """
 
-    def __init__(
-        self,
-        channels: int,
-        grid: tuple[int, int],
-        *,
-        width: int = 64,
-        diagonal: float = 0.9,
-    ) -> None:
+    def __init__(self, channels: int, grid: tuple[int, int], *, width: int = 64, diagonal: float = 0.9) -> None:
         super().__init__()
         n = grid[0] * grid[1]
-        if not 0 < diagonal < 1 or width < 1:
-            raise ValueError(f"diagonal must be in (0, 1) and width positive, got {diagonal} and {width}")
         if not 1 < n <= MAX_POSITIONS:
             raise ValueError(f"it is for 2 to {MAX_POSITIONS} positions, got {n}")
         self.channels, self.grid = channels, grid
@@ -244,7 +230,7 @@ def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
 
 
 def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Return all positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
+    """Return the positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
     here = (slice(max(0, -di), height - max(0, di)), slice(max(0, -dj), width - max(0, dj)))
     there = (slice(max(0, di), height - max(0, -di)), slice(max(0, dj), width - max(0, -dj)))
     return here, there
@@ -253,10 +239,7 @@ def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, 
 def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
     """Return assembly entropy (b,) and correlation (b,), each divided by its maximum for n > 1 positions."""
     n = weights.shape[-1]
-    return (
-        assembly_entropy(log_weights) / (2 * n * math.log2(n)),
-        assembly_correlation(weights) / (2 * (n - 1)),
-    )
+    return assembly_entropy(log_weights) / (2 * n * math.log2(n)), assembly_correlation(weights) / (2 * (n - 1))
 
 
 def compute_term_weight(config: SANConfig, done: float) -> float:
@@ -282,20 +265,7 @@ def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
 def weighted_sum(config: SANConfig, terms: Mapping[str, Tensor], predictor: nn.Module) -> Tensor:
     """Return the weighted sum of the assembly terms, with gradients only for the predictor if so configured."""
     total = sum((getattr(config, f"{name}_weight") * term for name, term in terms.items()), start=torch.zeros(()))
-    return train_predictor_only(total, predictor) if config.term_gradients == "predictor" else total
-
-
-def train_predictor_only(total: Tensor, predictor: nn.Module) -> Tensor:
-    """Restrict the gradients of a sum of terms to the parameters of the predictor.
-
-    Args:
-        total: ``()``, computed from the output of the predictor.
-        predictor: the module of the assembly.
-
-    Returns:
-        The same value, with the same gradients for the parameters of the predictor, and none for anything else.
-    """
-    if not total.requires_grad:
+    if config.term_gradients != "predictor" or not total.requires_grad:
         return total
     parameters = [parameter for parameter in predictor.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(total * _GRADIENT_SCALE, parameters, retain_graph=True, allow_unused=True)

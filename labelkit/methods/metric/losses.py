@@ -16,15 +16,12 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return masks of the references in each anchor's class and of those in other classes, without unlabeled ones.
+    """Return masks (b, r) of the references in each anchor's class and of those in other classes, without unlabeled.
 
     Args:
         labels: (b,) int64, -1 = unlabeled.
         reference_labels: (r,) int64, likewise.
         own: (b,) int64, the reference that is the anchor itself, -1 = none; ``None``: no anchor is.
-
-    Returns:
-        Two masks, (b, r) bool.
     """
     known = (labels >= 0)[:, None] & (reference_labels >= 0)
     same = labels[:, None] == reference_labels
@@ -37,15 +34,7 @@ def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon
     """Select hard positives and negatives by multi-similarity mining with margin ``epsilon``.
 
     These are positives less similar than some negative, negatives more similar than some positive, up to the margin.
-
-    Args:
-        similarities: (b, r).
-        positive: (b, r) bool.
-        negative: (b, r) bool.
-        epsilon: margin of both comparisons.
-
-    Returns:
-        Two masks, (b, r) bool; an anchor without positives or without negatives keeps nothing.
+    Similarities and masks are (b, r); an anchor without positives or without negatives keeps nothing.
 
     Source:
         "Multi-Similarity Loss" (CVPR 2019), Eq. 8 and 9, with both comparisons strict.
@@ -131,8 +120,6 @@ class MultiSimilarityLoss(_PairLoss):
         from pytorch_metric_learning.losses import MultiSimilarityLoss as Library
 
         super().__init__()
-        if alpha <= 0 or beta <= 0:
-            raise ValueError(f"alpha and beta must be positive, got {alpha} and {beta}")
         self.loss = Library(alpha=alpha, beta=beta, base=base)
         self.epsilon = epsilon
 
@@ -195,39 +182,24 @@ class ContrastiveBayesianLoss(_PairLoss):
     negatives. In nats, >= 0; an anchor without hard pairs adds 0 and counts in b. If all cosines are 0.5, with one
     positive and any negatives, L is log 2 (to 1e-21 for each negative).
 
-    Args:
-        variance_weight: w. The released code sums over the negatives where we take their mean: 75 equals its weight 1
-            with the 75 negatives of a batch of 16 classes of 5. A sum over a memory would dominate all other losses.
-        points: similarities at which a positive and a negative have weight 1.
-        scales: scales of the distances from these points, > 0.
-        positive_share: share of the positives in the mean that negatives are drawn to, in [0, 1].
-        epsilon: margin of the mining.
-
     Shape:
         As `MultiSimilarityLoss`.
-
-    Raises:
-        ValueError: a scale is not positive, or the share not in [0, 1].
 
     Source:
         S. Kan et al., "Contrastive Bayesian Analysis for Deep Metric Learning" (2020), its form with logarithms and the
         numbers of its code for GoogLeNet. The code treats any pair of similarity 1 as an image with itself.
     """
 
-    def __init__(
-        self,
-        variance_weight: float = 75.0,
-        points: tuple[float, float] = (0.5, 1.0),
-        scales: tuple[float, float] = (0.5, 0.01),
-        positive_share: float = 0.2,
-        epsilon: float = 0.1,
-    ) -> None:
-        super().__init__()
-        if min(scales) <= 0 or not 0 <= positive_share <= 1:
-            raise ValueError(f"scales must be positive and positive_share in [0, 1], got {scales}, {positive_share}")
-        self.loss = None  # not in the library
-        self.variance_weight, self.points, self.scales = variance_weight, points, scales
-        self.positive_share, self.margin = positive_share, epsilon
+    loss = None  # not in the library
+    #: w. The released code sums over the negatives where we take their mean: 75 equals its weight 1 with the 75
+    #: negatives of a batch of 16 classes of 5. A sum over a memory would dominate all other losses.
+    variance_weight = 75.0
+    #: Similarities at which a positive and a negative have weight 1, and scales of the distances from these points.
+    points, scales = (0.5, 1.0), (0.5, 0.01)
+    #: Share of the positives in the mean that negatives are drawn to.
+    positive_share = 0.2
+    #: Margin of the mining.
+    margin = 0.1
 
     def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the loss from cosines (b, r) and masks (b, r) of positive and negative pairs."""
@@ -268,13 +240,11 @@ class ProxyAnchorLoss(_ClassVectorLoss):
     .. math:: L = \frac{1}{|C^+|} \sum_{c \in C^+} \log[1 + \sum_{i: y_i = c} e^{-\alpha (S_{ic} - m)}]
         + \frac{1}{c} \sum_c \log[1 + \sum_{i: y_i \ne c} e^{\alpha (S_{ic} + m)}]
 
-    with C+ the classes of the batch. In nats, >= 0.
+    with C+ the classes of the batch, margin m = 0.1 and sharpness alpha = 32. In nats, >= 0.
 
     Args:
         num_classes: c.
         embed_dim: d.
-        margin: m.
-        alpha: sharpness.
 
     Shape:
         - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow, also to the proxies.
@@ -288,38 +258,35 @@ class ProxyAnchorLoss(_ClassVectorLoss):
         S. Kim et al., "Proxy Anchor Loss" (CVPR 2020), Eq. 4; pytorch-metric-learning.
     """
 
-    def __init__(self, num_classes: int, embed_dim: int, margin: float = 0.1, alpha: float = 32.0) -> None:
+    def __init__(self, num_classes: int, embed_dim: int) -> None:
         from pytorch_metric_learning.losses import ProxyAnchorLoss as Library
 
         super().__init__()
-        self.loss = Library(num_classes, embed_dim, margin=margin, alpha=alpha)
+        self.loss = Library(num_classes, embed_dim, margin=0.1, alpha=32.0)
 
 
 class NormalizedSoftmaxLoss(_ClassVectorLoss):
     r"""Cross-entropy over temperature-scaled cosines between embeddings and learned class vectors.
 
-    In nats, >= 0; log c if all cosines are equal.
+    In nats, >= 0; log c if all cosines are equal. The temperature is 0.05.
 
     Args:
         num_classes: c.
         embed_dim: d.
-        temperature: > 0.
 
     Shape:
-        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow, also to the class vectors.
-        - labels: ``(b,)`` int64 in ``[-1, c)``; -1 leaves the image out.
-        - returns: ``()`` float32 (float64 stays).
+        As `ProxyAnchorLoss`.
 
     Source:
         A. Zhai and H. Wu, "Classification is a Strong Baseline for Deep Metric Learning" (BMVC 2019);
         pytorch-metric-learning.
     """
 
-    def __init__(self, num_classes: int, embed_dim: int, temperature: float = 0.05) -> None:
+    def __init__(self, num_classes: int, embed_dim: int) -> None:
         from pytorch_metric_learning.losses import NormalizedSoftmaxLoss as Library
 
         super().__init__()
-        self.loss = Library(num_classes, embed_dim, temperature=temperature)
+        self.loss = Library(num_classes, embed_dim, temperature=0.05)
 
 
 def _row_mean(values: Tensor, mask: Tensor) -> Tensor:

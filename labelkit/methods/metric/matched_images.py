@@ -23,7 +23,7 @@ from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import PairPlan, PairTransform, ViewSpec
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
-from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
+from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.store.array_files import Matches, read_matches
 from labelkit.training.inputs import RunInputs
 
@@ -56,9 +56,7 @@ class MatchedImages:
 class MatchedPairing:
     """Pairing that shows a matching partner for images that have one; see ``labelkit.data.views.boxes.Pairing``.
 
-    Args:
-        images: the matches.
-        clusters: returns the (n,) current cluster of each row; partners in another cluster are not used.
+    ``clusters`` returns the (n,) current cluster of each row; partners in another cluster are not used.
     """
 
     def __init__(self, images: MatchedImages, clusters: Callable[[], NDArray[np.int64]]) -> None:
@@ -124,11 +122,7 @@ def build_second_view_spec(config: TACCCLConfig, data: DataInfo, first: ViewSpec
 
 
 class PairGeometry:
-    """Mapping between corresponding places in first and second views, used to compare attention maps.
-
-    Args:
-        images: matches that second views may show.
-    """
+    """Mapping between corresponding places in first and second views, used to compare attention maps."""
 
     def __init__(self, images: MatchedImages | None) -> None:
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
@@ -142,11 +136,7 @@ class PairGeometry:
             )
 
     def __call__(self, batch: Batch, size: tuple[int, int]) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """Return maps and weights for a batch of pairs.
-
-        Args:
-            batch: batch with two views.
-            size: height and width of attention maps.
+        """Return maps and weights for a batch of pairs, for attention maps of a height and width.
 
         Returns:
             ``(b, 3, 3)`` homographies from first to second views; and, if some second views show another image,
@@ -172,10 +162,6 @@ class PairGeometry:
 
 def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     """Read a file written by ``labelkit match`` and keep the pairs whose images are both training images.
-
-    Args:
-        path: path of the file.
-        inputs: provides the names of the training images.
 
     Raises:
         StoreError: the file cannot be used, or belongs to other images.

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Unpack
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -14,13 +14,15 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
+from labelkit.methods.backbone import backbone_options
 from labelkit.methods.metric.assembly import Assembly, SpatialAssembly
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.methods.metric.options import MetricLearningConfig
+from labelkit.models.inference import BackboneNetwork
 from labelkit.models.patch_maps import size_error
 from labelkit.models.seeding import seeded_init
 
-Pool = Literal["avg", "max", "avg+max"]
 # Permuting positions directly before an average changes it only by rounding; elsewhere, by hundredths.
 _NO_EFFECT = 1e-4
 
@@ -47,53 +49,41 @@ class MetricOutput:
 class MetricNetwork(BackboneNetwork):
     """A convolutional backbone with a unit embedding, and optionally attention or spatial assembly.
 
+    The embedding of rows of a store is the features, without a linear layer. With ``freeze_bn``, normalization of the
+    backbone uses its running statistics and keeps them; its scale and shift are trained.
+
     Args:
-        backbone: a convolutional backbone, by any name of ``build_backbone``.
-        embed_dim: width of the embedding, d; ``None`` (for rows of a store): the features, without a linear layer.
-        pool: pooling of the positions of the last maps to one vector.
-        attention: creates, from the width of the last maps, a module from maps to gated maps and a gate ``(b, h, w)``.
-        freeze_bn: whether normalization of the backbone uses its running statistics and keeps them; its scale and shift
-            are trained. Normalization of the attention is never frozen.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`.
+        config: backbone, width of the embedding, pooling, whether normalization is frozen, and seed.
+        data: facts about the training set.
+        attention: creates, from the width of the last maps, a module from maps to gated maps and a gate ``(b, h, w)``,
+            whose normalization is never frozen.
 
     Raises:
         ConfigError: the backbone has no feature maps.
     """
 
     def __init__(
-        self,
-        backbone: str,
-        *,
-        embed_dim: int | None,
-        pool: Pool = "avg",
-        attention: Callable[[int], nn.Module] | None = None,
-        freeze_bn: bool = False,
-        seed: int = 0,
-        **options: Unpack[BackboneOptions],
+        self, config: MetricLearningConfig, data: DataInfo, attention: Callable[[int], nn.Module] | None = None
     ) -> None:
-        super().__init__(backbone, seed=seed, **options)
-        self.pool: Pool = pool
-        self.freeze_bn = freeze_bn
-        self._of_rows = options.get("rows") is not None
+        super().__init__(config.backbone, seed=config.seed, **backbone_options(config, data))
+        self.pool, self.freeze_bn = config.pool, config.freeze_bn
+        self._of_rows = data.row_dim is not None
         #: (f, h, w) of the last maps; a row of a store is one position
         self.map_shape = (self.backbone.info.feature_dim, 1, 1)
         if not self._of_rows:
             shape = tuple(self._run_on_noise().shape[1:])
             if len(shape) != 3:
-                raise ConfigError(
-                    "--backbone",
-                    f"{backbone} has no feature maps (its features have shape {shape} for each image)",
-                    "Choose a convolutional network, e.g. resnet18, googlenet or smallcnn.",
-                )
+                problem = f"{config.backbone} has no feature maps (its features have shape {shape} for each image)"
+                remedy = "Choose a convolutional network, e.g. resnet18, googlenet or smallcnn."
+                raise ConfigError("--backbone", problem, remedy)
             self.map_shape = shape
         width = self.map_shape[0]
-        self.layer = "backbone" if embed_dim is None else "projection"
-        self.embed_dim = width if embed_dim is None else embed_dim
+        self.layer = "backbone" if self._of_rows else "projection"
+        self.embed_dim = width if self._of_rows else config.embed_dim
         self.projection: nn.Module = nn.Identity()
-        if embed_dim is not None:
-            with seeded_init(seed + 1):
-                linear = nn.Linear(width, embed_dim)
+        if not self._of_rows:
+            with seeded_init(config.seed + 1):
+                linear = nn.Linear(width, self.embed_dim)
                 nn.init.kaiming_normal_(linear.weight, mode="fan_out")
                 nn.init.zeros_(linear.bias)
             self.projection = linear
@@ -101,7 +91,7 @@ class MetricNetwork(BackboneNetwork):
         self._seen: Assembly | None = None
         self.attention: nn.Module | None = None
         if attention is not None:
-            with seeded_init(seed + 2):
+            with seeded_init(config.seed + 2):
                 self.attention = attention(width)
 
     @torch.no_grad()
@@ -116,62 +106,44 @@ class MetricNetwork(BackboneNetwork):
         return maps
 
     def insert_assembly(self, before: str, *, width: int = 64, diagonal: float = 0.9, seed: int = 0) -> None:
-        """Insert a spatial assembly module before a stage of the backbone.
+        """Insert a spatial assembly module before a stage of the backbone, e.g. ``layer4``.
 
-        Args:
-            before: name of the stage, e.g. ``layer4``.
-            width: channels of the predictor.
-            diagonal: initial share that stays in place, in (0, 1).
-            seed: separate seed of its initial values, so that the rest of the network starts as without it.
+        Its initial values have a separate seed, so that the rest of the network starts as without it.
 
         Raises:
             ConfigError: the stage does not exist, has no maps before it or too many positions, or the layers after it
                 ignore the positions of features, so that an assembly would do nothing.
         """
-        stages = dict(self.backbone.net.named_modules())
+        name, stages = self.backbone.info.name, dict(self.backbone.net.named_modules())
         stages.pop("", None)
         if before not in stages:
-            names = [name for name, _ in self.backbone.net.named_children()]
-            near = difflib.get_close_matches(before, stages, n=3, cutoff=0.5)
-            raise ConfigError(
-                "--san-before",
-                f"{self.backbone.info.name} has no stage {before!r}",
-                f"{f'Did you mean {near[0]}? ' if near else ''}Choose a stage (or a part of one): {', '.join(names)}.",
-            )
+            near = difflib.get_close_matches(before, stages, n=1, cutoff=0.5)
+            guess = f"Did you mean {near[0]}? " if near else ""
+            names = ", ".join(stage for stage, _ in self.backbone.net.named_children())
+            remedy = f"{guess}Choose a stage (or a part of one): {names}."
+            raise ConfigError("--san-before", f"{name} has no stage {before!r}", remedy)
         frozen = () if self.backbone.frozen is None else self.backbone.frozen.names
-        if any(before == name or before.startswith(f"{name}.") for name in frozen):
-            raise ConfigError(
-                f"--san-before {before}",
-                f"this stage is frozen (frozen stages: {', '.join(frozen)})",
-                "Choose a later stage, or lower --freeze-stages.",
-            )
+        if any(before == stage or before.startswith(f"{stage}.") for stage in frozen):
+            problem = f"this stage is frozen (frozen stages: {', '.join(frozen)})"
+            raise ConfigError(f"--san-before {before}", problem, "Choose a later stage, or lower --freeze-stages.")
         plain, seen = self._features_with(stages[before], lambda maps: maps)
         if len(seen) != 1 or len(seen[0]) != 4:
-            raise ConfigError(
-                "--san-before",
-                f"{before} of {self.backbone.info.name} must be called exactly once per forward pass, with feature "
-                "maps",
-                "Choose a stage whose input is feature maps, e.g. layer4 of resnet18.",
-            )
+            problem = f"{before} of {name} must be called exactly once per forward pass, with feature maps"
+            remedy = "Choose a stage whose input is feature maps, e.g. layer4 of resnet18."
+            raise ConfigError("--san-before", problem, remedy)
         _, channels, *grid = seen[0]
         try:
             with seeded_init(seed):
                 assembly = SpatialAssembly(channels, (grid[0], grid[1]), width=width, diagonal=diagonal)
         except ValueError as error:
-            raise ConfigError(
-                "--san-before",
-                f"{before} of {self.backbone.info.name} has {grid[0]} x {grid[1]} positions: {error}",
-                "Choose a later stage or smaller images.",
-            ) from error
+            problem = f"{before} of {name} has {grid[0]} x {grid[1]} positions: {error}"
+            raise ConfigError("--san-before", problem, "Choose a later stage or smaller images.") from error
         order = torch.randperm(grid[0] * grid[1], generator=torch.Generator().manual_seed(1))
         moved, _ = self._features_with(stages[before], lambda maps: maps.flatten(2)[:, :, order].reshape(maps.shape))
         if float((plain - moved).norm(dim=1).max()) < _NO_EFFECT:
-            raise ConfigError(
-                "--san-before",
-                f"after {before} of {self.backbone.info.name}, all positions are averaged, so the assembly has no "
-                "effect",
-                "Choose an earlier stage, followed by a convolution larger than 1x1 or a strided pool.",
-            )
+            problem = f"after {before} of {name}, all positions are averaged, so the assembly has no effect"
+            remedy = "Choose an earlier stage, followed by a convolution larger than 1x1 or a strided pool."
+            raise ConfigError("--san-before", problem, remedy)
         self.assembly = assembly
         stages[before].register_forward_pre_hook(self._assemble)
 

@@ -7,7 +7,7 @@ Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,19 +17,13 @@ from torch import Tensor, nn
 from labelkit.algorithms.clustering import kmeans
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
+from labelkit.training.method import TrainState
 
 MAX_ITERATIONS = 50
 
 
 class PseudoLabels(nn.Module):
-    """Cluster ids of all images and centroids of the embeddings.
-
-    Args:
-        num_samples: rows of the data set, n.
-        num_clusters: k.
-        embed_dim: d.
-        refresh_epochs: epochs from one clustering to the next.
-        seed: seed of the run.
+    """Cluster ids of all n images and centroids of the k clusters' embeddings.
 
     Attributes:
         cluster_ids: (n,) int64, -1 = not clustered.
@@ -57,34 +51,24 @@ class PseudoLabels(nn.Module):
         """Return whether no clustering has been computed yet."""
         return int(self.epoch) < 0
 
-    def renew(
-        self,
-        points: Tensor,
-        embeddings: Tensor,
-        epoch: int,
-        *,
-        is_main: bool = True,
-        total: Callable[[Tensor], Tensor] = lambda value: value,
-    ) -> dict[str, float]:
-        """Cluster the images on the main process and share the result with all processes.
+    def renew(self, points: Tensor, embeddings: Tensor, state: TrainState) -> dict[str, float]:
+        """Cluster the images on the main process at the start of an epoch, and share the result with all processes.
 
         Args:
             points: (m, p) float, the points of ``rows`` to cluster.
             embeddings: (m, d) float, averaged to centroids; may be the points.
-            epoch: epoch at whose start the images are clustered.
-            is_main: whether this is the main process.
-            total: sums a tensor over processes.
+            state: state of the event.
 
         Raises:
             ConfigError: there are more clusters than images.
             DatasetError: clusters stay empty because too many images are equal.
             DivergenceError: the same in a later clustering, since then the features became equal.
         """
-        k, rows = self.num_clusters, self.rows
+        k, rows, epoch = self.num_clusters, self.rows, state.epoch
         if k > len(rows):
             raise ConfigError("--num-clusters", f"{k} exceeds the {len(rows)} images", "Lower --num-clusters.")
         ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
-        if is_main:  # on all processes, equal runs would compete for the same processor
+        if state.is_main:  # on all processes, equal runs would compete for the same processor
             found = kmeans(
                 points.numpy(),
                 k,
@@ -93,24 +77,21 @@ class PseudoLabels(nn.Module):
                 max_iter=MAX_ITERATIONS,
             )
             ids, inertia = torch.from_numpy(found.cluster_ids), torch.tensor(found.inertia, dtype=torch.float64)
-        ids, inertia = total(ids), total(inertia)
+        ids, inertia = state.combine(ids, "sum"), state.combine(inertia, "sum")
         counts = np.bincount(ids.numpy(), minlength=k)
-        if not counts.all() and not self.is_first:
+        empty = int((counts == 0).sum())
+        if empty and not self.is_first:
             raise DivergenceError(
                 f"epoch {epoch}",
-                f"{int((counts == 0).sum())} of {k} clusters are still empty: training has collapsed, since too many "
-                "images have identical features",
+                f"{empty} of {k} clusters are still empty: training has collapsed, since too many images have "
+                "identical features",
                 "Lower --lr or the weights of additional losses; the last checkpoint is kept.",
             )
-        if not counts.all():
-            raise DatasetError(
-                "pseudo-labels",
-                f"{int((counts == 0).sum())} of {k} clusters are empty, since too many of the {len(rows)} images are "
-                "identical",
-                "Lower --num-clusters, or remove duplicates.",
-            )
+        if empty:
+            problem = f"{empty} of {k} clusters are empty, since too many of the {len(rows)} images are identical"
+            raise DatasetError("pseudo-labels", problem, "Lower --num-clusters, or remove duplicates.")
         before = self.cluster_ids.cpu()[torch.from_numpy(rows)]
-        moved = 0.0 if self.is_first else compute_moved_fraction(before.numpy(), ids.numpy())
+        moved = 0.0 if self.is_first else _moved_fraction(before.numpy(), ids.numpy())
         sums = torch.zeros(k, embeddings.shape[1], dtype=torch.float64).index_add_(0, ids, embeddings.double())
         self.centroids.copy_((sums / torch.from_numpy(counts)[:, None]).float())
         self.cluster_ids.fill_(-1)
@@ -126,13 +107,8 @@ class PseudoLabels(nn.Module):
         }
 
 
-def compute_moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
-    """Return the fraction of images not in the majority of their old cluster, regardless of cluster numbering.
-
-    Args:
-        before: (m,) int64 old cluster of each image, -1 = none.
-        after: (m,) int64 new one, >= 0.
-    """
+def _moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
+    """Return the fraction of images outside the majority of their old cluster (-1 = none), whatever the numbering."""
     known = before >= 0
     if not known.any():
         return 0.0
@@ -162,7 +138,10 @@ class MemoryBank(nn.Module):
         self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
         # number of filled entries, which come first; stored, so as not to wait for a GPU at every step; None: unknown
         self._filled: int | None = 0
-        self.register_load_state_dict_post_hook(_invalidate_cached_state)  # type: ignore[no-untyped-call] # torch does not say
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        self._filled = None
 
     def __len__(self) -> int:
         """Return q."""
@@ -170,11 +149,7 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def remember(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Replace the oldest entries with a batch and return the memory's contents.
-
-        Args:
-            embeddings: (b, d) of the whole batch, over all processes; b at most q.
-            rows: (b,) int64.
+        """Replace the oldest entries with a batch (b, d) over all processes, b <= q, and return the memory's contents.
 
         Returns:
             embeddings (r, d), without gradient; (r,) int64 rows of the data set; and (b,) int64, entries that hold this
@@ -198,22 +173,10 @@ class MemoryBank(nn.Module):
 
     @torch.no_grad()
     def refill(self, embeddings: Tensor, rows: Tensor) -> None:
-        """Clear the memory and fill it with the last of the given embeddings, up to its capacity.
-
-        Args:
-            embeddings: (m, d).
-            rows: (m,) int64.
-        """
+        """Clear the memory and fill it with the last of the given embeddings (m, d) and rows (m,)."""
         embeddings, rows = embeddings[-len(self) :], rows[-len(self) :]
         self.rows.fill_(-1)
         self.embeddings[: len(rows)] = embeddings.to(self.embeddings)
         self.rows[: len(rows)] = rows.to(self.rows.device)
         self.position.fill_(len(rows) % len(self))
         self._filled = len(rows)
-
-
-def _invalidate_cached_state(bank: nn.Module, keys: object) -> None:
-    """Forget the number of filled entries after a checkpoint was loaded."""
-    del keys
-    assert isinstance(bank, MemoryBank)
-    bank._filled = None

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+import numpy as np
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.batch import DataInfo
@@ -14,7 +16,7 @@ from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
-from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.backbone import row_views
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
@@ -48,11 +50,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
             f"Use at least {needed} clusters, or --batch-size {config.num_clusters * config.images_per_class}.",
         )
     return PseudoLabels(
-        data.num_samples,
-        config.num_clusters,
-        embed_dim,
-        refresh_epochs=config.refresh_epochs,
-        seed=config.seed,
+        data.num_samples, config.num_clusters, embed_dim, refresh_epochs=config.refresh_epochs, seed=config.seed
     )
 
 
@@ -74,9 +72,7 @@ def update_pseudo_labels(
         points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
         points = state.embed(normalized_pixels, rows)
-    record = labels.renew(
-        points, embeddings, state.epoch, is_main=state.is_main, total=lambda value: state.combine(value, "sum")
-    )
+    record = labels.renew(points, embeddings, state)
     state.log("pseudo-labels", record)
     if record["singles"] > MANY_SINGLES:
         state.warn(f"warning: {percent(record['singles'])} % of the clusters have only one image: lower --num-clusters")
@@ -102,31 +98,28 @@ def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewS
 
 
 class MetricMethod(Method[MetricConfigT]):
-    """Base class of metric learning methods, which are evaluated by retrieval on held-out images.
-
-    Args:
-        config: the options.
-        data: facts about the training set.
-        attention: see `MetricNetwork`.
-    """
+    """Base class of metric learning methods, which are evaluated by retrieval on held-out images."""
 
     runs_whole_backbone = False
     network: MetricNetwork
     _sampler: ClassBalancedSampler | None = None
+    _rows = np.zeros(0, dtype=np.int64)
 
     def __init__(
         self, config: MetricConfigT, data: DataInfo, *, attention: Callable[[int], nn.Module] | None = None
     ) -> None:
         super().__init__(config, data)
-        self.network = MetricNetwork(
-            config.backbone,
-            embed_dim=None if data.row_dim is not None else config.embed_dim,
-            pool=config.pool,
-            attention=attention,
-            freeze_bn=config.freeze_bn,
-            **backbone_options(config, data),
-            seed=config.seed,
-        )
+        self.network = MetricNetwork(config, data, attention)
+
+    def group_sampler(self, rows: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> ClassBalancedSampler:
+        """Return the sampler of groups of a class or, without labels, of a cluster; the same one for the same rows."""
+        config = self.config
+        if self._sampler is None or not np.array_equal(rows, self._rows):
+            self._rows = rows
+            self._sampler = ClassBalancedSampler(
+                labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
+            )
+        return self._sampler
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
         """Yield parameter groups of the backbone and the new layers, all with weight decay as in the released code."""

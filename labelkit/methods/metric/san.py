@@ -25,7 +25,6 @@ from torch import Tensor, nn
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.formatting import percent
 from labelkit.methods.metric.assembly import (
     assembly_coherence,
@@ -44,20 +43,13 @@ from labelkit.methods.metric.losses import (
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
-from labelkit.methods.metric.recipe import (
-    MetricMethod,
-    pseudo_labels,
-    train_view,
-    update_pseudo_labels,
-)
+from labelkit.methods.metric.recipe import MetricMethod, pseudo_labels, train_view, update_pseudo_labels
 from labelkit.models.ema import EMATeacher
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
 
-#: Temperature of the cosines with class vectors (cross-entropy).
-CLASS_TEMPERATURE = 0.05
 #: EMA decay of the slow copy at each step (momentum).
 MEMORY_DECAY = 0.999
 #: Share of classes with one image above which a warning is shown.
@@ -88,11 +80,8 @@ class SAN(MetricMethod[SANConfig]):
         self.classes: nn.Module | None = None
         if config.has_class_vectors:
             with seeded_init(config.seed + 4):  # so that the network starts as without them
-                width = self.network.embed_dim
-                if config.loss == "proxy-anchor":
-                    self.classes = ProxyAnchorLoss(data.num_old_classes, width)
-                else:
-                    self.classes = NormalizedSoftmaxLoss(data.num_old_classes, width, CLASS_TEMPERATURE)
+                of_classes = ProxyAnchorLoss if config.loss == "proxy-anchor" else NormalizedSoftmaxLoss
+                self.classes = of_classes(data.num_old_classes, self.network.embed_dim)
         self.memory: MemoryBank | None = None
         self.slow: EMATeacher | None = None
         if config.memory != "none":
@@ -106,20 +95,14 @@ class SAN(MetricMethod[SANConfig]):
         own = ("clusters.", "labels", "memory.")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
         self._warned: set[str] = set()  # kinds of warnings on the assembly that were shown, each once
-        self._rows = np.zeros(0, dtype=np.int64)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase of one augmented view, whose batches hold groups of images of a class or cluster."""
-        config, data = self.config, self.data
-        if self._sampler is None or not np.array_equal(rows, self._rows):
-            self._rows = rows
-            labels = None if self.clusters is not None else data.labels
-            self._sampler = ClassBalancedSampler(
-                labels, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
-            )
-            if self.clusters is not None:
-                self.clusters.rows = rows
-        return (Phase(config.epochs, (train_view(config, data, self.network.input_spec.size),), self._sampler),)
+        if self.clusters is not None:
+            self.clusters.rows = rows
+        sampler = self.group_sampler(rows, None if self.clusters is not None else self.data.labels)
+        view = train_view(self.config, self.data, self.network.input_spec.size)
+        return (Phase(self.config.epochs, (view,), sampler),)
 
     def on_train_start(self, state: TrainState) -> None:
         """Warn if many classes have only one image, which a batch would have to repeat."""

@@ -17,6 +17,7 @@ are looked up when they are used. Weights, ranges and learning rates are ours wh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,11 +26,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelkit.algorithms.homographies import sample_second_views
+from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.samplers import ClassBalancedSampler
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import CheckpointMismatch
-from labelkit.methods.metric import recipe as shared
 from labelkit.methods.metric.losses import MultiSimilarityLoss
 from labelkit.methods.metric.matched_images import (
     MatchedImages,
@@ -39,29 +40,125 @@ from labelkit.methods.metric.matched_images import (
     read_matched_images,
 )
 from labelkit.methods.metric.networks import MetricOutput
+from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank
-from labelkit.methods.metric.tac_ccl_losses import (
-    ContrastiveClusteringLoss,
-    FeatureSimilarityLoss,
-    TransformedAttentionLoss,
-    collapsed_multi_similarity,
-)
-from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
+from labelkit.methods.metric.recipe import MetricMethod, pseudo_labels, train_view, update_pseudo_labels
 from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.monitors.retrieval import COLLAPSED, compute_similarity_spread
 
 FLAT_ATTENTION = 1e-3
+_MIN_DISTANCE = 1e-6
+
+
+class ContrastiveClusteringLoss(nn.Module):
+    r"""Mean ratio of each embedding's distances to its nearest and second-nearest center.
+
+    .. math:: L = \frac{1}{b} \sum_n \frac{\|F_n - C^+_n\|}{\|F_n - C^-_n\|}
+
+    Dimensionless, in [0, 1]: 0 on a center, 1 midway between two of them.
+
+    Shape:
+        - embeddings: ``(b, d)`` float; gets gradients.
+        - centroids: ``(k, d)`` float, k >= 2; no gradient.
+        - returns: ``()`` float32 (float64 stays).
+
+    Raises:
+        ValueError: there are fewer than 2 centroids.
+
+    Source:
+        TAC-CCL, Eq. 4.3. The text below it prefers small values of the inverse ratio, that is, ambiguous images;
+        we follow the equation.
+    """
+
+    def forward(self, embeddings: Tensor, centroids: Tensor) -> Tensor:
+        """Return the mean ratio over the batch."""
+        if len(centroids) < 2:
+            raise ValueError(f"need at least 2 centroids, got {len(centroids)}")
+        with without_autocast(embeddings):
+            rows = promote(embeddings)
+            centers = centroids.detach().to(rows.dtype)
+            # selected by the product, measured by the difference, since the product cancels on a center
+            scores = (centers.square().sum(dim=1) - 2 * rows.detach() @ centers.T).detach()
+            near, far = scores.topk(2, dim=1, largest=False).indices.unbind(1)
+            to_near, to_far = (((rows - centers[i]).square().sum(dim=1) + 1e-12).sqrt() for i in (near, far))
+            return (to_near / to_far.clamp(min=_MIN_DISTANCE)).mean()
+
+
+class TransformedAttentionLoss(nn.Module):
+    r"""Mean squared difference in attention between corresponding places of two views.
+
+    .. math:: L = \frac{1}{|V|} \sum_{p \in V} (M(p) - M'(H p))^2
+
+    with attention maps M and M' of the two views, H the map from the first to the second, and V the cells of M whose
+    places the second view shows. Dimensionless, in [0, 1] for maps in [0, 1]; 0 when M' is M moved by H, and also when
+    both are constant: a constant map satisfies every H.
+
+    Shape:
+        - first, second: ``(b, h, w)`` float; both get gradients.
+        - homographies: ``(b, 3, 3)`` float in normalized coordinates; no gradient.
+        - returns: ``()`` float32 (float64 stays), mean over the pairs with at least one cell in V; 0, still
+          differentiable, where no pair has one.
+
+    Source:
+        TAC-CCL, Eqs. 4.1 and 4.2; the mean over V is ours.
+        The sum there does not specify what happens to places that leave the second view; here
+        they are ignored. With maps that were multiplied by ``keypoint_masks`` it is Eq. 4.6, which in the printed
+        form compares equal places of two different images; pass identities for that.
+    """
+
+    def forward(self, first: Tensor, second: Tensor, homographies: Tensor) -> Tensor:
+        """Return the mean loss over pairs of views."""
+        with without_autocast(first):
+            first, second = promote(first), promote(second)
+            moved, visible = sample_second_views(second[:, None], promote(homographies), first.shape[-2:])
+            weights = visible.to(first.dtype)
+            number = weights.sum(dim=(1, 2))
+            terms = ((first - moved[:, 0]).square() * weights).sum(dim=(1, 2)) / number.clamp(min=1)
+            return terms.sum() / (number > 0).sum().clamp(min=1)
+
+
+class FeatureSimilarityLoss(nn.Module):
+    r"""Mean distance between the embeddings of two views.
+
+    .. math:: L = \frac{1}{b} \sum_n \sqrt{\|F_n - F'_n\|^2 + 10^{-12}}
+
+    In the unit of the embeddings; 0 to 2 between unit rows, where it is :math:`\sqrt{2 - 2 \cos}`. The addend gives a
+    gradient to equal rows.
+
+    Shape:
+        - first, second: ``(b, d)`` float; both get gradients.
+        - returns: ``()`` float32 (float64 stays).
+
+    Source:
+        TAC-CCL, Sec. 4.3.1.
+    """
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the mean distance over pairs of views."""
+        with without_autocast(first):
+            return ((promote(first) - promote(second)).square().sum(dim=1) + 1e-12).sqrt().mean()
+
+
+def collapsed_multi_similarity(positives: int, negatives: int) -> float:
+    """Return the minimum multi-similarity loss that is possible if all embeddings are equally similar.
+
+    An anchor has so many references of its class and of others. A network that cannot distinguish images can do no
+    better, so a run that stays at this value has learned nothing.
+    """
+    alpha, beta, base = 2.0, 50.0, 0.5  # as in `MultiSimilarityLoss`
+    offsets = torch.linspace(-1 - base, 1 + base, 20_001, dtype=torch.float64)
+    attract = torch.logaddexp(torch.zeros(()).double(), math.log(max(positives, 1e-300)) - alpha * offsets) / alpha
+    repel = torch.logaddexp(torch.zeros(()).double(), math.log(max(negatives, 1e-300)) + beta * offsets) / beta
+    return float((attract + repel).min())
 
 
 class CBAM(nn.Module):
     """Convolutional block attention module that gates channels and then positions.
 
     Args:
-        channels: c of the maps.
-        reduction: the channel gate's hidden layer has ``c / reduction`` units.
-        kernel: width of the convolution of the spatial gate, odd.
+        channels: c of the maps; the channel gate's hidden layer has c / 16 units.
 
     Shape:
         - maps: ``(b, c, h, w)`` float.
@@ -71,16 +168,16 @@ class CBAM(nn.Module):
         S. Woo et al., "CBAM: Convolutional Block Attention Module" (ECCV 2018) and ``Jongchan/attention-module``.
 
     Raises:
-        ValueError: the hidden layer would have no unit, or the kernel is even.
+        ValueError: the hidden layer would have no unit.
     """
 
-    def __init__(self, channels: int, reduction: int = 16, kernel: int = 7) -> None:
+    def __init__(self, channels: int) -> None:
         super().__init__()
-        hidden = channels // reduction
-        if hidden < 1 or kernel % 2 == 0:
-            raise ValueError(f"{channels} channels, reduction {reduction} and kernel {kernel} make no gate")
+        hidden = channels // 16
+        if hidden < 1:
+            raise ValueError(f"{channels} channels make no gate")
         self.channel_gate = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
-        self.conv = nn.Conv2d(2, 1, kernel, padding=kernel // 2, bias=False)
+        self.conv = nn.Conv2d(2, 1, 7, padding=3, bias=False)
         self.normalization = nn.BatchNorm2d(1, momentum=0.01)
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
@@ -92,12 +189,12 @@ class CBAM(nn.Module):
         return maps * gate, gate[:, 0]
 
 
-class TACCCL(shared.MetricMethod[TACCCLConfig]):
+class TACCCL(MetricMethod[TACCCLConfig]):
     """TAC-CCL training method: metric learning from clusters, a memory and pairs of views, without labels."""
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data, attention=CBAM)
-        self.labels = shared.pseudo_labels(config, data, config.embed_dim)
+        self.labels = pseudo_labels(config, data, config.embed_dim)
         self.memory = MemoryBank(max(data.num_samples, config.batch_size), config.embed_dim)
         #: () float32, pair loss of embeddings that are all alike
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
@@ -125,30 +222,24 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single phase, which samples groups from the current clusters."""
         self.labels.rows = rows
-        config = self.config
-        if self._sampler is None:
-            self._sampler = ClassBalancedSampler(
-                None, config.images_per_class, batch_size=config.batch_size, seed=config.seed, rows=rows
-            )
         pairing = None
         if self.matched is not None:
             clusters = self.labels.cluster_ids
             pairing = MatchedPairing(self.matched, lambda: clusters.cpu().numpy())
-        return (Phase(config.epochs, self.views(), self._sampler, pairing=pairing),)
+        return (Phase(self.config.epochs, self.views(), self.group_sampler(rows), pairing=pairing),)
 
     def views(self) -> tuple[ViewSpec, ...]:
         """Return the training view and, with attention consistency, the second view derived from it."""
-        first = shared.train_view(self.config, self.data, self.network.input_spec.size)
+        first = train_view(self.config, self.data, self.network.input_spec.size)
         return (first, build_second_view_spec(self.config, self.data, first)) if self.config.tac else (first,)
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if due, unless the run was resumed inside the epoch and already has the clusters."""
         config = self.config
         if self.labels.due(state.epoch):
-            embeddings = shared.update_pseudo_labels(self.labels, self.network, config, state)
+            embeddings = update_pseudo_labels(self.labels, self.network, config, state)
             if config.memory_refill:
-                rows = torch.from_numpy(self.labels.rows)
-                self.memory.refill(embeddings.to(self.memory.embeddings.device), rows)
+                self.memory.refill(embeddings, torch.from_numpy(self.labels.rows))
             self._monitor_collapse(embeddings, state)
         assert self._sampler is not None
         self._sampler.relabel(self.labels.cluster_ids.cpu().numpy())
@@ -215,11 +306,8 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         embeddings, rows = gather_batch(embeddings), gather_batch(rows)
         ids = self.labels.cluster_ids
         kept, kept_rows, own = self.memory.remember(embeddings, rows)
-        loss: Tensor
-        if self._use_memory:
-            loss = self.pair_loss(embeddings, ids[rows], kept, ids[kept_rows], own)
-        else:
-            loss = self.pair_loss(embeddings, ids[rows])
+        references = (kept, ids[kept_rows], own) if self._use_memory else ()
+        loss: Tensor = self.pair_loss(embeddings, ids[rows], *references)
         return loss
 
     def groupings(self) -> Mapping[str, Tensor]:
@@ -231,13 +319,7 @@ class TACCCL(shared.MetricMethod[TACCCLConfig]):
         return {"matches": None if self.matched is None else self.matched.digest}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Check that the run continues with the matches that it began with.
-
-        Raises:
-            CheckpointMismatch: they are not those of the run.
-        """
-        now = None if self.matched is None else self.matched.digest
-        if state.get("matches") != now:
-            raise CheckpointMismatch(
-                str(self.config.matches), "contains different matches than at the start of the run", "Restore the file."
-            )
+        """Check that the run continues with the matches that it began with; ``CheckpointMismatch`` if not."""
+        if state.get("matches") != self.extra_state()["matches"]:
+            problem = "contains different matches than at the start of the run"
+            raise CheckpointMismatch(str(self.config.matches), problem, "Restore the file.")

@@ -66,27 +66,24 @@ class PrototypeHead(nn.Module):
     Args:
         num_classes: c.
         dim: d.
-        num_prototypes: k >= c; c by default.
 
     Shape:
         - embeddings: ``(b, d)`` float of any length.
         - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1].
 
     Attributes:
-        prototypes: (k, d) unit rows; zeros until they are set.
+        prototypes: (c, d) unit rows; zeros until they are set.
         assignment: (c,) int64, prototype of each class, all different.
-        prices: (k,), not used, but contained in weights of 0.1.0 and their digests.
+        prices: (c,), not used, but contained in weights of 0.1.0 and their digests.
         class_means: (c, d) mean directions of the classes during training; unit rows, zeros before the first image.
         seen: (c,) int64, number of images in each class mean.
     """
 
-    def __init__(self, num_classes: int, dim: int, num_prototypes: int | None = None) -> None:
+    def __init__(self, num_classes: int, dim: int) -> None:
         super().__init__()
-        k = num_classes if num_prototypes is None else num_prototypes
-        self.num_classes = num_classes
-        self.prototypes: Tensor = nn.Buffer(torch.zeros(k, dim))
+        self.prototypes: Tensor = nn.Buffer(torch.zeros(num_classes, dim))
         self.assignment: Tensor = nn.Buffer(torch.arange(num_classes))
-        self.prices: Tensor = nn.Buffer(torch.zeros(k))
+        self.prices: Tensor = nn.Buffer(torch.zeros(num_classes))
         self.class_means: Tensor = nn.Buffer(torch.zeros(num_classes, dim))
         self.seen: Tensor = nn.Buffer(torch.zeros(num_classes, dtype=torch.int64))
 
@@ -108,32 +105,31 @@ class PrototypeHead(nn.Module):
         labels: Tensor,
         shares: Tensor | None = None,
         *,
-        decay: float = 0.9,
         combine: Callable[[Tensor], Tensor] = lambda value: value,
     ) -> None:
         """Move each class's mean direction toward the mean of the class in the batch.
 
-        The order of the images does not matter. A class without image, or whose sum vanishes, stays as it is.
+        The order of the images does not matter. The first batch of a class is taken as it is. A class without image, or
+        whose sum vanishes, stays as it is.
 
         Args:
             embeddings: (b, d) of any length.
             labels: (b,) int64 in [0, c); with mixup, each image occurs twice.
             shares: (b,) part of each image that belongs to its label, > 0; ones by default.
-            decay: weight of the past, alpha; the first batch of a class is taken as it is.
             combine: sums a tensor over processes.
         """
         unit = F.normalize(embeddings.detach().float(), dim=1, eps=_SMALLEST_SUM)
         shares = torch.ones_like(unit[:, 0]) if shares is None else shares.float()
         dim = unit.shape[1]
         # one exchange for sums and counts
-        table = unit.new_zeros((self.num_classes, dim + 1))
+        table = unit.new_zeros((len(self.assignment), dim + 1))
         table.index_add_(0, labels, torch.cat([shares[:, None] * unit, (shares > 0).float()[:, None]], dim=1))
         table = combine(table)
         sums, counts = table[:, :dim], table[:, dim].long()
         lengths = sums.norm(dim=1)
         moved = lengths >= _SMALLEST_SUM
         means = sums / lengths.clamp(min=_SMALLEST_SUM)[:, None]
-        blended = F.normalize(decay * self.class_means + (1 - decay) * means, dim=1)
+        blended = F.normalize(MEAN_DECAY * self.class_means + (1 - MEAN_DECAY) * means, dim=1)
         means = torch.where((self.seen > 0)[:, None], blended, means)
         self.class_means.copy_(torch.where(moved[:, None], means, self.class_means))
         self.seen.add_(torch.where(moved, counts, torch.zeros_like(counts)))
@@ -231,13 +227,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             embeddings, labels = torch.cat([embeddings, embeddings]), torch.cat([mixed.labels, mixed.other_labels])
             shares = torch.full_like(labels, mixed.share, dtype=torch.float32)
             shares[len(mixed.labels) :] = 1 - mixed.share
-        self.network.head.update_means(
-            embeddings,
-            labels,
-            shares,
-            decay=MEAN_DECAY,
-            combine=lambda table: state.combine(table, "sum"),
-        )
+        self.network.head.update_means(embeddings, labels, shares, combine=lambda table: state.combine(table, "sum"))
 
 
 def is_due(state: TrainState, updates_per_epoch: float) -> bool:
@@ -246,10 +236,6 @@ def is_due(state: TrainState, updates_per_epoch: float) -> bool:
     Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
     one update per epoch at the start of every epoch but the first, so that an epoch is scored and saved with the
     assignment that it was trained with; with a tenth of one, at the start of every tenth epoch.
-
-    Args:
-        state: state of the run.
-        updates_per_epoch: assignments per epoch, > 0; below 1, an assignment every ``1 / updates_per_epoch`` epochs.
     """
     # 1e-9: 3 / 0.1 may be a little less than 30
     period = max(1, int(state.steps_per_epoch / updates_per_epoch + 1e-9))
@@ -293,17 +279,10 @@ def similarities(head: PrototypeHead) -> NDArray[np.float64]:
 
 
 def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return scipy's optimal assignment, or the previous one if the gain is within rounding error.
-
-    Args:
-        similarity: (c, k), c <= k.
-        before: (c,) current columns of the rows.
-
-    Returns:
-        (c,) int64, no column twice.
+    """Return scipy's optimal assignment (c,) of columns to rows, or the previous one if the gain is a rounding error.
 
     Raises:
-        ValueError: a similarity is not finite; the message names the row.
+        ValueError: a similarity (c, k), c <= k, is not finite; the message names the row.
     """
     from scipy.optimize import linear_sum_assignment
 

@@ -67,22 +67,10 @@ def load_or_make_prototypes(
 ) -> Prototypes:
     """Return evenly spread prototypes, from a closed form, the cache or an optimization.
 
-    New prototypes are cached. They depend on all arguments up to ``num_starts``. A cache file that is damaged or has
-    other contents is replaced, and a cache that cannot be written is no error; both are reported.
-
-    Args:
-        num_prototypes: c, >= 2.
-        dim: d, >= 2.
-        seed: seed of the initial values, or of the rotation and order of a closed form.
-        method: see :func:`labelkit.algorithms.prototypes.spread_prototypes`, as for the next four.
-        t: sharpness of the loss.
-        sharpest_t: final sharpness, or ``None``.
-        iterations: iterations for every sharpness.
-        num_starts: number of starts, of which the best is used.
-        device: device that torch computes on; changes only the last digits.
-        use_cache: whether to read and write the cache.
-        say: shows a message to the user.
-        report: progress, see ``spread_prototypes``.
+    New prototypes are cached. They depend on all arguments up to ``num_starts``, which, like ``device`` and ``report``,
+    are those of :func:`labelkit.algorithms.prototypes.spread_prototypes`; ``seed`` is that of the initial values, or of
+    the rotation and order of a closed form. A cache file that is damaged or has other contents is replaced, and a cache
+    that cannot be written is no error; ``say`` shows both to the user.
 
     Raises:
         ValueError: a number is out of range.
@@ -113,13 +101,7 @@ def load_or_make_prototypes(
 
 
 def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
-    """Return the prototypes of hyperspherical prototype networks, from the cache if present, else computed and cached.
-
-    Args:
-        num_prototypes: c, >= 2.
-        dim: d, >= 2.
-        say: shows a message to the user.
-    """
+    """Return the c prototypes of hyperspherical prototype networks in d dimensions; computed ones are cached."""
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
     generator = keyed_generator(0, "separated prototypes")
@@ -134,7 +116,7 @@ def optimize_separated_prototypes(
     iterations: int = SEPARATION_ITERATIONS,
     lr: float = SEPARATION_LR,
 ) -> NDArray[np.float32]:
-    r"""Push unit vectors away from their nearest neighbors, as hyperspherical prototype networks do.
+    r"""Push c >= 2 unit vectors in d >= 2 dimensions away from their nearest neighbors; return them as (c, d) float32.
 
     From random directions, gradient descent on
 
@@ -142,16 +124,6 @@ def optimize_separated_prototypes(
 
     with rows normalized to length 1 after every step. L is the mean cosine of a vector and its nearest other, at
     least -1/(c - 1), reached by the simplex.
-
-    Args:
-        num_prototypes: c, >= 2.
-        dim: d, >= 2.
-        generator: draws the initial vectors.
-        iterations: steps of gradient descent, >= 1.
-        lr: length of a step, > 0.
-
-    Returns:
-        (c, d) float32, rows of length 1.
 
     Source:
         P. Mettes, E. van der Pol and C. Snoek, "Hyperspherical Prototype Networks" (NeurIPS 2019), the loss of
@@ -167,13 +139,9 @@ def optimize_separated_prototypes(
 
 
 def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-    """Return the mean cosine of each vector with its nearest neighbor (the first on ties), and its gradient.
+    """Return the mean cosine of unit vectors (c, d) with their nearest neighbors (the first on ties), and its gradient.
 
-    Args:
-        prototypes: (c, d) float64 rows of length 1.
-
-    Returns:
-        The loss, and (c, d) float64: each vector adds to the gradient of its nearest other, and vice versa.
+    Each vector adds to the gradient of its nearest other, and vice versa.
     """
     count = len(prototypes)
     cosines = prototypes @ prototypes.T

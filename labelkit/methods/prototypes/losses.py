@@ -30,7 +30,7 @@ class InnerProductLoss(nn.Module):
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: the reduction is unknown, or shapes differ.
+        ValueError: shapes differ.
 
     Source:
         DL2PA, Eq. 6. Its gradient is :math:`-(1 - \cos) w`; the printed Eq. 7 is a scalar and wrong.
@@ -38,8 +38,6 @@ class InnerProductLoss(nn.Module):
 
     def __init__(self, reduction: Literal["sum", "half-mean"] = "half-mean") -> None:
         super().__init__()
-        if reduction not in ("sum", "half-mean"):
-            raise ValueError(f"unknown reduction {reduction!r}")
         self.reduction = reduction
 
     def forward(self, embeddings: Tensor, prototypes: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -83,25 +81,18 @@ class UniformityLoss(nn.Module):
 
     Dimensionless, from :math:`-2tc/(c-1)` (simplex) to 0 (all directions equal).
 
-    Args:
-        t: sharpness, > 0.
+    with t = 2.
 
     Shape:
         - vectors: ``(c, d)`` float, c >= 2, of any length; normalized here, gets gradients.
         - returns: ``()`` float32 (float64 stays).
 
     Raises:
-        ValueError: t is not positive, or there are fewer than 2 vectors.
+        ValueError: there are fewer than 2 vectors.
 
     Source:
-        DL2PA, Eq. 5 with the mean over pairs of its released code; t = 2 there.
+        DL2PA, Eq. 5 with the mean over pairs of its released code.
     """
-
-    def __init__(self, t: float = 2.0) -> None:
-        super().__init__()
-        if not t > 0:
-            raise ValueError(f"t must be positive, got {t}")
-        self.t = t
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Return the logarithm of the mean potential over pairs."""
@@ -110,7 +101,7 @@ class UniformityLoss(nn.Module):
             raise ValueError(f"need at least 2 vectors, got {count}")
         with without_autocast(vectors):
             unit = F.normalize(promote(vectors), dim=1)
-            exponents = 2 * self.t * (unit @ unit.T - 1)
+            exponents = 4 * (unit @ unit.T - 1)
             same = torch.eye(count, dtype=torch.bool, device=vectors.device)
             off_diagonal = exponents.masked_fill(same, -math.inf)
             return off_diagonal.flatten().logsumexp(0) - math.log(count * (count - 1))

@@ -1,11 +1,4 @@
-"""Options for softmax and DL2PA.
-
-Options shared by classifiers that are trained with the label of every image.
-
-Options of DL2PA: fixed prototypes on the sphere, reassigned to classes during training.
-
-Options of the learned softmax classifier (the paper's PSC), the baseline of DL2PA.
-"""
+"""Options of DL2PA, whose prototypes are fixed, and of its baseline, a learned softmax classifier (the paper's PSC)."""
 
 from __future__ import annotations
 

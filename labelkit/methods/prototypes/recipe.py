@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,12 +31,10 @@ SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 class SupervisedClassifierMethod(Method[SupervisedConfigT]):
     """Base class of classifiers that train on all labeled images.
 
-    Args:
-        config: the options.
-        data: the training labels.
-        head: creates the head from the number of classes and the width of the embedding.
+    ``head`` creates the head from the number of classes and the width of the embedding.
     """
 
+    decays_all = True  # as in the released code
     network: ClassifierNetwork[Any]
 
     def __init__(self, config: SupervisedConfigT, data: DataInfo, head: Callable[[int, int], nn.Module]) -> None:
@@ -63,11 +61,7 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         return (Phase(config.epochs, (view,), UniformSampler(labeled, seed=config.seed)),)
 
     def class_weights(self, labels: Tensor) -> Tensor | None:
-        """Return class weights (c,) that balance the batch or the training set, or ``None`` for equal weights.
-
-        Args:
-            labels: (b,) labels of this process's batch, before any mixing.
-        """
+        """Return class weights (c,) that balance the batch, before mixing, or the training set; ``None``: all equal."""
         if self.config.class_weights == "none":
             return None
         if self.config.class_weights == "global":
@@ -91,10 +85,6 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
             problem = "--mixup-alpha mixes images, but feature maps are cached"
             raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --mixup-alpha.")
         return self.network.backbone.reuse_frozen()
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield one group of all parameters, with weight decay, as in the released code."""
-        yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
         """Return the monitor that tracks classification accuracy on held-out images."""

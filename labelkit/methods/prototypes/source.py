@@ -25,14 +25,7 @@ _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 def load_initial_prototypes(
     config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None], class_names: Sequence[str] = ()
 ) -> Tensor:
-    """Return the initial prototypes of a run as (c, d) float32 unit rows.
-
-    Args:
-        config: selects the prototypes.
-        num_classes: c.
-        dim: d.
-        say: shows a message about the cache.
-        class_names: names of the training classes, if they have any; for word vectors.
+    """Return the initial prototypes of a run as (c, d) float32 unit rows; word vectors need names of the classes.
 
     Raises:
         ConfigError: a simplex does not fit into d dimensions, there are too few prototypes, or their width differs;
@@ -40,11 +33,10 @@ def load_initial_prototypes(
         StoreError, CheckpointError, DatasetError: the file or run cannot be used.
     """
     if config.prototypes == "simplex" and dim < num_classes - 1:
-        raise ConfigError(
-            "--prototypes simplex",
-            f"{num_classes} prototypes at equal angles need {num_classes - 1} dimensions, but the embedding has {dim}",
-            f"Use --embed-dim {num_classes - 1} or more, or --prototypes uniform.",
-        )
+        least = num_classes - 1
+        problem = f"{num_classes} prototypes at equal angles need {least} dimensions, but the embedding has {dim}"
+        remedy = f"Use --embed-dim {least} or more, or --prototypes uniform."
+        raise ConfigError("--prototypes simplex", problem, remedy)
     if config.prototypes == "hpn":
         return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, say).vectors)
     if config.class_vectors is not None:

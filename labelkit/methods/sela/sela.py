@@ -15,7 +15,7 @@ Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,22 +29,16 @@ from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.algorithms.sinkhorn import make_prior
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.recipes import plain_view, sela_view
+from labelkit.data.views.recipes import sela_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.backbone import RepresentationMethod, backbone_options, row_views
 from labelkit.methods.sela.options import SeLaConfig
-from labelkit.methods.sela.self_labels import (
-    SelfLabels,
-    compute_optimization_times,
-    copy_pseudo_labels,
-    solve_warnings,
-)
+from labelkit.methods.sela.self_labels import SelfLabels, compute_optimization_times, copy_pseudo_labels, solve_warnings
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.headed import MultiHeadNetwork, rotations
-from labelkit.training.inputs import MonitorInputs, RunInputs
-from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.inputs import RunInputs
+from labelkit.training.method import FullPass, Phase, StepOutput, TrainState
 
 
 class MultiHeadCrossEntropy(nn.Module):
@@ -70,19 +64,18 @@ class MultiHeadCrossEntropy(nn.Module):
         """Return the mean cross-entropy over heads."""
         if len(logits) != len(pseudo_labels):
             raise ValueError(f"{len(logits)} heads, {len(pseudo_labels)} rows of pseudo-labels")
+        losses = []
         with without_autocast(logits[0]):
-            losses = [self._one(promote(scores), labels) for scores, labels in zip(logits, pseudo_labels, strict=True)]
+            for scores, labels in zip(logits, pseudo_labels, strict=True):
+                total = F.cross_entropy(promote(scores), labels.long(), ignore_index=-1, reduction="sum")
+                losses.append(total / (labels >= 0).sum().clamp(min=1))
         return torch.stack(losses).mean()
 
-    @staticmethod
-    def _one(scores: Tensor, labels: Tensor) -> Tensor:
-        known = (labels >= 0).sum().clamp(min=1)
-        return F.cross_entropy(scores, labels.long(), ignore_index=-1, reduction="sum") / known
 
-
-class SeLa(Method[SeLaConfig]):
+class SeLa(RepresentationMethod[SeLaConfig]):
     """SeLa training method: balanced self-labeling with several clustering heads, without labels."""
 
+    decays_all = True  # as in the released code
     network: MultiHeadNetwork
 
     def __init__(self, config: SeLaConfig, data: DataInfo) -> None:
@@ -91,12 +84,9 @@ class SeLa(Method[SeLaConfig]):
         if max(clusters) > data.num_samples:
             problem = f"{max(clusters)} exceeds the {data.num_samples} images"
             raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
+        options = backbone_options(config, data)
         self.network = MultiHeadNetwork(
-            config.backbone,
-            clusters,
-            rotation=config.rotation,
-            **backbone_options(config, data),
-            seed=config.seed,
+            config.backbone, clusters, rotation=config.rotation, seed=config.seed, **options
         )
         self.loss = MultiHeadCrossEntropy()
         times: tuple[float, ...] = ()
@@ -178,19 +168,6 @@ class SeLa(Method[SeLaConfig]):
             problem = "--rotation rotates images, but feature maps are cached"
             raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --rotation.")
         return self.network.backbone.reuse_frozen()
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield one group of all parameters, with weight decay, as in the released code."""
-        yield {"params": list(self.parameters()), "weight_decay": self.config.weight_decay}
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates features on held-out images and the clusterings."""
-        k, temperature = self.config.knn_neighbors, self.config.knn_temperature
-        return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
-
-    def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, or the whole image if the input size is small."""
-        return plain_view(self.network.input_spec.size)
 
     def _train_view(self) -> ViewSpec:
         of_rows = row_views(self.config, self.data)

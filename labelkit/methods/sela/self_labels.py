@@ -3,8 +3,6 @@
 All state is in buffers, so that checkpoints include labels, potentials and the position in the schedule. Each
 process solves with the rows it visited, and exchanges sums of the size of a head; labels are gathered by row.
 Source: SeLa (``yukimasano/self-label``), specification 3.
-
-Pseudo-labels of a finished run, for a second stage.
 """
 
 from __future__ import annotations
@@ -58,9 +56,6 @@ def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[floa
 
     Returns:
         n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
-
-    Raises:
-        ValueError: the kind is unknown.
     """
     if count == 1:
         return (0.0,)
@@ -70,8 +65,6 @@ def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[floa
         "official-uniform": lambda k: (epochs + 1.0001) * k / (count - 1),
         "official-quadratic": lambda k: (epochs + 1.01) * (k / (count - 1)) ** 2,
     }
-    if kind not in formulas:
-        raise ValueError(f"unknown kind {kind!r}")
     return tuple(formulas[kind](k) for k in range(count))
 
 
@@ -246,11 +239,6 @@ _LABELS = "labels."
 
 def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> None:
     """Copy the pseudo-labels from a finished run on the same images.
-
-    Args:
-        labels: destination of the copy.
-        source: folder of the run.
-        inputs: inputs of the new run.
 
     Raises:
         CheckpointError: there is no run with pseudo-labels.

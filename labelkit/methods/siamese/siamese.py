@@ -15,9 +15,8 @@ not shuffle images over processes, since batch normalization here never sees tho
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -25,59 +24,153 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from labelkit.algorithms.precision import promote, without_autocast
+from labelkit.algorithms.temperature import TemperatureLoss
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import UniformSampler
-from labelkit.data.views.recipes import plain_view, sela_view, siamese_views
+from labelkit.data.views.recipes import sela_view, siamese_views
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.contrastive import InfoNCELoss
-from labelkit.methods.backbone import backbone_options
-from labelkit.methods.siamese.losses import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
+from labelkit.methods.backbone import RepresentationMethod, backbone_options
 from labelkit.methods.siamese.options import SiameseConfig
 from labelkit.models.ema import ema_update, slow_copy
-from labelkit.models.inference import BackboneNetwork, BackboneOptions
+from labelkit.models.inference import BackboneNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
-from labelkit.training.inputs import MonitorInputs
-from labelkit.training.method import Method, Monitor, Phase, StepOutput, TrainState
-from labelkit.training.monitors.representation import RepresentationMonitor
+from labelkit.training.method import Phase, StepOutput, TrainState
+
+_TINY = 1e-5
+
+
+class BarlowTwinsLoss(nn.Module):
+    r"""Barlow Twins loss: distance between the cross-correlation matrix of two views and the identity matrix.
+
+    .. math:: L = s \left(\sum_i (1 - C_{ii})^2 + \lambda \sum_{i \ne j} C_{ij}^2\right),
+        \quad C = \hat A^\top \hat B / b
+
+    with the projections of both views centered and divided by their standard deviation over the batch. >= 0; 0 for
+    equal views with uncorrelated dimensions, s d for independent views (in expectation, for large b and a small
+    weight).
+
+    Args:
+        redundancy_weight: :math:`\lambda \ge 0`.
+        scale: :math:`s > 0`, factor of the loss, a sum over all pairs of dimensions that is too large for plain SGD.
+
+    Shape:
+        - first, second: ``(b, d)`` float; row i of both is image i. Gradients reach both.
+        - returns: ``()`` float32 (float64 stays). A dimension that is constant in the batch correlates with nothing.
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Source:
+        J. Zbontar et al., "Barlow Twins" (ICML 2021), Eq. 1 and 2; its released code has s = 0.024. Variances are over
+        b, with 1e-5 added, as in the batch normalization of its code.
+    """
+
+    def __init__(self, redundancy_weight: float, scale: float = 1.0) -> None:
+        super().__init__()
+        self.redundancy_weight = redundancy_weight
+        self.scale = scale
+
+    def forward(self, first: Tensor, second: Tensor) -> Tensor:
+        """Return the scaled sum over all entries of the correlation matrix."""
+        _check_pair(first, second)
+        with without_autocast(first):
+            correlations = _standardized(first).T @ _standardized(second) / max(len(first), 1)
+            diagonal = correlations.diagonal()
+            redundancy = correlations.square().sum() - diagonal.square().sum()
+            return self.scale * ((1 - diagonal).square().sum() + self.redundancy_weight * redundancy)
+
+
+class PredictedViewLoss(nn.Module):
+    r"""SimSiam loss: negative cosine between the prediction from each view and the projection of the other.
+
+    .. math:: L = -\frac{1}{2b} \sum_i \cos(p_i, \mathrm{sg}(z'_i)) + \cos(p'_i, \mathrm{sg}(z_i))
+
+    with predictions p and projections z of two views. In [-1, 1]; -1 when all predictions are exact.
+
+    Shape:
+        - predictions: two of ``(b, d)`` float, of any length. Gradients reach them.
+        - projections: two of ``(b, d)``, likewise; no gradient.
+        - returns: ``()`` float32 (float64 stays).
+
+    Raises:
+        ValueError: the shapes differ.
+
+    Source:
+        X. Chen, K. He, "Exploring Simple Siamese Representation Learning" (CVPR 2021), Eq. 1 and 2.
+    """
+
+    def forward(self, predictions: tuple[Tensor, Tensor], projections: tuple[Tensor, Tensor]) -> Tensor:
+        """Return the mean loss over both directions."""
+        cosines = []
+        for prediction, target in zip(predictions, reversed(projections), strict=True):
+            _check_pair(prediction, target)
+            with without_autocast(prediction):
+                cosines.append(F.cosine_similarity(promote(prediction), promote(target.detach()), dim=1).mean())
+        return -(cosines[0] + cosines[1]) / 2
+
+
+class QueueContrastLoss(TemperatureLoss):
+    r"""MoCo's contrastive loss, which compares a query view with its key and with a queue of earlier keys.
+
+    .. math:: L = -\frac{1}{b} \sum_i \log \frac{\exp(q_i \cdot k_i / \tau)}
+        {\exp(q_i \cdot k_i / \tau) + \sum_j \exp(q_i \cdot n_j / \tau)}
+
+    with unit queries q, keys k and earlier keys n. In nats, > 0; equal to log(m + 1) when all similarities are equal.
+
+    Args:
+        temperature: :math:`\tau > 0`.
+
+    Shape:
+        - queries: ``(b, d)`` float of any length. Only they receive gradients.
+        - keys: ``(b, d)``, likewise; row i is the other view of query i.
+        - queue: ``(m, d)``, likewise.
+        - returns: ``()`` float32 (float64 stays).
+
+    Raises:
+        ValueError: the temperature is not positive, or the shapes differ.
+
+    Source:
+        K. He et al., "Momentum Contrast" (CVPR 2020), Eq. 1.
+    """
+
+    def forward(self, queries: Tensor, keys: Tensor, queue: Tensor) -> Tensor:
+        """Return the mean loss over the queries."""
+        _check_pair(queries, keys)
+        with without_autocast(queries):
+            q, k, n = (F.normalize(promote(rows), dim=1) for rows in (queries, keys.detach(), queue.detach()))
+            logits = torch.cat([(q * k).sum(1, keepdim=True), q @ n.T], dim=1) / self.temperature  # (b, 1 + m)
+            return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.int64, device=q.device))
+
+
+def _standardized(rows: Tensor) -> Tensor:
+    moved = promote(rows) - promote(rows).mean(0)
+    return moved / (moved.square().mean(0) + _TINY).sqrt()
+
+
+def _check_pair(first: Tensor, second: Tensor) -> None:
+    if first.ndim != 2 or first.shape != second.shape:
+        raise ValueError(f"two views must be (b, d) alike, got {tuple(first.shape)} and {tuple(second.shape)}")
 
 
 class SiameseNetwork(BackboneNetwork):
-    """A backbone with a projector and optionally a predictor, for siamese training.
-
-    Args:
-        backbone: any name that ``build_backbone`` accepts.
-        projector_dims: width of each layer of the projection, the last one its output.
-        normalize_hidden: whether to use batch normalization in the hidden layers of the projection.
-        normalize_output: whether to use batch normalization of its output, without scale and shift.
-        predictor_dim: width of the hidden layer of the prediction; ``None``: no prediction.
-        seed: seed of all initial values.
-        options: see `BackboneOptions`.
-    """
+    """A backbone with a projector, and for SimSiam a predictor; which layers are normalized depends on the loss."""
 
     crops = False
 
-    def __init__(
-        self,
-        backbone: str,
-        projector_dims: Sequence[int],
-        *,
-        normalize_hidden: bool,
-        normalize_output: bool,
-        predictor_dim: int | None,
-        seed: int,
-        **options: Unpack[BackboneOptions],
-    ) -> None:
-        super().__init__(backbone, seed=seed, **options)
-        width = projector_dims[-1]
-        with seeded_init(seed + 1):
-            layers = _layers((self.backbone.info.feature_dim, *projector_dims), normalize=normalize_hidden)
-            if normalize_output:
+    def __init__(self, config: SiameseConfig, data: DataInfo) -> None:
+        super().__init__(config.backbone, seed=config.seed, **backbone_options(config, data))
+        width, normalize = config.widths[-1], config.loss in ("barlow-twins", "simsiam")
+        with seeded_init(config.seed + 1):
+            layers = _layers((self.backbone.info.feature_dim, *config.widths), normalize=normalize)
+            if config.loss == "simsiam":
                 layers.append(nn.BatchNorm1d(width, affine=False))
             self.projector = nn.Sequential(*layers)
             self.predictor: nn.Module | None = None
-            if predictor_dim is not None:
-                self.predictor = nn.Sequential(*_layers((width, predictor_dim, width), normalize=True))
+            if config.loss == "simsiam":
+                self.predictor = nn.Sequential(*_layers((width, config.predictor_dim, width), normalize=True))
 
     def project(self, images: Tensor) -> Tensor:
         """Map one view (b, c, h, w) to projections (b, p)."""
@@ -102,23 +195,16 @@ def _layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
     return made
 
 
-class Siamese(Method[SiameseConfig]):
+class Siamese(RepresentationMethod[SiameseConfig]):
     """Siamese training method: self-supervised learning from two views with one of four losses."""
 
     network: SiameseNetwork
+    decays_all = True
     equal_buffers = ("queue", "oldest")
 
     def __init__(self, config: SiameseConfig, data: DataInfo) -> None:
         super().__init__(config, data)
-        self.network = SiameseNetwork(
-            config.backbone,
-            config.widths,
-            normalize_hidden=config.loss in ("barlow-twins", "simsiam"),
-            normalize_output=config.loss == "simsiam",
-            predictor_dim=config.predictor_dim if config.loss == "simsiam" else None,
-            **backbone_options(config, data),
-            seed=config.seed,
-        )
+        self.network = SiameseNetwork(config, data)
         self.contrast = InfoNCELoss(config.temperature)
         self.redundancy = BarlowTwinsLoss(config.redundancy_weight, config.loss_scale)
         self.prediction = PredictedViewLoss()
@@ -177,20 +263,6 @@ class Siamese(Method[SiameseConfig]):
         """Copy the trained network to the EMA network."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())
-
-    def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield one group of all trainable parameters, with weight decay."""
-        trained = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        yield {"params": trained, "weight_decay": self.config.weight_decay}
-
-    def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates features on held-out images."""
-        k, temperature = self.config.knn_neighbors, self.config.knn_temperature
-        return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
-
-    def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, or the whole image if the input size is small."""
-        return plain_view(self.network.input_spec.size)
 
     def _views(self) -> tuple[ViewSpec, ViewSpec]:
         config, size = self.config, self.network.input_spec.size

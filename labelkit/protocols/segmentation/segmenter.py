@@ -26,21 +26,10 @@ def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) 
     ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each with 1x1, 3x3
     and 1x1 convolutions with ReLU, and each doubling rows and columns.
 
-    Args:
-        kind: ``linear`` or ``fcn``.
-        width: width of the features, f.
-        num_classes: number of classes c.
-        seed: seed of the weights.
-
     Shape:
         - features: ``(b, f, rows, cols)`` float.
         - returns: logits ``(b, c, rows, cols)``; for ``fcn`` ``(b, c, 8 rows, 8 cols)``.
-
-    Raises:
-        ValueError: there is no such kind.
     """
-    if kind not in ("linear", "fcn"):
-        raise ValueError(f"no segmentation head {kind!r}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         blocks: list[nn.Module] = []
@@ -80,11 +69,11 @@ class Segmenter(nn.Module):
             raise ConfigError("--tune", f"{inner.identity['name']} has no backbone to train", "Remove --tune.")
         self.backbone = copy.deepcopy(backbone).requires_grad_(True)
         self.input_spec, self._kind = inner.input_spec, kind
+        self.sizes: nn.Module | None = None
         device = next(self.backbone.parameters()).device
         with torch.no_grad():
             maps = self._maps(torch.zeros(1, self.input_spec.channels, size, size, device=device))
         widths = [one.shape[1] for one in maps]
-        self.sizes: nn.Module | None = None
         if kind not in _OF_LEVELS:
             self.head = build_segmentation_head(kind, widths[0], num_classes, seed)
         else:
@@ -102,13 +91,11 @@ class Segmenter(nn.Module):
     def logits(self, images: Tensor) -> Tensor:
         """Compute the logits (b, c, rows, cols) of images (b, channels, h, w)."""
         maps = self._maps(images)
-        if self._kind in _OF_LEVELS:
-            found: Tensor = self.head(maps if self.sizes is None else self.sizes(maps))
-        else:
-            found = self.head(maps[0])
-        return found
+        logits: Tensor = self.head(maps if self._kind in _OF_LEVELS else maps[0])
+        return logits
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         if self._kind not in _OF_LEVELS:
             return [self.backbone.patch_features(images).permute(0, 3, 1, 2)]
-        return level_maps(self.backbone.net, images, self.backbone.info.name)
+        maps = level_maps(self.backbone.net, images, self.backbone.info.name)
+        return maps if self.sizes is None else list(self.sizes(maps))

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from labelkit.data.batch import DataInfo
 from labelkit.methods.dense.cotap_network import DenseNetwork, ObjectAwareFilter
+from labelkit.methods.dense.options import CoTAPConfig
 from labelkit.models.weights.files import load_weights_file
 from safetensors.torch import save_file
 from torch import Tensor
@@ -14,16 +17,20 @@ from torch import Tensor
 WIDTH = 48
 
 
-def network(num_prototypes: int | None = None, seed: int = 0, **options: object) -> DenseNetwork:
-    settings: dict[str, object] = {"projector_dims": (16, 8), "pretrained": False, "weights": None, **options}
-    return DenseNetwork(
-        "vit_nano_p8_32", in_channels=3, image_size=32, num_prototypes=num_prototypes, seed=seed, **settings
-    ).eval()  # type: ignore[arg-type] # passed through
+DATA = DataInfo(2, np.zeros(2, dtype=np.int64), (), (), 0, None, 3, 32)
+
+
+def network(num_prototypes: int | None = None, seed: int = 0, weights: Path | None = None) -> DenseNetwork:
+    kept = (
+        {"filter": False, "prototype_entropy": 0} if num_prototypes is None else {"filter_prototypes": num_prototypes}
+    )
+    settings = {"projector_dims": (16, 8), "drop_path": 0, "weights": weights, "seed": seed, **kept}
+    return DenseNetwork(CoTAPConfig(backbone="vit_nano_p8_32", image_size=32, **settings), DATA).eval()
 
 
 def worked_filter() -> tuple[ObjectAwareFilter, Tensor, Tensor]:
     """Return a filter whose linear maps are the identity, its keys and its values, of the specification."""
-    made = ObjectAwareFilter(2, num_prototypes=2, kernel=3, num_heads=1).double()
+    made = ObjectAwareFilter(2, 2, 1).double()
     with torch.no_grad():
         for layer in (made.queries, made.keys, made.values):
             layer.weight.copy_(torch.eye(2))
@@ -55,7 +62,7 @@ def test_filter_takes_a_class_token_for_a_constant_region() -> None:
 
 
 def test_features_do_not_move_prototypes() -> None:
-    made = ObjectAwareFilter(8, 4, 3, 2)
+    made = ObjectAwareFilter(8, 4, 2)
     patches, _ = made(torch.randn(2, 3, 3, 8), torch.randn(2, 8))
     patches.sum().backward()
     assert made.prototypes.grad is None
@@ -63,7 +70,7 @@ def test_features_do_not_move_prototypes() -> None:
 
 
 def test_length_of_a_prototype_means_nothing() -> None:
-    made = ObjectAwareFilter(8, 4, 3, 2)
+    made = ObjectAwareFilter(8, 4, 2)
     patches = torch.randn(1, 3, 3, 8)
     before = made.filter_patches(patches)
     with torch.no_grad():

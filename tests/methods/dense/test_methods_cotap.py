@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.commands.common.initialize import initialize_from
 from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap import CoTAP, NeighborPairing, find_neighbors
@@ -132,19 +130,6 @@ def test_a_second_stage_takes_both_networks_of_a_first_one() -> None:
         z = ours.project(ours.filtered(ours.tokens(images)).image)
         assert torch.allclose(z, theirs.project(theirs.tokens(images).image), atol=1e-5)
     assert torch.equal(second.target.filter.prototypes, second.network.filter.prototypes)  # type: ignore[union-attr] # on
-
-
-def test_a_projector_starts_anew_beside_a_run_of_the_same_network(make: Callable[..., Any], tmp_path: Path) -> None:
-    first = make("cotap", tmp_path / "run", stop_after_steps=1)
-    first.trainer.fit()
-    second = make("cotap", seed=1, projector_init="scratch").method
-    before = {name: value.clone() for name, value in second.network.projector.state_dict().items()}
-    initialize_from(second, tmp_path / "run")
-    for name, value in second.network.projector.state_dict().items():
-        assert torch.equal(value, before[name])
-        assert torch.equal(value, second.target.projector.state_dict()[name])
-    for name, value in second.network.backbone.state_dict().items():
-        assert torch.equal(value, first.method.network.backbone.state_dict()[name])
 
 
 # --- neighbors ---------------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ from labelkit.data.batch import Batch, DataInfo, ViewGeometry
 from labelkit.errors import CheckpointDamaged, ConfigError
 from labelkit.methods.dense import ibot
 from labelkit.methods.dense.dino import DINO
-from labelkit.methods.dense.distillation_options import DINOConfig, IBOTConfig
 from labelkit.methods.dense.ibot import IBOT
+from labelkit.methods.dense.options import DINOConfig, IBOTConfig
 from labelkit.options.presets import resolve
 from labelkit.training.method import TrainState
 from safetensors.torch import save_file

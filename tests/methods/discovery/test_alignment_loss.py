@@ -92,7 +92,7 @@ def test_alignment_with_even_shares_is_plain_distillation() -> None:
 
 
 def test_alignment_follows_unlabeled_rows_only_and_after_the_targets() -> None:
-    loss = DistributionAlignment(3, student_temperature=0.1, decay=0.9)
+    loss = DistributionAlignment(3, student_temperature=0.1)
     loss(STUDENT, TEACHER, 0.04, torch.tensor([0, 0]))
     unchanged = loss.shares.clone()
 
@@ -100,7 +100,7 @@ def test_alignment_follows_unlabeled_rows_only_and_after_the_targets() -> None:
 
     u = torch.softmax(TEACHER[1] / 0.1, dim=0)
     torch.testing.assert_close(unchanged, torch.full((3,), 1 / 3))
-    torch.testing.assert_close(loss.shares, (0.9 / 3 + 0.1 * u).float())
+    torch.testing.assert_close(loss.shares, (0.99 / 3 + 0.01 * u).float())
 
 
 def test_fixmatch_keeps_the_sure_row_of_the_worked_example() -> None:

@@ -10,9 +10,9 @@ import torch
 from labelkit.data.batch import Batch
 from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.mean_teacher import MeanTeacher, MeanTeacherConfig, MeanTeacherObjective
+from labelkit.methods.few_labels.options import MeanTeacherOptions
 from labelkit.methods.few_labels.recipe import StudentNetworks
 from labelkit.training.method import TrainState
-from labelkit.training.schedules import RampedWeight
 from torch import Tensor, nn
 
 STUDENT = [[2.0, 0.0, -1.0], [0.0, 1.0, 0.0]]
@@ -51,7 +51,9 @@ LATER = TrainState(step=100, step_in_phase=0, phase=1)
 
 
 def objective(**options: Any) -> MeanTeacherObjective:
-    return MeanTeacherObjective(ViewSpec(8), **{"weight": RampedWeight(10.0, 10, "sigmoid"), **options})
+    return MeanTeacherObjective(
+        MeanTeacherOptions(consistency_weight=10, consistency_ramp=1, **options), 10, ViewSpec(8)
+    )
 
 
 @pytest.mark.parametrize(("class_norm", "total"), [("batch", 0.409791), ("labeled", 0.494714)])

@@ -12,6 +12,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
+from labelkit.methods.few_labels.options import FreeMatchConfig
 from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks
 from labelkit.models.ema import slow_copy
 from labelkit.models.headed import ClassifierNetwork
@@ -54,9 +55,8 @@ def mixmatch(**options: object) -> MixMatchObjective:
 
 
 def freematch(**options: object) -> FreeMatchObjective:
-    settings = {"num_classes": 3, "decay": 0.9, "fixed_threshold": None, "fairness_weight": 0.01}
-    weak, strong = semi_supervised_views(12, "digits", chiral=True)
-    return FreeMatchObjective(weak, strong, **{**settings, **options})  # type: ignore[arg-type] # a plain dict
+    views = semi_supervised_views(12, "digits", chiral=True)
+    return FreeMatchObjective(FreeMatchConfig(threshold_decay=0.9, **options), 3, views)
 
 
 def statistics(network: nn.Module) -> dict[str, Tensor]:

@@ -15,7 +15,7 @@ from labelkit.algorithms.homographies import (
     sample_second_views,
     zoom_homographies,
 )
-from labelkit.methods.metric.tac_ccl_losses import FeatureSimilarityLoss, TransformedAttentionLoss
+from labelkit.methods.metric.tac_ccl import FeatureSimilarityLoss, TransformedAttentionLoss
 
 NINE = torch.arange(1, 10, dtype=torch.float64).view(1, 3, 3) / 10
 SIXTEEN = torch.arange(16, dtype=torch.float64).view(1, 4, 4) / 16

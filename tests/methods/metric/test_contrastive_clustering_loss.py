@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from labelkit.methods.metric.tac_ccl_losses import ContrastiveClusteringLoss, collapsed_multi_similarity
+from labelkit.methods.metric.tac_ccl import ContrastiveClusteringLoss, collapsed_multi_similarity
 
 ROWS = torch.tensor([[1.0, 0], [0.6, 0.8], [0, 1], [-0.6, 0.8]], dtype=torch.float64)
 CENTERS = torch.tensor([[0.9, 0.1], [0, 0.9], [-0.8, -0.2]], dtype=torch.float64)

@@ -175,7 +175,7 @@ def test_centroids_are_means_of_embeddings_whatever_was_clustered() -> None:
     labels.rows = np.array([0, 2, 3, 5, 6])
     points = torch.tensor([[0.0], [0.1], [9.0], [9.1], [9.2]])
     embeddings = torch.arange(15.0).reshape(5, 3)
-    record = labels.renew(points, embeddings, 0)
+    record = labels.renew(points, embeddings, TrainState())
     ids = labels.cluster_ids
     assert ids[[1, 4, 7]].tolist() == [-1, -1, -1]
     assert ids[0] == ids[2]
@@ -237,9 +237,10 @@ def test_the_main_process_clusters_and_the_others_are_told() -> None:
     points = torch.randn(20, 2, generator=generator)
     sums: list[torch.Tensor] = []
     main, other = (PseudoLabels(20, 3, 2, refresh_epochs=1, seed=0) for _ in range(2))
-    first = main.renew(points, points, 0, total=lambda value: sums.append(value) or value)
+    first = main.renew(points, points, TrainState(combine=lambda value, how: sums.append(value) or value))
     # what the other has is added to that
-    second = other.renew(points, points, 0, is_main=False, total=lambda value: value + sums.pop(0))
+    told = TrainState(is_main=False, combine=lambda value, how: value + sums.pop(0))
+    second = other.renew(points, points, told)
     assert torch.equal(other.cluster_ids, main.cluster_ids)
     assert torch.equal(other.centroids, main.centroids)
     assert second == first

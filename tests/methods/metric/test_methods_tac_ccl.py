@@ -12,7 +12,7 @@ import pytest
 import torch
 from labelkit.data.batch import Batch, ViewGeometry
 from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, compute_part_box
-from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
+from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.options.presets import available_presets, resolve
 from labelkit.store.array_files import Matches, build_match, join_matches
 from tests.fake_cuda import fake_cuda

@@ -124,7 +124,7 @@ def test_contrastive_bayesian_without_hard_pairs_is_zero_with_a_gradient() -> No
 
 
 def test_proxy_anchor_is_the_sum_of_its_paper() -> None:
-    loss = ProxyAnchorLoss(3, 2, margin=0.1, alpha=32).double()
+    loss = ProxyAnchorLoss(3, 2).double()
     with torch.no_grad():
         loss.loss.proxies.copy_(torch.tensor([[1.0, 0.0], [0.0, 2.0], [-1.0, 1.0]]))
     labels = torch.tensor([0, 0, 1, -1])

@@ -5,13 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from labelkit.data.batch import DataInfo
 from labelkit.errors import CheckpointError, ConfigError
 from labelkit.methods.metric.networks import MetricNetwork
+from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.tac_ccl import CBAM
 from labelkit.models.backbones.registry import build_backbone
 from torch import nn
+
+
+def build(backbone: str, *, in_channels: int = 3, attention: Any = None, **options: Any) -> MetricNetwork:
+    data = DataInfo(2, np.zeros(2, dtype=np.int64), (), (), 0, None, in_channels, 32)
+    config = SANConfig(backbone=backbone, weights=None).model_copy(update=options)
+    return MetricNetwork(config, data, attention)
 
 
 def count(module: nn.Module) -> int:
@@ -20,7 +29,7 @@ def count(module: nn.Module) -> int:
 
 @pytest.fixture(scope="module")
 def googlenet() -> MetricNetwork:
-    return MetricNetwork("googlenet", embed_dim=512, attention=CBAM).eval()
+    return build("googlenet", attention=CBAM).eval()
 
 
 def test_googlenet_has_the_parameters_of_the_specification(googlenet: MetricNetwork) -> None:
@@ -87,7 +96,7 @@ def test_published_weights_that_must_be_fetched_by_hand_are_named() -> None:
 def test_other_backbones_have_the_maps_of_the_specification(
     name: str, parameters: int, shape: tuple[int, int, int]
 ) -> None:
-    network = MetricNetwork(name, embed_dim=64)
+    network = build(name, embed_dim=64)
     assert count(network.backbone) == parameters
     assert network.map_shape == shape
 
@@ -103,12 +112,12 @@ def test_attention_without_weights_quarters_the_maps() -> None:
     assert (gate == 0.5).all()
     assert torch.allclose(gated, maps / 4)
     with pytest.raises(ValueError, match="no gate"):
-        CBAM(8, 16)
+        CBAM(8)
 
 
 @pytest.mark.parametrize("pool", ["avg", "max", "avg+max"])
 def test_embeddings_are_unit_rows_of_the_pool_asked_for(pool: str) -> None:
-    network = MetricNetwork("smallcnn", embed_dim=7, pool=pool, in_channels=1).eval()
+    network = build("smallcnn", embed_dim=7, pool=pool, in_channels=1).eval()
     output = network(torch.randn(3, 1, 32, 32))
     average, largest = output.maps.mean((2, 3)), output.maps.amax((2, 3))
     expected = {"avg": average, "max": largest, "avg+max": average + largest}[pool]
@@ -119,7 +128,7 @@ def test_embeddings_are_unit_rows_of_the_pool_asked_for(pool: str) -> None:
 
 
 def test_frozen_normalization_keeps_its_statistics_but_not_that_of_attention() -> None:
-    network = MetricNetwork("smallcnn", embed_dim=8, attention=CBAM, freeze_bn=True).train()
+    network = build("smallcnn", embed_dim=8, attention=CBAM, freeze_bn=True).train()
     before = {name: value.clone() for name, value in network.named_buffers() if "running_mean" in name}
     network(torch.randn(4, 3, 32, 32))
     after = dict(network.named_buffers())
@@ -133,7 +142,7 @@ def test_frozen_normalization_keeps_its_statistics_but_not_that_of_attention() -
 
 def with_assembly(backbone: str, before: str, **options: Any) -> MetricNetwork:
     size = options.pop("image_size", None)
-    network = MetricNetwork(backbone, embed_dim=8, image_size=size, seed=1).eval()
+    network = build(backbone, embed_dim=8, image_size=size, seed=1).eval()
     network.insert_assembly(before, width=8, seed=4, **options)
     return network
 
@@ -175,6 +184,6 @@ def test_an_assembly_sits_at_the_places_of_the_specification_and_has_an_effect(
 
 def test_an_assembly_changes_no_initial_value() -> None:
     """SAN §8.16: the numbers of the assembly come from a generator of their own."""
-    plain = MetricNetwork("smallcnn_pool", embed_dim=8, seed=1).eval()
+    plain = build("smallcnn_pool", embed_dim=8, seed=1).eval()
     moved = with_assembly("smallcnn_pool", "block4")
     assert all(torch.equal(value, moved.state_dict()[name]) for name, value in plain.state_dict().items())

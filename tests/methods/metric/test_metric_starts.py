@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.recipe import normalized_pixels
-from labelkit.methods.metric.tac_ccl_options import TACCCLConfig
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import available_presets, resolve
 

@@ -69,8 +69,8 @@ def test_a_class_without_an_image_keeps_its_prototype_unless_another_wants_it() 
 
 
 def test_spare_prototypes_may_be_taken() -> None:
-    head = PrototypeHead(2, 2, 4)
-    head.prototypes.copy_(torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]]))
+    head = PrototypeHead(2, 2)
+    head.prototypes = torch.tensor([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0], [0.0, -1.0]])
     head.class_means.copy_(torch.tensor([[-1.0, 0.0], [0.0, -1.0]]))
     head.seen.fill_(1)
     reassign(head, state())

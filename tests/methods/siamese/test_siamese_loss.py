@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from labelkit.methods.siamese.losses import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
+from labelkit.methods.siamese.siamese import BarlowTwinsLoss, PredictedViewLoss, QueueContrastLoss
 
 
 @pytest.fixture

@@ -1,0 +1,27 @@
+"""Base of losses with a softmax temperature."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+class TemperatureLoss(nn.Module):
+    r"""Base class of losses that divide logits by one temperature.
+
+    Args:
+        temperature: :math:`\tau > 0`.
+
+    Raises:
+        ValueError: the temperature is not positive.
+    """
+
+    def __init__(self, temperature: float = 0.1) -> None:
+        super().__init__()
+        self.temperature = positive(temperature, "temperature")
+
+
+def positive(value: float, name: str) -> float:
+    """Return a value that must be positive; ``ValueError`` with its name if it is not."""
+    if not value > 0:
+        raise ValueError(f"{name} must be > 0, got {value}")
+    return value
