@@ -43,10 +43,9 @@ def initialize_from(method: Method[Any], source: Path) -> None:
     tensors = checkpoint.tensors(MODEL)
     where = str(checkpoint.folder)
     taken = None
-    if method.loads_whole_runs:
-        with suppress(CheckpointMismatch):
-            load_model_state(method, tensors, where)
-            taken = "the whole network"
+    with suppress(CheckpointMismatch):
+        load_model_state(method, tensors, where)
+        taken = "the whole network"
     taken = taken or method.load_matching_tensors(tensors, where)
     if taken is None:
         kept = {n.removeprefix(_BACKBONE): value for n, value in tensors.items() if n.startswith(_BACKBONE)}

@@ -194,7 +194,6 @@ def test_rows_of_a_hidden_class_are_named_wrongly_where_there_is_no_new_group(rn
 
     assert evidence is not None
     assert evidence.accuracy(new=True) == 0
-    assert not evidence.named_new.any()
     assert evidence.weights[evidence.of_new].sum() == pytest.approx(0.1 * evidence.num_labels)
 
 

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from labelkit import __version__
 from labelkit.cli.main import main
 from labelkit.commands.common.results import SimpleResult
 from labelkit.commands.common.stored_predictions import read_stored_predictions
-from labelkit.commands.embed import embed
 from labelkit.errors import ConfigError, DatasetError, ResourceError, StoreError
 from labelkit.files import sha256_file
 from labelkit.options.base import StageConfig
@@ -1080,7 +1080,8 @@ def test_a_newer_version_continues_and_names_only_the_steps_that_are_left(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
         patch.setattr(EmbeddingRun, "publish", stop)
         run(photos, labels=known, num_classes=3)
-    monkeypatch.setattr(embed, "__version__", "9.9")
+    plan = tmp_path / "photos-labeled" / "photos.h5.run" / "plan.json"
+    plan.write_text(plan.read_text().replace(f"labelkit {__version__}", "labelkit 0.0.1"))
 
     run(photos, labels=known, num_classes=3)
     heard = Heard()
