@@ -45,9 +45,8 @@ def votes_of_one(queries: Any, gallery: Any, labels: Any) -> Any:
 
 def test_evaluate_linear_agrees_with_the_probe_of_evaluate_knn(labelkit: Any, store: Path) -> None:
     voted = labelkit("evaluate", "knn", "--index", store, "--linear", "--json").json
-    passes = labelkit("evaluate", "linear", "--index", store, "--solver", "sgd", "--seeds", "2", "--json").json
-    assert passes["accuracy"]["values"][0] == voted["linear_accuracy"]
-    assert len(passes["accuracy"]["values"]) == 2
+    passes = labelkit("evaluate", "linear", "--index", store, "--solver", "sgd", "--json").json
+    assert passes["accuracy"]["values"] == [voted["linear_accuracy"]]
     solved = labelkit("evaluate", "linear", "--index", store, "--result", "linear", "--json")
     assert solved.code == 0, solved.err
     assert solved.json["accuracy"]["mean"] == pytest.approx(voted["linear_accuracy"], abs=0.15)
