@@ -71,8 +71,12 @@ def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
     return result
 
 
-def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None = None) -> dict[int, str]:
+def read_csv_labels(
+    path: Path, images: LabeledImages, label_column: str | None = None, *, others_ok: bool = False
+) -> dict[int, str]:
     """Read labels from a CSV file; return a mapping from image position to label, in the order of the file.
+
+    With ``others_ok``, labels of other images are left out, unless all are.
 
     Raises:
         DatasetError: unreadable, it names unknown images, a path fits several images, or an image has two labels.
@@ -83,6 +87,10 @@ def read_csv_labels(path: Path, images: LabeledImages, label_column: str | None 
         )
         raise DatasetError(str(path), "is not a CSV", remedy)
     texts = read_label_csv(path, label_column, tell=current_progress().message)
+    unknown = set(find_images_by_path(path, texts, images)[1]) if others_ok else set()
+    if 0 < len(unknown) < len(texts):
+        current_progress().message(f"{path}: {len(unknown)} labels are of images that are not in {images.where}")
+        texts = {name: text for name, text in texts.items() if name not in unknown}
     return match_label_paths(path, texts, images)
 
 

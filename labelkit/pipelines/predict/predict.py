@@ -140,7 +140,8 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     truth: dict[str, str] = {}
     if config.labels is not None:
         names = [*map(str, photos), *(name for queries in asked for name in queries.names)]
-        texts = read_csv_labels(config.labels, LabeledImages("this call", names, None), config.label_column)
+        images = LabeledImages("this call", names, None)
+        texts = read_csv_labels(config.labels, images, config.label_column, others_ok=True)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:
         ids = tuple(sort_by_bytes({str(photo) for photo in photos}))

@@ -542,8 +542,16 @@ def _beside(config: StageConfig) -> StageConfig:
 
 
 def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
-    """Name and command that a step is noted under; a store is taken whatever store its rows were copied from."""
-    return (this.store.name, "embed") if name == "embed" else (name, command_line(config))
+    """Name and command that a step is noted under, wherever the folder is now.
+
+    A store is taken whatever store its rows were copied from. The page has links to the photos.
+    """
+    if name == "embed":
+        return this.store.name, "embed"
+    if name != "report" and "dataset" in type(config).model_fields:
+        config = config.model_copy(update={"dataset": None})
+    inside = str(this.folder / "x")[:-1]
+    return name, shlex.join(word.removeprefix(inside) for word in command_words(config))
 
 
 def _do(

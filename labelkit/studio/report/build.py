@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -81,7 +82,8 @@ def write_report(config: ReportConfig) -> SimpleResult:
     score_range, neighbor_columns = neighbors_data(near, near_scores)
     usable = np.zeros(store.n, dtype=bool) if store.labeled is None else store.labeled
     page: dict[str, Any] = {
-        "title": escape_for_page(store.path.name),
+        "title": escape_for_page(Path(config.dataset).name if config.tables and config.dataset else store.path.name),
+        "index": escape_for_page(store.path.name),
         "num_images": store.n,
         "num_shown": len(images),
         "overview": describe_store(store),

@@ -44,6 +44,8 @@ class Group:
         confidence: mean over its images on the page; ``None`` without any.
         labeled: number of its images in the whole store whose class is known.
         counts: (class, number of labeled images), the most frequent first.
+        purity: fraction in the most frequent class, among images whose class is known and was not used by the result;
+            ``None`` without any.
         typical: its images on the page nearest to the mean of the group, nearest first.
         doubtful: its images on the page with the lowest confidence, lowest first.
     """
@@ -55,13 +57,9 @@ class Group:
     confidence: float | None
     labeled: int
     counts: tuple[tuple[int, int], ...]
+    purity: float | None
     typical: tuple[int, ...]
     doubtful: tuple[int, ...]
-
-    @property
-    def purity(self) -> float | None:
-        """Return the fraction of the group's images with a known class that belong to its most frequent class."""
-        return self.counts[0][1] / self.labeled if self.counts else None
 
 
 @dataclass(frozen=True)
@@ -174,6 +172,7 @@ def describe_groups(
     confidence = margin if stored is None else np.asarray(stored, dtype=np.float32)[images.rows]
     confidence = np.where(shown_ids >= 0, confidence, np.nan).astype(np.float32)
     labels = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
+    used = np.asarray(result.arrays.get("labeled", np.zeros(store.n)), dtype=bool)
     names, are_new = result.arrays.get("names", ()), result.arrays.get("new_classes", ())
     groups = []
     for number, old_id in enumerate(order):
@@ -183,6 +182,7 @@ def describe_groups(
         finite = sure[np.isfinite(sure)]
         doubt = members[np.argsort(sure, kind="stable")][: len(finite)]
         known = labels[(ids == number) & (labels >= 0)]
+        judged = np.bincount(labels[(ids == number) & (labels >= 0) & ~used])
         groups.append(
             Group(
                 name=escape_for_page(names[old_id]) if old_id < len(names) else f"group {old_id}",
@@ -192,6 +192,7 @@ def describe_groups(
                 confidence=float(finite.mean(dtype=np.float64)) if len(finite) else None,
                 labeled=len(known),
                 counts=tuple(Counter(np.sort(known).tolist()).most_common()),
+                purity=float(judged.max() / judged.sum()) if len(judged) else None,
                 typical=tuple(near[:examples].tolist()),
                 doubtful=tuple(doubt[:examples].tolist()),
             )

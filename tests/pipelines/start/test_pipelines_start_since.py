@@ -21,8 +21,10 @@ from labelkit.pipelines.start.summary import (
     _unused_sentence,
     compare_answers,
 )
+from labelkit.progress import use_progress
 from tests.pipelines import squares
 from tests.pipelines.squares import add_photos, color, rows, table, write_labels
+from tests.running import Heard
 
 run = partial(squares.run, num_classes=3)
 
@@ -268,3 +270,18 @@ def test_labels_that_were_corrected_in_labels_csv_are_not_questioned(photos: Pat
     assert (path in {row["path"] for row in rows(folder / "check.csv")}) == (name != "labels.csv")
     confirmed = json.loads((folder / "start.json").read_text())["confirmed"]
     assert confirmed.get(path) == (other if name == "labels.csv" else None)
+
+
+def test_a_copy_of_the_folder_makes_only_the_page_again(photos: Path, tmp_path: Path) -> None:
+    run(photos, labels=write_labels(tmp_path / "known.csv", range(12)))
+    shutil.copytree(tmp_path / "photos-labeled", tmp_path / "deeper" / "copy")
+    heard = Heard()
+
+    with use_progress(heard):
+        run(photos, out=tmp_path / "deeper" / "copy")
+
+    assert [text for text in heard.messages if "steps to run again" in text] == [
+        "steps to run again: report (--dry-run shows their commands)"
+    ]
+    for name in ("labels.csv", "given.csv", "next.csv", "check.csv", "odd.csv"):
+        assert (tmp_path / "deeper" / "copy" / name).read_bytes() == (tmp_path / "photos-labeled" / name).read_bytes()

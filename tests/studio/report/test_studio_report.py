@@ -197,6 +197,21 @@ def test_representative_images_are_nearest_to_the_mean_and_borderline_ones_betwe
     assert found.runner_up.tolist() == [1, 1, 1, 1, 0, 0, 0]
 
 
+@pytest.mark.parametrize(("used", "purities"), [(None, [2 / 3, 1.0]), ([1, 1, 0, 1], [1.0, None])])
+def test_labels_that_a_result_used_do_not_make_its_groups_pure(
+    make_store: Any, used: list[int] | None, purities: list[float | None]
+) -> None:
+    store = make_store(np.eye(4), labels=[0, 1, 0, 1])
+    arrays = {
+        "cluster_ids": np.array([0, 0, 0, 1]),
+        **({} if used is None else {"labeled": np.array(used, dtype=np.uint8)}),
+    }
+    write_result(store, "made", kind="clusters", arrays=arrays, params={}, stage="test")
+    found = describe_groups(store, choose_images(store, 10, 0), read_result(store, "made"), "", 1)
+    assert found is not None
+    assert [group.purity for group in found.groups] == purities
+
+
 def test_an_unsure_answer_stands_in_the_group_of_its_best_guess(make_store: Any) -> None:
     store = make_store(np.eye(4))
     arrays = {

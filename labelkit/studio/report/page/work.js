@@ -102,7 +102,7 @@ function drawHead() {
     ui.nameOf = view.id;
     ui.name.value = work.groupLabels[view.id] || (isKnown(view.id) ? work.groupNames[view.id] : '');
   }
-  const named = groupOrder().filter((id) => work.groupLabels[id]).length;
+  const named = groupOrder().filter((id) => work.groupLabels[id] || isKnown(id)).length;
   const right = expectedRight();
   ui.progress.textContent = ui.counts.labels.toLocaleString('en') + ' of ' + data.n.toLocaleString('en') + ' images labeled, '
     + ui.counts.hand.toLocaleString('en') + ' one by one; ' + named + ' of ' + groupOrder().length + ' groups named' + (right ? '; ' + right : '');
