@@ -15,7 +15,7 @@ class TemperatureLoss(nn.Module):
         ValueError: the temperature is not positive.
     """
 
-    def __init__(self, temperature: float = 0.1) -> None:
+    def __init__(self, temperature: float) -> None:
         super().__init__()
         self.temperature = positive(temperature, "temperature")
 

@@ -204,6 +204,8 @@ def read_label_csv(
     if not found and not empty_ok:
         raise DatasetError(str(path), "no row has a label", "Fill in the label column of some rows.")
     if tell is not None:
+        if any(row.label and not row.given for row in rows):
+            tell(f"{path}: all labels are used; the column labeled hides some only where the file lists the images")
         for note in table.notes:
             tell(f"{path}: {note}")
     return found

@@ -110,8 +110,9 @@ OWN_SOURCES: dict[str, OwnSource] = {}
 if os.environ.get(OWN_METHODS_VARIABLE):
     from labelkit.methods.own import import_own_methods  # its imports take time
 
-    _found, OWN_SOURCES = import_own_methods(os.environ[OWN_METHODS_VARIABLE], METHODS)
+    _found, _sources = import_own_methods(os.environ[OWN_METHODS_VARIABLE], METHODS)
     METHODS.update(_found)
+    OWN_SOURCES.update(_sources)  # the same dictionary: the user's file may have imported what holds it
 
 
 def compute_method_digest(method: str) -> str | None:

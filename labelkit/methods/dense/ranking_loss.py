@@ -26,6 +26,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 from labelkit.algorithms.precision import without_autocast
+from labelkit.algorithms.temperature import positive
 
 Implementation = Literal["auto", "fast", "pairs"]
 #: Targets below the floor have no weight (tau_1); a gap of the margin in scores is enough (tau_2).
@@ -67,7 +68,7 @@ def cotap_loss(
         (b,) float32 (float64 for float64 scores), one loss per row.
 
     Raises:
-        ValueError: shapes differ, there are no items, or values are NaN or infinite.
+        ValueError: shapes differ, there are no items, values are NaN or infinite, or the margin is not positive.
 
     Source:
         "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12; counts and weights
@@ -79,6 +80,7 @@ def cotap_loss(
         raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
     if not is_finite and not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
         raise ValueError("scores or targets are not finite")
+    positive(margin, "margin")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0)
         loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)

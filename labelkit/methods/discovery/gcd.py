@@ -13,6 +13,7 @@ allows classes to swap places with other groups at the end (`--exchange`), which
 from __future__ import annotations
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -28,6 +29,7 @@ from labelkit.methods.discovery.recipe import check_discovery_data, old_class_ma
 from labelkit.models.frozen_part import FrozenPart
 from labelkit.models.heads import CosineClassifier, Projector
 from labelkit.models.seeding import seeded_init
+from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import Method, Monitor, Phase, StepOutput
 from labelkit.training.monitors.groups import ClusteringMonitor
@@ -78,8 +80,9 @@ class GCD(Method[GCDConfig]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the unsupervised and the supervised contrastive loss of both views."""
-        projections = self.network.forward_pair(batch.views[0], batch.views[1])
-        rep_u, rep_s = self.contrast(projections), self.label_contrast(projections, batch.labels)
+        views = self.network.forward_pair(batch.views[0], batch.views[1]).chunk(2)
+        projections, labels = torch.cat([gather_batch(view) for view in views]), gather_batch(batch.labels)
+        rep_u, rep_s = self.contrast(projections), self.label_contrast(projections, labels)
         weight = self.config.supervised_weight
         loss = (1 - weight) * rep_u + weight * rep_s
         return StepOutput(loss, {"rep_u": rep_u.detach(), "rep_s": rep_s.detach()})

@@ -109,8 +109,11 @@ def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, st
     entry = find_last_finished_round(rounds, folder, "answer", "groups")
     if entry is None:
         return {}
-    store = open_store(folder / str(entry["store"]))
-    found = read_stored_predictions(read_result(store, str(entry["answer"] or entry["groups"])))
+    try:
+        store = open_store(folder / str(entry["store"]))
+        found = read_stored_predictions(read_result(store, str(entry["answer"] or entry["groups"])))
+    except StoreError:  # it is made again
+        return {}
     lines = zip(store.sample_ids, found.labels, found.kinds, strict=True)
     return {escape_path(name): text for name, text, kind in lines if kind == "given"}
 

@@ -154,7 +154,9 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
     images = choose_images(store, store.n, 0)
     found = choose_result(store, config.grouping, find_results(store))
     grouping = None if found is None else describe_groups(store, images, *found, 1)
-    pictures, _ = open_pictures(config, store, images.rows)
+    pictures, note = open_pictures(config, store, images.rows)
+    if not store.has_images:
+        current_progress().warning(f"{store.path}: {note}; the page shows no images")
     with current_progress().task(f"a map of {store.n:,} images", total=None):
         places, _ = compute_map_positions(images.features, "pca", 0)
     return BrowsedStore(store, images, grouping, pictures, places, skipped_rows(config.skip, store))

@@ -61,12 +61,14 @@ def label_images(config: LabelConfig) -> SimpleResult:
         made.append(path)
         values |= {"result": name, "path": path, **told}
         tables += _build_label_tables(told)
+    if config.predictions is not None:
+        given = int((final.labels >= 0).sum())
+        final = add_predictions(config.predictions, config.labels, store, final)
+        values["predicted"] = int((final.labels >= 0).sum()) - given
     counts, table = _class_counts(final.labels, final.class_names)
     values |= {"classes": counts, "labels": int((final.labels >= 0).sum()), "rows": store.n}
     tables.append(table)
-    if config.predictions is not None:
-        final = add_predictions(config.predictions, store, final)
-    elif config.export is not None and not (final.labels >= 0).any():
+    if config.export is not None and not (final.labels >= 0).any():
         current_progress().warning("no image has a label; to export predictions, pass --predictions RESULT")
     if config.csv is not None:
         commit_bytes(config.csv, _table(config, config.csv, store, final))

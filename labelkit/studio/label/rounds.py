@@ -62,8 +62,11 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
 
-def add_predictions(name: str, store: EmbeddingStore, base: Labels) -> Labels:
-    """Return labels with the given labels and predictions of a result for images without one, to be written elsewhere.
+def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base: Labels) -> Labels:
+    """Return labels with the predictions of a result for images without one, to be written elsewhere.
+
+    Without ``labels``, a result of `label`, the labels that were given for the predictions are added, too. With it,
+    images that were rejected there stay without a label.
 
     Raises:
         ConfigError: the result has no predictions.
@@ -75,15 +78,18 @@ def add_predictions(name: str, store: EmbeddingStore, base: Labels) -> Labels:
         remedy = f"Pass one of these: {there}." if there else "Run `labelkit discover answer` first."
         raise ConfigError("--predictions", problem, remedy)
     found = read_stored_predictions(result)
-    written = (base.labels < 0) & np.isin(found.kinds, ("given", "known", "new"))
+    written = (base.labels < 0) & np.isin(found.kinds, ("known", "new") if labels else ("given", "known", "new"))
+    source = None if labels is None else find_labels_result(labels, store)
+    if source is not None:
+        written &= ~np.asarray(source.arrays.get("rejected", np.zeros(store.n)), dtype=bool)
     texts = [found.labels[row] for row in np.flatnonzero(written)]
     names = (*base.class_names, *sorted(set(texts) - set(base.class_names), key=natural_key))
     number = {text: label for label, text in enumerate(names)}
-    labels = base.labels.copy()
-    labels[written] = [number[text] for text in texts]
+    merged = base.labels.copy()
+    merged[written] = [number[text] for text in texts]
     predicted = int(np.isin(np.array(found.kinds)[written], ("known", "new")).sum())
     current_progress().message(f"{predicted} predictions are written like labels")
-    return replace(base, labels=labels, class_names=names)
+    return replace(base, labels=merged, class_names=names)
 
 
 def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:

@@ -36,7 +36,7 @@ from labelkit.studio.label.actions import Step
 from PIL import Image
 from tests.pipelines.squares import add_photos, color, labels_in, rows, run, table, write_labels
 from tests.pipelines.start.conftest import Begin
-from tests.running import Heard
+from tests.running import Heard, flip_bit
 from tests.tiers import quick_every
 
 
@@ -1133,6 +1133,11 @@ def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_
     assert "4 labels ignored, since the photos have been corrected" in capsys.readouterr().err
     assert main(words) == 0
     assert labels_in(given) == expected
+
+    folder, rounds = given.parent, records.Record.read(given.parent).rounds
+    assert records.given_labels(folder, rounds) == expected
+    flip_bit(folder / "photos.h5.results" / f"{rounds[-1]['answer']}.h5", "confidence")
+    assert records.given_labels(folder, rounds) == {}
 
 
 def test_a_class_that_is_called_like_a_group_is_no_group(photos: Path, tmp_path: Path) -> None:

@@ -225,5 +225,17 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
     assert found.items() >= labels_in(tmp_path / "known.csv").items()
     assert f"{len(found) - len(labeled)} predictions are written like labels" in heard.messages
     assert len(found) > len(labeled)
+    # with the labels of a session, these decide what is given, and what was rejected stays without a label
+    store = open_store(index)
+    rejected = list(found).index(next(path for path in found if rows[path]["kind"] != "given"))
+    mine = np.zeros(store.n, dtype=bool)
+    mine[list(store.sample_ids).index(list(found)[rejected])] = True
+    arrays = {"labels": np.full(store.n, -1), "labeled": mine & False, "class_names": ["red"], "rejected": mine}
+    arrays["label_rounds"] = np.full(store.n, -1)
+    write_result(store, "session", kind="labels", arrays=arrays, params={"round": 1}, stage="label")
+    some = export(predictions="answer", labels=Path("session"))
+    assert some == {
+        path: label for path, label in found.items() if rows[path]["kind"] != "given" and path != list(found)[rejected]
+    }
     with pytest.raises(ConfigError, match="Pass one of these: answer"):
         export(predictions="groups")
