@@ -256,7 +256,7 @@ def _answer(
     class_of_group = grouping.class_of_group
     weight = grouping.group_weight
     shares = judge.shares(labels, grouping.group_ids, class_of_group, group_weight=weight)
-    new_share = _estimate_new_fraction(grouping, shares, unlabeled)
+    new_share = _estimate_new_fraction(grouping, shares, labels)
     calibration_rows = np.zeros(len(grouping.rows), dtype=bool)
     if config.calibration_labels is None:
         evidence = collect_hidden_label_evidence(
@@ -283,19 +283,24 @@ def _answer(
     return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
 
 
-def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], unlabeled: NDArray[np.bool_]) -> float:
+def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     """Estimate the share of the unlabeled rows that are of new classes.
 
     It is the share of rows predicted as a new group, or, if larger, the share that the new groups would have if all
     groups were equally large and as many as is plausible: which images are mistaken for known classes is unknown, but
-    the number of groups shows that there are some. If new classes were searched for, some may have gone unnoticed.
+    the number of groups shows that there are some. If new classes were searched for, some may have gone unnoticed: at
+    least the share of the labels that are the only one of their class (I. Good, "The Population Frequencies of Species
+    and the Estimation of Population Parameters").
     """
-    is_new = grouping.class_of_group < 0
+    unlabeled, is_new = labels < 0, grouping.class_of_group < 0
     in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
     share = 1 - float((~is_new[in_use]).sum()) / max(int(in_use.sum()), grouping.max_groups)
-    least = min(_UNNOTICED, _UNNOTICED_LABELS / max(1, int((~unlabeled).sum()))) if grouping.looked_for_new else 0.0
-    return max(least, named, min(_MAX_NEW, share * len(unlabeled) / int(unlabeled.sum())))
+    least, count = 0.0, len(labels[labels >= 0])
+    if grouping.looked_for_new and count:
+        alone = float((np.bincount(labels[labels >= 0]) == 1).sum()) / count
+        least = max(alone, min(_UNNOTICED, _UNNOTICED_LABELS / count))
+    return max(named, min(_MAX_NEW, max(least, share * len(unlabeled) / int(unlabeled.sum()))))
 
 
 def _given_labels(

@@ -167,6 +167,19 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
     assert found.likeliest == pytest.approx(fitted * evidence.more_labels)
 
 
+@pytest.mark.parametrize(("new_classes", "share"), [("auto", 2 / 14), ("none", 0.0)])
+def test_labels_that_are_alone_in_their_class_tell_of_classes_without_a_label(
+    make_store: Any, new_classes: str, share: float
+) -> None:
+    rng, truth = np.random.default_rng(0), np.repeat(np.arange(4), 20)
+    rows = np.repeat(np.eye(4), 20, axis=0) + rng.normal(0, 0.1, (80, 4))
+    labeled = np.arange(80) % 20 < np.repeat([6, 6, 1, 1], 20)
+    store = make_store(rows, labels=truth.tolist(), labeled=labeled.astype(int).tolist(), old_classes=[1] * 4)
+    discover_categories(DiscoverCategoriesConfig(index=store.path, new_classes=new_classes, max_classes=4))
+
+    assert answer(store, grouping="categories")["calibration"]["new_share"] == pytest.approx(share)
+
+
 @pytest.mark.parametrize(("new_classes", "share"), [("auto", 0.1), ("none", 0.0)])
 def test_some_images_are_taken_to_be_of_classes_that_go_unnoticed_unless_all_are_said_to_have_labels(
     make_store: Any, new_classes: str, share: float
