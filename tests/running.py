@@ -8,6 +8,8 @@ import hashlib
 import io
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -230,3 +232,16 @@ def make_store(tmp_path: Path) -> MakeStore:
         return open_store(tmp_path / name)
 
     return make
+
+
+def run_in_one_and_two_processes(script: str, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Run a script that saves tensors to ``sys.argv[1]``, alone and by torchrun in two processes; return both."""
+    import torch
+
+    (folder / "script.py").write_text(script)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    for name, command in (("one", [sys.executable]), ("two", launcher)):
+        words = [*command, str(folder / "script.py"), str(folder / name)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    return torch.load(folder / "one"), torch.load(folder / "two")

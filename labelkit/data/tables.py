@@ -123,8 +123,9 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     by_id: dict[str, _CsvRow] = {}
     for row, file in zip(rows, files, strict=True):
         first = by_id.setdefault(file.relative_to(root).as_posix(), row)
-        if (first.label, first.split) != (row.label, row.split):
-            faults.append(f"line {row.line}: {row.path!r} is in line {first.line} with another label or split")
+        if (first.label, first.split, first.given) != (row.label, row.split, row.given):
+            other = "label or split" if first.given == row.given else "value of labeled"
+            faults.append(f"line {row.line}: {row.path!r} is in line {first.line} with another {other}")
         elif not is_there(file):
             near = "" if len(faults) >= MAX_FAULTS_SHOWN else similar_path_hint(row.path, known)
             faults.append(f"line {row.line}: no file {row.path!r} (looked for {file}){near}")
@@ -282,7 +283,7 @@ def _read_csv_rows(
     labels: list[str | None] = []
     # columns of 0 and 1, one for each class, and those with a 1 in each row
     flags = {at for at, name in enumerate(header) if name.removeprefix("is_") in SPLIT_WORDS}
-    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, *flags}
+    marks = set() if found or label_column else set(range(len(header))) - {at_path, at_split, at_file, at_given, *flags}
     marked: list[list[int]] = []
     while True:
         try:
@@ -326,7 +327,7 @@ def _read_csv_rows(
         raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
     if split_column != "split" and {row.split for row in rows} - {*SPLIT_WORDS.values(), ""}:
         at_split, rows = None, [replace(row, split="") for row in rows]
-    if _YES_OR_NO.keys() >= set(given) and at_given is not None and found:
+    if _YES_OR_NO.keys() >= set(given) and at_given is not None:
         rows = [replace(row, given=_YES_OR_NO[value]) for row, value in zip(rows, given, strict=True)]
     else:
         at_given = None

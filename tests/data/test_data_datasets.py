@@ -379,6 +379,18 @@ def test_csv_paths_that_lead_out_of_its_folder_move_the_root(tmp_path: Path) -> 
     assert dataset.source.read(1).decode(1).item(0) == 2
 
 
+def test_labels_in_columns_of_classes_can_be_hidden_too(tmp_path: Path) -> None:
+    for number, name in enumerate(("a.png", "b.png")):
+        put(tmp_path / name, number)
+    path = write_csv(tmp_path, "path,cat,dog,labeled\na.png,1,0,0\nb.png,0,1,1\n")
+    assert load(path).class_names == ("cat", "dog")
+    assert load(path).given.tolist() == [False, True]
+
+    write_csv(tmp_path, "path,label,labeled\na.png,cat,0\n./a.png,cat,1\n")
+    with pytest.raises(DatasetError, match=r"line 3: '\./a\.png' is in line 2 with another value of labeled"):
+        load(path)
+
+
 @pytest.mark.parametrize(
     ("column", "values", "given", "note"),
     [

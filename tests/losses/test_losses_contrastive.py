@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from labelkit.losses.consistency import LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
 from torch import Tensor
 
@@ -132,3 +134,9 @@ def test_half_precision_and_autocast_are_computed_in_single_precision(dtype: tor
 
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(expected.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("loss", [InfoNCELoss, SupConLoss, LabelLoss, MeanEntropyRegularizer])
+def test_a_temperature_must_be_given(loss: Any) -> None:
+    with pytest.raises(TypeError, match="temperature"):
+        loss()

@@ -1,8 +1,8 @@
 """Calibration of answers: a temperature, fitted to labels that the answers did not use.
 
 The confidence of an answer is the softmax of the logarithms of its shares, at one temperature: about twenty labels
-support no more. A second one for new groups made confidences worse on six sets (`benchmarks/answer_parts.py`). It is
-fitted to rows whose answer is known:
+support no more, and with a second one for new groups, confidences were worse. It is fitted to rows whose answer is
+known:
     - labels hidden: answers are made again, five times, without a third of the labels of each class and, where
       there may be new classes, without a fifth of the classes. A row of a hidden class is correct if the other rows
       agree that its new group is that of its class; without new groups, it never is.

@@ -88,7 +88,9 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     merged = base.labels.copy()
     merged[written] = [number[text] for text in texts]
     predicted = int(np.isin(np.array(found.kinds)[written], ("known", "new")).sum())
-    current_progress().message(f"{predicted} predictions are written like labels")
+    unsure = int(((merged < 0) & np.isin(found.kinds, ("unsure",))).sum())
+    told = f"{predicted} predictions are written like labels; {unsure} unsure images have no label"
+    current_progress().message(told)
     return replace(base, labels=merged, class_names=names)
 
 

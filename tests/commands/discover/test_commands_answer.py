@@ -15,9 +15,10 @@ from labelkit.commands.cluster.cluster import cluster_store
 from labelkit.commands.cluster.options import SSKMeansConfig
 from labelkit.commands.discover import calibrate as calibrate_module
 from labelkit.commands.discover import categories
-from labelkit.commands.discover.answer import COLUMNS, answer_images
+from labelkit.commands.discover.answer import COLUMNS, _estimate_new_fraction, answer_images
 from labelkit.commands.discover.calibrate import calibrate, collect_hidden_label_evidence, collect_labeled_evidence
 from labelkit.commands.discover.categories import discover_categories, discover_head
+from labelkit.commands.discover.grouping import Grouping
 from labelkit.commands.discover.label_weights import drop_low_weight_labels
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig, DiscoverHeadConfig
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
@@ -165,6 +166,17 @@ def test_chances_of_hidden_labels_add_up_to_how_many_are_right(rng: np.random.Ge
     assert evidence.more_labels == pytest.approx((1 + 1 / 12) / (1 + 1 / 8))
     fitted = calibrate(replace(evidence, more_labels=1.0)).likeliest
     assert found.likeliest == pytest.approx(fitted * evidence.more_labels)
+
+
+def test_as_many_new_classes_are_assumed_as_are_plausible() -> None:
+    of_group, ids, labels = np.array([0, 1, -1, -1]), np.repeat(np.arange(4), 5), np.full(20, -1)
+    labels[[0, 1, 5, 6]] = [0, 0, 1, 1]
+    empty = np.zeros((20, 1), dtype=np.float32)
+    grouping = Grouping("", "", np.arange(20), empty, ids, of_group, ["a", "b", "new-1", "new-2"], max_groups=8)
+    shares = np.tile([0.4, 0.3, 0.2, 0.1], (20, 1))
+
+    assert _estimate_new_fraction(grouping, shares, labels) == pytest.approx(6 / 8 * 20 / 16)
+    assert _estimate_new_fraction(replace(grouping, max_groups=0), shares, labels) == pytest.approx(2 / 4 * 20 / 16)
 
 
 @pytest.mark.parametrize(("new_classes", "share"), [("auto", 2 / 14), ("none", 0.0)])

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from labelkit.commands.exchange.exporting import export_store
@@ -37,8 +37,12 @@ def sent_through(folder: Path, store: EmbeddingStore, suffix: str) -> EmbeddingS
 
 @pytest.mark.parametrize("suffix", [".npy", ".npz", ".csv"])
 @settings(
-    max_examples=4, deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=4,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
+@example(rows=np.ones((2, 1), dtype=np.float32), ids=["a\nb", 'c,"d"'])
 @given(rows=TABLES, ids=IDS)
 def test_an_import_of_an_export_gives_the_same_rows_bit_for_bit(
     tmp_path: Path, suffix: str, rows: NDArray[np.float32], ids: list[str]

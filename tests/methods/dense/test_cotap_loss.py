@@ -195,3 +195,9 @@ def test_no_rows_have_no_loss_but_a_graph() -> None:
     assert losses.shape == (0,)
     losses.sum().backward()
     assert scores.grad is not None
+
+
+@pytest.mark.parametrize("margin", [0.0, -1.0])
+def test_a_margin_that_is_not_positive_is_refused(margin: float) -> None:
+    with pytest.raises(ValueError, match="margin must be > 0"):
+        cotap_loss(torch.ones(1, 3), torch.ones(1, 3), margin=margin)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from labelkit.methods.discovery.losses import DiscoveryLoss
+from tests.running import run_in_one_and_two_processes
 from torch import Tensor
 
 LABELS = torch.tensor([0, -1, 2, 0])
@@ -105,6 +104,9 @@ def test_batch_without_labels_has_supervised_parts_of_exactly_zero() -> None:
 
 TWO_PROCESSES = """
 import sys, torch
+from types import SimpleNamespace
+from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
+from labelkit.methods.discovery.gcd import GCD
 from labelkit.methods.discovery.losses import DiscoveryLoss
 from labelkit.training.devices import Runtime
 
@@ -116,7 +118,15 @@ own = slice(runtime.rank, None, runtime.world_size)
 outputs = images[:, own].flatten(0, 1) @ weight
 projections = torch.nn.functional.normalize(outputs, dim=1)
 loss, parts = DiscoveryLoss()(projections, outputs, labels[own], teacher_temperature=0.07)
-loss.backward()
+gcd = SimpleNamespace(
+    network=SimpleNamespace(forward_pair=lambda one, other: torch.cat([one, other]) @ weight),
+    contrast=InfoNCELoss(0.5),
+    label_contrast=SupConLoss(0.1),
+    config=SimpleNamespace(supervised_weight=0.35),
+)
+output = GCD.training_step(gcd, SimpleNamespace(views=images[:, own], labels=labels[own]))
+parts |= {f"gcd {name}": value for name, value in output.logs.items()}
+(loss + output.loss).backward()
 gradient = runtime.combine(weight.grad, "sum") / runtime.world_size
 if runtime.is_main:
     torch.save({"loss": loss.detach(), "gradient": gradient, **parts}, sys.argv[1])
@@ -126,13 +136,6 @@ runtime.close()
 
 @pytest.mark.slow
 def test_two_processes_have_the_loss_and_gradient_of_the_whole_batch(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(TWO_PROCESSES)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = []
-    for name, command in (("one", [sys.executable]), ("two", launcher)):
-        words = [*command, str(tmp_path / "script.py"), str(tmp_path / name)]
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        found.append(torch.load(tmp_path / name))
-    for key, value in found[0].items():
-        torch.testing.assert_close(value, found[1][key], rtol=0, atol=1e-5)
+    one, two = run_in_one_and_two_processes(TWO_PROCESSES, tmp_path)
+    for key, value in one.items():
+        torch.testing.assert_close(value, two[key], rtol=0, atol=1e-5)

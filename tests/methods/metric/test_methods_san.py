@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from labelkit.methods.metric.pseudo_labels import PseudoLabels
 from labelkit.options.presets import resolve
 from labelkit.training.method import TrainState
 from labelkit.training.monitors.retrieval import compute_similarity_spread
+from tests.running import run_in_one_and_two_processes
 
 Make = Callable[..., Any]
 
@@ -219,17 +218,9 @@ runtime.close()
 
 @pytest.mark.slow
 def test_two_processes_have_the_loss_and_gradient_of_the_whole_batch(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(TWO_PROCESSES)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = []
-    for name, command in (("one", [sys.executable]), ("two", launcher)):
-        done = subprocess.run(
-            [*command, str(tmp_path / "script.py"), str(tmp_path / name)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        found.append(torch.load(tmp_path / name))
-    for key, value in found[0].items():
-        torch.testing.assert_close(value, found[1][key], rtol=0, atol=1e-6)
+    one, two = run_in_one_and_two_processes(TWO_PROCESSES, tmp_path)
+    for key, value in one.items():
+        torch.testing.assert_close(value, two[key], rtol=0, atol=1e-6)
 
 
 def test_the_main_process_clusters_and_the_others_are_told() -> None:

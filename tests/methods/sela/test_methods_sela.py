@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from labelkit.commands.common.training_data import PreparedData
 from labelkit.errors import ConfigError
 from labelkit.methods.sela.self_labels import compute_optimization_times
 from labelkit.training.method import FullPass
+from tests.running import run_in_one_and_two_processes
 
 Make = Callable[..., Any]
 
@@ -267,16 +266,7 @@ runtime.close()
 @pytest.mark.slow
 def test_two_processes_give_the_labels_of_one(tmp_path: Path) -> None:
     """Batches of the label pass do not depend on processes; float32 sums of the solver differ in their last bits."""
-    (tmp_path / "script.py").write_text(TWO_PROCESSES)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    tables = []
-    for name, command in (("one", [sys.executable]), ("two", launcher)):
-        done = subprocess.run(
-            [*command, str(tmp_path / "script.py"), str(tmp_path / name)], capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        tables.append(torch.load(tmp_path / name))
-    one, two = tables
+    one, two = run_in_one_and_two_processes(TWO_PROCESSES, tmp_path)
     assert torch.equal(one["labels.pseudo_labels"], two["labels.pseudo_labels"])
     for head in range(4):
         torch.testing.assert_close(
