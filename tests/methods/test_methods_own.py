@@ -228,3 +228,14 @@ def test_a_broken_file_is_one_error(tmp_path: Path, words: tuple[str, ...]) -> N
         "error: LABELKIT_METHODS: mine.py: cannot be imported: ZeroDivisionError: division by zero. "
         "Correct the file, or unset LABELKIT_METHODS."
     ]
+
+
+@pytest.mark.slow
+def test_a_file_that_imports_training_itself_keeps_its_source(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(EXAMPLE.read_text() + "import labelkit.commands.train.run\n")
+    asked = "from labelkit.methods import registry; from labelkit.commands.train import run; " + (
+        "print(bool(registry.OWN_SOURCES), run.OWN_SOURCES is registry.OWN_SOURCES)"
+    )
+    environment = {**os.environ, "LABELKIT_METHODS": str(tmp_path / "own.py")}
+    done = subprocess.run([sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=False)
+    assert done.stdout == "True True\n", done.stderr

@@ -97,6 +97,8 @@ def test_new_photos_get_the_class_or_group_of_those_like_them(labelkit: Any, lab
     told = labelkit("predict", new, "--from", labeled / "labeled", "--format", "csv", "--min-confidence", 0)
 
     assert told.code == 0
+    quiet = ("--format", "csv", "--min-confidence", 0, "-q")
+    assert labelkit("predict", new, "--from", labeled / "labeled", *quiet).out == told.out
     rows = lines_of(told.out)
     assert list(rows["red.png"]) == ["path", "label", "kind", "confidence", "note"]
     assert {name: (row["label"], row["kind"]) for name, row in rows.items() if name != "blue.png"} == {

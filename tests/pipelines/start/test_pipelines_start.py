@@ -6,6 +6,7 @@ import contextlib
 import csv
 import json
 import re
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -1073,6 +1074,28 @@ def stop(*given: object) -> None:
     raise KeyboardInterrupt
 
 
+def test_a_copy_is_known_although_no_confidence_can_be_checked(photos: Path, tmp_path: Path) -> None:
+    shutil.copy(photos / "000.png", photos / "031.png")
+
+    run(photos, labels=write_labels(tmp_path / "known.csv", [0, 1]), num_classes=3)
+
+    kinds = {path: row["kind"] for path, row in table(tmp_path / "photos-labeled").items()}
+    assert Counter(kinds.values()) == {"given": 2, "known": 1, "unsure": 28}
+    assert kinds["031.png"] == "known"
+
+
+def test_commands_are_shown_as_a_shell_takes_them(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "Tom's $HOME photos"
+    photos.rename(folder)
+
+    assert main(["start", str(folder), "--backbone", "pixels", "--num-classes", "3", "--dry-run", "--json"]) == 0
+
+    words = shlex.split(json.loads(capsys.readouterr().out)["steps"][0]["command"])
+    assert words[words.index("--dataset") + 1] == str(folder)
+
+
 def test_a_newer_version_continues_and_names_only_the_steps_that_are_left(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -1162,6 +1185,7 @@ def test_predictions_of_a_call_that_was_stopped_are_no_labels(
         write_labels(tmp_path / "more.csv", [2, 5, 8]),
     )
     run(photos, labels=known, num_classes=3)
+    folder = tmp_path / "photos-labeled"
 
     def stop_after_labels(path: Path, data: bytes) -> str:
         written = commit_bytes(path, data)
@@ -1176,11 +1200,17 @@ def test_predictions_of_a_call_that_was_stopped_are_no_labels(
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):  # noqa: PT012
             patch.setattr(module, name, stopping)
             run(photos, labels=(known, more), num_classes=3)
+    # the one that was written last is recorded, so that a change of it is a change by a person
+    lines = (folder / "labels.csv").read_text().splitlines()
+    path, label, rest = lines[-1].split(",", 2)
+    (folder / "labels.csv").write_text(
+        "\n".join([*lines[:-1], f"{path},{'red' if label != 'red' else 'blue'},{rest}", ""])
+    )
 
     run(photos, labels=(known, more), num_classes=3)
 
-    folder = tmp_path / "photos-labeled"
-    assert len(labels_in(folder / "given.csv")) == 9
+    assert len(labels_in(folder / "given.csv")) == 10
+    assert labels_in(folder / "given.csv")[path] != label
     assert not list(folder.glob("*-edited-*"))
 
 
