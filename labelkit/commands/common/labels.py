@@ -7,6 +7,7 @@ if the images contradict the labels.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -205,8 +206,8 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
     """Find the known class name that a name is likely a typo of; return ``None`` if there is none.
 
     It has the same letters and digits in another case or with other characters between them; or, from four letters on,
-    differs by a slip (two neighboring letters swapped, or a difflib similarity of at least 0.85). Names whose digits
-    differ are never slips of each other.
+    differs by a slip (two neighboring letters swapped, or a difflib similarity of at least 0.85, also of the words in
+    which the two differ). Names whose digits differ are never slips of each other.
     """
 
     def only(kind: Callable[[str], bool], text: str) -> str:
@@ -223,7 +224,11 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
         return None
     swapped = {mine[:at] + mine[at + 1] + mine[at] + mine[at + 2 :] for at in range(len(mine) - 1)}
     close = [text for text in others if text in swapped]
-    close = close or difflib.get_close_matches(mine, list(others), n=1, cutoff=0.85)
+    for text in [] if close else difflib.get_close_matches(mine, list(others), cutoff=0.85):
+        ours, theirs = (re.findall(r"\w+", one.casefold()) for one in (name, others[text]))
+        rest, other_rest = ("".join(word for word in a if word not in b) for a, b in ((ours, theirs), (theirs, ours)))
+        if difflib.SequenceMatcher(None, other_rest, rest).ratio() >= 0.85:
+            close.append(text)
     return others[close[0]] if close else None
 
 

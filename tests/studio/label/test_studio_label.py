@@ -115,10 +115,14 @@ def test_unknown_paths_are_errors_with_a_guess(store: EmbeddingStore, tmp_path: 
         ("T-shrit", "T-shirt"),  # two letters in each other's place
         ("cat", None),
         ("gull", None),
+        ("sparow on a twig", "sparrow on a twig"),
+        ("pigeon on a twig", None),  # the words that differ do not look alike
+        ("Sparrow On-A Twig", "sparrow on a twig"),
     ],
 )
 def test_slips_of_a_class_name_are_noticed(name: str, meant: str | None) -> None:
-    assert similar_names(name, ["class-0", "class-1", "sparrow", "bat", "owl", "T-shirt"]) == meant
+    known = ["class-0", "class-1", "sparrow", "bat", "owl", "T-shirt", "sparrow on a twig"]
+    assert similar_names(name, known) == meant
 
 
 def test_suggestions_need_no_label_and_cover_every_blob(store: EmbeddingStore, tmp_path: Path) -> None:
