@@ -204,6 +204,8 @@ def _found_table(
         lines.append(["likely of a new class", novel["in_new_groups"], where])
     lines.append(["to look at", *_count_images_to_check(told, len(rows))])
     total = "" if right is None else f", about {counts['given'] + sum(right)} of them with the right label"
+    if total and _found_no_class(told["groups"]):
+        total += ", if you labeled photos of every class"
     return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
 
 
@@ -317,7 +319,7 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         return f"{len(rows)} photos in {used} groups, as many as you asked for."
     if config.new_classes not in ("auto", "some"):
         return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
-    if groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1:
+    if _found_no_class(groups):
         return (
             f"{len(rows)} photos in {used} classes: no other class was found, but classes with together fewer than "
             f"about {round(_OFTEN_MISSED * len(rows))} photos are often missed. To check this, look at novel.csv, "
@@ -332,6 +334,11 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
         )
     likely = f"{low}" if low == high else f"between {low} and {high}"
     return f"{len(rows)} photos in {used} classes; the true number is likely {likely}{more}."
+
+
+def _found_no_class(groups: Mapping[str, Any]) -> bool:
+    """Return whether classes without labels were looked for, and none was found."""
+    return groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1
 
 
 def compare_answers(

@@ -18,6 +18,7 @@ from labelkit.pipelines.start.summary import (
     _classes_sentence,
     _count_images_to_check,
     _fewer_sentence,
+    _found_table,
     _unused_sentence,
     compare_answers,
 )
@@ -98,6 +99,20 @@ def test_where_no_other_class_was_found_it_says_how_large_one_may_be() -> None:
     sentence = _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")] * 870)
 
     assert "fewer than about 87 photos are often missed" in sentence
+
+
+@pytest.mark.parametrize("curve", [[[1, 0.1]], [[1, 0.1], [2, 0.2]]])
+def test_the_expected_number_holds_for_the_labeled_classes_where_no_other_was_found(curve: list[list[float]]) -> None:
+    told = {
+        "groups": {"chance_all_classes_labeled": 0.1, "curve": curve},
+        "duplicates": {"spare_images": 0, "pairs": {}},
+        "odd": {"odd_images": 0},
+    }
+    counts = {"given": 1, "known": 1, "new": 0, "unsure": 0}
+
+    table = _found_table(told, [("", "pear", "given"), ("", "pear", "known")], counts, (1, 0))
+
+    assert table.title.endswith("with the right label" + ", if you labeled photos of every class" * (len(curve) == 1))
 
 
 def test_an_expectation_that_fell_is_explained() -> None:
