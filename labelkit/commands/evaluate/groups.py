@@ -25,6 +25,8 @@ from labelkit.store.results import Result, list_results, read_result
 _GROUPINGS = ("pseudo_labels", "cluster_ids")
 _NO_SPLIT = "(no split)"
 _PROTOCOL = "v2"
+# unknown where nothing says which classes had labels
+_OF_OLD_CLASSES = ("old_accuracy", "true_old", "false_old", "num_old_samples", "num_new_samples")
 
 
 def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
@@ -106,11 +108,11 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
 
 def _old_classes(
     store: EmbeddingStore, result: Result, truth: NDArray[np.int64], num_classes: int
-) -> NDArray[np.bool_]:
-    """Return a mask (c,) of classes whose labels were used; all classes if unknown."""
+) -> NDArray[np.bool_] | None:
+    """Return a mask (c,) of classes whose labels were used; ``None`` if unknown."""
     given = result.arrays.get("labeled")
     if store.old_classes is None and given is None:
-        return np.ones(num_classes, dtype=bool)
+        return None
     old = np.zeros(num_classes, dtype=bool)
     if store.old_classes is not None:
         old[: len(store.class_names)] = store.old_classes
@@ -128,11 +130,12 @@ def _score(
     truth: NDArray[np.int64],
     split: str,
     rows: NDArray[np.int64],
-    old_classes: NDArray[np.bool_],
+    known_old: NDArray[np.bool_] | None,
     mapping: NDArray[np.int64] | None,
 ) -> dict[str, Any]:
     """Score one grouping on the rows of one split."""
     labels, clusters = truth[rows], ids[rows]
+    old_classes = np.ones(len(class_names), dtype=bool) if known_old is None else known_old
     from sklearn import metrics
 
     accuracy = cluster_accuracy(labels, clusters, old_classes, mapping=mapping)
@@ -140,6 +143,8 @@ def _score(
     if config.bootstrap:
         generator = keyed_generator(config.seed, f"bootstrap {split}")  # equal groupings have equal intervals
         intervals = accuracy_intervals(accuracy, old_classes, num_resamples=config.bootstrap, generator=generator)
+        if known_old is None:
+            intervals["old"] = (np.nan, np.nan)
     right = accuracy.mapping[clusters] == labels
     sizes, hits = (np.bincount(of, minlength=len(class_names)) for of in (labels, labels[right]))
     names = result.arrays.get("names")
@@ -152,15 +157,19 @@ def _score(
         "ami": float(metrics.adjusted_mutual_info_score(labels, clusters)),
         "ari": float(metrics.adjusted_rand_score(labels, clusters)),
         **accuracy.to_dict(),
+        **(dict.fromkeys(_OF_OLD_CLASSES) if known_old is None else {}),
         "other_protocols": {
-            protocol: {group: None if np.isnan(share) else share for group, share in shares.items()}
+            protocol: {
+                group: None if np.isnan(share) or (group == "old" and known_old is None) else share
+                for group, share in shares.items()
+            }
             for protocol, shares in other_protocols(accuracy, old_classes).items()
         },
         "intervals": intervals,
         "per_class": [
             {
                 "class": class_names[label],
-                "old": bool(old_classes[label]),
+                "old": None if known_old is None else bool(known_old[label]),
                 "images": int(sizes[label]),
                 "accuracy": float(hits[label] / sizes[label]),
             }
@@ -194,11 +203,6 @@ def _tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]], *, h
                 ]
             ),
         ),
-        Table(
-            "errors in % of their group: wrong old class, taken for new; wrong new class, taken for old",
-            ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
-            rows(lambda one: shares(one, "true_old", "false_old", "true_new", "false_new")),
-        ),
     ]
     if config.bootstrap:
         title = f"95 % intervals in %: {config.bootstrap} bootstrap resamples of the rows, same clusters and matching"
@@ -206,6 +210,14 @@ def _tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]], *, h
             lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
         )
         tables.insert(1, Table(title, ["result", "split", "All", "Old", "New"], ends))
+    if any(one["true_old"] is not None or one["true_new"] is not None for one in scored):
+        tables.append(
+            Table(
+                "errors in % of their group: wrong old class, taken for new; wrong new class, taken for old",
+                ["result", "split", "TrueOld", "FalseOld", "TrueNew", "FalseNew"],
+                rows(lambda one: shares(one, "true_old", "false_old", "true_new", "false_new")),
+            )
+        )
     return tables
 
 

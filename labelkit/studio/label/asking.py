@@ -122,8 +122,10 @@ class BackgroundPredictor:
                     result = self._answer(Path(folder) / "labels.csv", learned, classes)
             changed = self._apply_prediction(result, by=by, client=client)
             self.asked = {**self.asked, "state": "done", "step": "", "changed": changed}
-        except (LabelkitError, OSError, ValueError) as error:
-            self.asked = {**self.asked, "state": "failed", "step": str(error)}
+        except Exception as error:
+            self.asked = {**self.asked, "state": "failed", "step": str(error) or type(error).__name__}
+            if not isinstance(error, (LabelkitError, OSError, ValueError)):
+                raise  # a bug: the thread prints where
 
     def _answer(self, table: Path, learned: NDArray[np.int64], classes: list[str]) -> Result:
         """Run the commands; return the predictions, or the groups if there are too few labels to predict."""

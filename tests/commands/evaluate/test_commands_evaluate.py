@@ -57,6 +57,18 @@ def test_rows_whose_label_training_could_use_are_not_scored(store: EmbeddingStor
     assert (score["true_old"], score["false_old"], score["true_new"], score["false_new"]) == (0, 0, 0, 0.5)
 
 
+def test_where_nothing_says_which_classes_had_labels_there_is_no_score_of_old_classes(make_store: Any) -> None:
+    store = make_store(np.eye(8), labels=LABELS)
+    put(store, [0, 0, 0, 1, 1, 1, 2, 2])
+
+    (score,) = evaluate(store, bootstrap=5)
+
+    assert score["all_accuracy"] == 1
+    assert score["old_accuracy"] is score["new_accuracy"] is score["num_old_samples"] is None
+    assert score["other_protocols"]["v1"] == {"all": 1, "old": None, "new": None}
+    assert np.isnan(score["intervals"]["old"]).all()
+
+
 def test_all_rows_are_scored_when_asked(store: EmbeddingStore) -> None:
     put(store, [1, 0, 0, 0, 1, 1, 2, 0])
 
