@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -55,6 +56,7 @@ from labelkit.progress import SilentProgress, current_progress, use_progress
 from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
+from labelkit.store.plans import embedding_run_folder
 from labelkit.studio.report.options import ReportConfig
 
 DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.png", "next.png"
@@ -238,6 +240,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         else:
             tables.remove(name)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}
+    for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
+        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # of a call that was interrupted
     unread = {name for name, _ in open_store(this.store).skipped}
     if unread & {dataset.sample_ids[place] for place in labels}:
         write_labels(tables, dataset, known, unread)

@@ -1029,9 +1029,11 @@ def test_photos_that_come_after_an_interruption_are_taken_in(
             run(photos, out=out, num_classes=3)
     assert main(["predict", str(photos / "035.png"), "--from", str(out), "-q"]) == 0
     add_photos(photos, range(36, 42), seed=2)
+    (out / "photos-2.h5.run" / "parts").mkdir(parents=True)  # as if embed had been stopped in its middle
 
     told = run(photos, out=out, num_classes=3)
 
+    assert not list(out.glob("*.run"))
     assert told["described_now"] == 6
     assert [Path(str(path)).name for path in told["old_stores"]] == ["photos-2.h5", "photos.h5"]
     assert Path(str(told["store"])).name == "photos-3.h5"
