@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import unicodedata
+
 
 class Percent(float):
     """Percentage that prints with one decimal, ``97.1``, and keeps its full precision as a number."""
@@ -21,3 +23,8 @@ def percent(share: float) -> Percent:
 def percent_range(low: float, high: float) -> str:
     """Format an interval of fractions in percent: ``81.2 - 84.0``."""
     return f"{percent(low)} - {percent(high)}"
+
+
+def is_shown(character: str) -> bool:
+    """Return whether a character can be shown: printable, a space of any width, or a joiner within words and emoji."""
+    return character.isprintable() or unicodedata.category(character) == "Zs" or character in "\u200c\u200d"

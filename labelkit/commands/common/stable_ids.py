@@ -104,7 +104,9 @@ class StableIds:
         for group, label in sorted(zip(self.ids.tolist(), class_of_group.tolist(), strict=True)):
             if label >= 0:
                 names[group] = class_names[label]
-            elif group >= len(before) or (self.earlier is not None and self.earlier.is_class[group]):
+            elif (
+                group >= len(before) or before[group] in class_names or (self.earlier and self.earlier.is_class[group])
+            ):
                 fresh += 1
                 names[group] = f"new-{fresh}"
         return [name or f"retired-{group}" for group, name in enumerate(names)]

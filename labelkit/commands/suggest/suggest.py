@@ -271,6 +271,8 @@ def _choose(
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
     candidates.exclude_near(to_label)
+    if not candidates.open.any():  # only near-duplicates of labeled images are left
+        candidates.open = ~given.labeled
     if len(skipped):
         everything = candidates.open.copy()
         candidates.close(skipped)

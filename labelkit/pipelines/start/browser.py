@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from labelkit.commands.common.results import SimpleResult
+from labelkit.data.tables import read_file_labels
 from labelkit.errors import StoreError
 from labelkit.options.base import command_words
 from labelkit.pipelines.start.given import GIVEN, SKIPPED, TableLabel
@@ -50,7 +51,7 @@ def start_in_browser(
     served: dict[str, Any] = {
         "index": store,
         "result": find_free_name(open_store(store), "labels"),
-        "from_": given if given.is_file() else None,
+        "from_": given if given.is_file() and read_file_labels(given) else None,
         "label_column": None,
         "dataset": str(config.photos),
         "conflicts": "new",
@@ -122,11 +123,11 @@ def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
     path = record.path.with_name(str(noted.get("store")))
     if not noted or not path.is_file() or noted["session"] not in list_results(store := open_store(path)):
         return 0, []
-    last, found = read_session_labels(store, noted["session"])
+    last, every, new = read_session_labels(store, noted["session"], noted.get("round"))
     if last == noted.get("round"):
         return last, []
-    labels = [TableLabel(*one) for one in found]
-    there = {(label.path, label.file) for label in labels}
+    labels = [TableLabel(*one) for one in new]
+    there = {(path, file) for path, _, file in (*every, *new)}
     gone = ((path, file) for path, file in noted.get("taken", []) if (path, file) not in there)
     return last, [*labels, *(TableLabel(path, "", file) for path, file in gone)]
 
@@ -134,5 +135,7 @@ def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
 def record_browser_round(record: Record, last_round: int, labels: Sequence[TableLabel]) -> None:
     """Record the last round whose labels have been read from the latest browser session."""
     if labels:
-        taken = [[label.path, label.file] for label in labels if label.text]
-        record.steps[_STEP]["values"] |= {"round": last_round, "taken": taken}
+        values = record.steps[_STEP]["values"]
+        gone = {(label.path, label.file) for label in labels}
+        kept = [one for one in values.get("taken", []) if tuple(one) not in gone]
+        values |= {"round": last_round, "taken": kept + [[one.path, one.file] for one in labels if one.text]}

@@ -122,7 +122,7 @@ def collect_labels(
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
-    removed = [] if tables.was_edited(GIVEN) else [label for label in browser if not label.text]
+    removed = [label for label in browser if not label.text]
     gone = [old for label in removed if (old := earlier.pop((label.path, label.file), None)) is not None]
     for old in gone:
         gone_from.setdefault(old.path, set()).add(old.text)
@@ -373,7 +373,7 @@ class GeneratedTables:
     def remove(self, *names: str) -> None:
         """Remove tables that ``start`` wrote, except those that have changed since they were read."""
         for name in names:
-            if self.can_replace(self.folder / name):
+            if not name.endswith(".csv") or self.can_replace(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
 
 

@@ -245,6 +245,11 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     unread = {name for name, _ in open_store(this.store).skipped}
     if unread & {dataset.sample_ids[place] for place in labels}:
         write_labels(tables, dataset, known, unread)
+    if unread:
+        readable = {place: text for place, text in labels.items() if dataset.sample_ids[place] not in unread}
+        this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
+        if not 1 < len(readable) < this.num_photos:
+            this.record["answer"] = None
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: those added since {this.previous.name} (--previous)")

@@ -16,11 +16,14 @@ A label of the image itself takes precedence over the name of its group. A rejec
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from labelkit.data.tables import class_name
+from labelkit.formatting import is_shown
 
 MAX_LETTERS = 200
 MAX_STEPS = 2_000
@@ -72,10 +75,11 @@ def read_steps(raw: object, num_rows: int) -> list[Step]:
     """
     if not isinstance(raw, list) or not raw or len(raw) > MAX_STEPS:
         raise InvalidStep(f"an action must be a list of 1 to {MAX_STEPS} steps")
-    return [_step(one, num_rows) for one in raw]
+    return [_check_name(read_stored_step(one, num_rows)) for one in raw]
 
 
-def _step(raw: object, num_rows: int) -> Step:
+def read_stored_step(raw: object, num_rows: int) -> Step:
+    """Validate one step of a stored action, which may have the name of any class of the store."""
     if not isinstance(raw, dict) or not isinstance(raw.get("do"), str) or raw["do"] not in _KEYS:
         raise InvalidStep(f"a step must be an object whose `do` is one of {', '.join(_KEYS)}")
     do = raw["do"]
@@ -99,12 +103,20 @@ def _step(raw: object, num_rows: int) -> Step:
     if name is not None or do in ("not", "make"):
         if not isinstance(name, str) or not name.strip():
             raise InvalidStep("a name must not be empty")
-        name = name.strip()
-        if len(name) > MAX_LETTERS:
-            raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
-        if not name.isprintable():
-            raise InvalidStep("a name must not contain line breaks or unprintable characters")
     return Step(do, rows, group, name, value)
+
+
+def _check_name(step: Step) -> Step:
+    if step.name is None:
+        return step
+    name = class_name(step.name)
+    if name is None:
+        raise InvalidStep(f"{step.name.strip()!r} stands for no label: choose another name")
+    if len(name) > MAX_LETTERS:
+        raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
+    if not all(map(is_shown, name)):
+        raise InvalidStep("a name must not contain line breaks or unprintable characters")
+    return replace(step, name=name)
 
 
 @dataclass

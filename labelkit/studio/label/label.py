@@ -206,7 +206,9 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
     return _summarize_session(config, session)
 
 
-def read_session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tuple[str, str, str]]]:
+def read_session_labels(
+    store: EmbeddingStore, name: str, since: int | None
+) -> tuple[int, list[tuple[str, str, str]], list[tuple[str, str, str]]]:
     """Return the last round of a labeling session, and the path, label and SHA-256 in hex of each image labeled in it.
 
     Labels are those of single images, and of the most typical images of named groups. The label is empty for an image
@@ -218,16 +220,21 @@ def read_session_labels(store: EmbeddingStore, name: str) -> tuple[int, list[tup
     session = restore_session(store, read_result(store, name))
     work = session.work
     learned = choose_training_labels(work, choose_images(store, store.n, 0).features)
+    since = session.first_round if since is None else since
     rows, _ = changed_rows_and_groups(
-        [step for done in session.log for step in done.steps if step.do in ("label", "reject")]
+        [step for done in session.actions_since(since) for step in done.steps if step.do in ("label", "reject")]
     )
-    listed = learned >= 0
-    listed[sorted(rows)] = True
+    fresh = (learned >= 0) & (session.label_rounds > since)
+    fresh[sorted(rows)] = True
     names = [*work.classes, ""]  # -1: none
-    return session.round, [
-        (escape_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
-        for row in np.flatnonzero(listed).tolist()
-    ]
+    every, new = (
+        [
+            (escape_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
+            for row in np.flatnonzero(listed).tolist()
+        ]
+        for listed in (learned >= 0, fresh)
+    )
+    return session.round, every, new
 
 
 def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:

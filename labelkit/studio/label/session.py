@@ -22,7 +22,14 @@ from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
-from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, changed_rows_and_groups, read_steps
+from labelkit.studio.label.actions import (
+    InvalidStep,
+    LabelingState,
+    Step,
+    changed_rows_and_groups,
+    read_steps,
+    read_stored_step,
+)
 
 STAGE = "label"
 #: Number of last actions whose undo steps are stored in the file.
@@ -106,14 +113,14 @@ class Session:
         self.store, self.name, self.work = store, name, work
         self.log = list(log)
         self.known_groups = set(map(str, params.get("known", [])))
-        self._rounds, self._params, self._first = rounds, params, first_round
+        self.label_rounds, self._params, self.first_round = rounds, params, first_round
         self._written = None if path is None else _read_file_version(path)
         self._lock = threading.Lock()
 
     @property
     def round(self) -> int:
         """Return the number of the last committed labeling action."""
-        return self.log[-1].round if self.log else self._first
+        return self.log[-1].round if self.log else self.first_round
 
     def actions_since(self, number: int) -> list[CommittedAction]:
         """Return the labeling actions committed after round ``number``."""
@@ -166,22 +173,22 @@ class Session:
     ) -> CommittedAction:
         self._find_conflict(steps, client, seen)
         before, _ = self.work.labels()
-        num_classes = len(self.work.classes)
+        num_classes, num_groups = len(self.work.classes), len(self.work.named)
         back = tuple(self.work.apply(steps))
         if not back:
             raise InvalidStep("nothing would change")
         done = CommittedAction(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
         after, _ = self.work.labels()
-        rounds = np.where(after == before, self._rounds, np.where(after >= 0, done.round, -1))
+        rounds = np.where(after == before, self.label_rounds, np.where(after >= 0, done.round, -1))
         self.log.append(done)
-        old_rounds, self._rounds = self._rounds, rounds
+        old_rounds, self.label_rounds = self.label_rounds, rounds
         try:
             self.write()
         except BaseException:
             self.log.pop()
-            self._rounds = old_rounds
+            self.label_rounds = old_rounds
             self.work.apply(back)
-            del self.work.classes[num_classes:]
+            del self.work.classes[num_classes:], self.work.named[num_groups:], self.work.group_names[num_groups:]
             raise
         return done
 
@@ -225,7 +232,7 @@ class Session:
                 "labels": labels,
                 "labeled": labels >= 0,
                 "class_names": list(self.work.classes),
-                "label_rounds": self._rounds,
+                "label_rounds": self.label_rounds,
                 "by_group": by_group,
                 "hand_labels": self.work.hand,
                 "rejected": self.work.rejected,
@@ -234,7 +241,7 @@ class Session:
                 "work_group_classes": np.array(self.work.named, dtype=np.int64),
                 "refused": np.array(refused, dtype=np.int64).reshape(-1, 2),
             },
-            params={**self._params, "round": self.round, "first_round": self._first, "actions": actions},
+            params={**self._params, "round": self.round, "first_round": self.first_round, "actions": actions},
             stage=STAGE,
             overwrite=True,
         )
@@ -282,7 +289,6 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
 
 
 def _done(raw: dict[str, Any], num_rows: int) -> CommittedAction:
-    back = tuple(read_steps(raw["back"], num_rows)) if raw["back"] else ()
+    steps, back = (tuple(read_stored_step(one, num_rows) for one in raw[key]) for key in ("steps", "back"))
     kind, by, client = (str(raw[key]) for key in ("kind", "by", "client"))
-    steps = tuple(read_steps(raw["steps"], num_rows))
     return CommittedAction(int(raw["round"]), kind, by, client, int(raw["when"]), steps, back, int(raw["undoes"]))

@@ -69,7 +69,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     findings = read_findings(config.tables, store, images)
     scores: dict[str, Any] | str | None = None
     if grouping is not None and store.labels is not None and (np.asarray(store.labels) >= 0).any():
-        scores = score_groupings(store, results, grouping.result, config.seed)
+        scores = score_groupings(store, results, grouping.result, config)
     nobody = np.full(len(images), -1, dtype=np.int64)
     ids, groups = (nobody, ()) if grouping is None else (grouping.ids, grouping.groups)
     choices = find_likely_groups(images.features, ids, len(groups))

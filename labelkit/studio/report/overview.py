@@ -19,6 +19,7 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity
 from labelkit.store.results import Result
 from labelkit.studio.report.groups import GROUPINGS
 from labelkit.studio.report.images import escape_for_page
+from labelkit.studio.report.options import ReportConfig
 from labelkit.training.run_dir import METRICS
 
 # Maximum number of listed files that could not be embedded.
@@ -28,7 +29,7 @@ _MAX_POINTS, _MAX_CURVES = 400, 24
 
 
 def score_groupings(
-    store: EmbeddingStore, results: Mapping[str, Result | str], shown: Result, seed: int
+    store: EmbeddingStore, results: Mapping[str, Result | str], shown: Result, shared: ReportConfig
 ) -> dict[str, Any] | str:
     """Evaluate the shown grouping of a store and all others against its labels; if that fails, return the reason.
 
@@ -42,7 +43,13 @@ def score_groupings(
         if not isinstance(one, str) and one.kind in ("classes", "clusters") and name != shown.name
         if any(key in one.arrays for key in GROUPINGS)
     ]
-    config = EvaluateClusteringConfig(index=store.path, results=(shown.name, *others), seed=seed)
+    config = EvaluateClusteringConfig(
+        index=store.path,
+        results=(shown.name, *others),
+        labels=shared.labels,
+        label_column=shared.label_column,
+        seed=shared.seed,
+    )
     try:
         found: Any = evaluate_clustering(config).to_json()
     except StoreError as error:

@@ -66,9 +66,16 @@ function stepOne(step) {
   drawOne();
 }
 
+// One at a time: a key that is pressed while an answer is being kept would be about the same image.
+async function actOne(kind, steps, words) {
+  if (one.busy) return;
+  one.busy = true;
+  try { if (await act(kind, steps, words)) stepOne(1); } finally { one.busy = false; }
+}
+
 async function answerOne(name) {
   const { image } = one.queue[one.at];
-  if (await act('label', [{ do: 'label', rows: [image], name }], data.names[image] + ' labeled ' + name + '.')) stepOne(1);
+  await actOne('label', [{ do: 'label', rows: [image], name }], data.names[image] + ' labeled ' + name + '.');
 }
 
 async function otherOne() {
@@ -82,12 +89,12 @@ async function noneOne() {
   const steps = one.answers.map((name) => ({ do: 'not', rows: [image], name, value: true }));
   if (work.hand[image]) steps.push({ do: 'label', rows: [image], name: null });
   if (work.group[image] >= 0) steps.push({ do: 'group', rows: [image], group: -1 });
-  if (await act('none of these', steps, data.names[image] + ' is none of these.')) stepOne(1);
+  await actOne('none of these', steps, data.names[image] + ' is none of these.');
 }
 
 async function rejectOne() {
   const { image } = one.queue[one.at];
-  if (await act('reject', [{ do: 'reject', rows: [image], value: true }], data.names[image] + ' rejected.')) stepOne(1);
+  await actOne('reject', [{ do: 'reject', rows: [image], value: true }], data.names[image] + ' rejected.');
 }
 
 // What nobody can tell is not suggested again while there is something else.
