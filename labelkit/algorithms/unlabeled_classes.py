@@ -1,8 +1,19 @@
 r"""Decide whether there are classes without labels, and how many, by hiding some of the labels at a time.
 
-A tree of groups, built without the hidden labels, is cut into one group for each labeled class and k others. A share M
-of the unlabeled rows is in one of the other groups, and a share S of the hidden labels, whose class is known. If every
-class were labeled, both shares would be equal but for chance, since labels are rows like any others. So at least
+**How many rows** are in such classes is seen from how near rows are to labels. If every class had labels, a hidden
+label would be like any unlabeled row: with one label of each class hidden at a time, as near to the others as the
+average row. Rows of classes without labels are farther away, so hidden labels then seem to be near. With p the share of
+the unlabeled rows that are nearer to the labels than a hidden label is, and q the same for labels whose whole class is
+disregarded, which stand for classes without labels, the share of the rows in such classes is
+
+.. math:: \nu = (1/2 - p) / (1/2 - q)
+
+The standard error of p with m labels is at most :math:`1 / \sqrt{12 m}`, so :math:`\nu` over its error is about
+standard normal if every class has labels. On draws of five sets, :math:`\nu` was right in the mean, for shares of 0 to .8.
+
+**How many groups** these rows form is seen from a tree of groups, which is built without the hidden labels and cut
+into one group for each labeled class and k others. A share M of the unlabeled rows is in one of the other groups, and a
+share S of the hidden labels, whose class is known. Both would be equal if every class were labeled; so at least
 
 .. math:: \pi = \max_k (M_k - S_k) / (1 - S_k)
 
@@ -12,19 +23,17 @@ of the rows belong to classes without labels. With k other groups, the expected 
 
 where A is the share of the hidden labels that a classifier predicts correctly, at least .6 (with two labels per
 class, one of them hidden, it is low), and the factor .6 is the share of its rows that a new group gets right. One
-additional hidden label, in all other groups, accounts for what few labels cannot show. There are other classes if
-some G_k is ahead of G_0; then the k with the largest G_k is chosen. Its lead, in standard errors, determines the
-weight of groups relative to labeled classes in predictions: about half without a lead, one if it is four ahead.
+additional hidden label, in all other groups, accounts for what few labels cannot show.
 
-Such a lead was found in 9 % of the draws of the first table of `docs/results/answers.md` in which all classes had two
-to ten labels, and in 74 % of those in which half of the classes had some. Further evidence (the distance of hidden
-labels to class means, the sizes of branches without a label among draws of labels by chance, the number of labels)
-raises both shares or neither, and is not used.
+There are other classes if the largest lead of a G_k over G_0, in standard errors, and that of :math:`\nu` over 0 are
+together above 1. Then the k with the largest G_k is chosen, with the larger of :math:`\pi` and :math:`\nu` less its
+error. The lead of this G_k determines the weight of groups relative to labeled classes in predictions: about half
+without a lead, one if it is four ahead.
 
 Labels that were chosen, not drawn (hard images, say), are missed more often than other rows, and images around them are
 put in other groups: corrections of wrong predictions must be left out.
 The share of rows that known classes cannot explain is the subject of mixture proportion estimation, S. Garg et al.,
-"Mixture Proportion Estimation and PU Learning: A Modern Approach"; the rule itself is our own.
+"Mixture Proportion Estimation and PU Learning: A Modern Approach"; the rules themselves are our own.
 """
 
 from __future__ import annotations
@@ -45,17 +54,41 @@ _FOLDS: Final = 5
 _REPEATS: Final = 2
 #: Share of its rows that a group gets right for new classes; .5 to .7 chose nearly the same numbers.
 _PURITY: Final = 0.6
-#: Standard errors by which the usual lead is negative if every class has labels: it was then positive in about 5 % of
-#: the draws on which this number was chosen.
-_USUAL_LEAD: Final = 1.6
+#: Evidence needed for classes without labels, the range of leads that counts, and mean and standard deviation of the
+#: evidence if every class has labels: it was then above 1 in about 7 % of the draws on which these were chosen.
+_NEEDED: Final = 1.0
+_COUNTED_LEADS: Final = (-2.0, 4.0)
+_USUAL: Final = (-0.9, 1.3)
+#: Number of times that each label is hidden, about, to estimate the share of rows without a label.
+_TURNS: Final = 8
 #: Leads in standard errors with the smallest and the full weight of groups, and the smallest weight.
 _LEADS: Final = (0.0, 4.0)
 _MIN_WEIGHT: Final = 0.52
 #: If a larger share of hidden labels is in other groups, M - S is mostly noise.
 _MAX_MISSED: Final = 0.6
 _MAX_NEW: Final = 0.9
+#: Smallest difference between hidden labels and those of other classes, below which nothing can be told.
+_MIN_DISTANCE: Final = 0.05
 
 Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class NewShare:
+    """Share of the unlabeled rows that are in classes without labels, by how near hidden labels are to the others.
+
+    Attributes:
+        share: the estimate; below 0 or above 1 by chance.
+        error: its standard error, > 0.
+    """
+
+    share: float
+    error: float
+
+    @property
+    def cautious(self) -> float:
+        """Lower end of the estimate, one standard error below it, in [0, .9]."""
+        return min(max(self.share - self.error, 0.0), _MAX_NEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +99,15 @@ class UnlabeledGroupEstimate:
         numbers: numbers of such groups that were tried, from 0.
         expected: for each number, share of the unlabeled rows expected to be predicted correctly.
         errors: standard errors of its lead over none.
-        new_share: minimum share of the rows in classes without labels, in [0, .9].
+        near: share of the unlabeled rows in classes without labels.
+        evidence: evidence for such classes, in standard errors; usually negative if every class has labels.
     """
 
     numbers: tuple[int, ...]
     expected: tuple[float, ...]
     errors: tuple[float, ...]
-    new_share: float
+    near: NewShare
+    evidence: float
 
     def best(self, *, some: bool = False) -> int:
         """Return the best number of groups without labels, or 0 if the evidence for any is too weak.
@@ -82,7 +117,7 @@ class UnlabeledGroupEstimate:
         """
         if len(self.numbers) == 1:
             return 0
-        return self.numbers[1 + int(np.argmax(self.expected[1:]))] if some or self.lead > 0 else 0
+        return self.numbers[1 + int(np.argmax(self.expected[1:]))] if some or self.evidence > _NEEDED else 0
 
     @property
     def lead(self) -> float:
@@ -91,10 +126,10 @@ class UnlabeledGroupEstimate:
 
     @property
     def chance(self) -> float:
-        """Rough probability, in [0, 1], of such a lead if every class had labels."""
+        """Rough probability, in [0, 1], of such evidence if every class had labels."""
         from scipy.stats import norm
 
-        return float(norm.sf(self.lead + _USUAL_LEAD)) if len(self.numbers) > 1 else 1.0
+        return float(norm.sf(self.evidence, *_USUAL)) if len(self.numbers) > 1 else 1.0
 
     @property
     def group_weight(self) -> float:
@@ -164,15 +199,55 @@ def estimate_unlabeled_groups(
     weights = (sizes / np.maximum(np.bincount(own[tested], minlength=len(classes)), 1))[own[tested]]
     weights /= weights.sum()
     accuracy = float(right[tested] @ weights / _REPEATS)
-    return _weighed(numbers, accuracy, missed[:, tested] / _REPEATS, found / _REPEATS, weights)
+    near = estimate_new_share(rows, given, generator=generator)
+    return _weighed(numbers, accuracy, missed[:, tested] / _REPEATS, found / _REPEATS, weights, near)
 
 
-def _folds(own: Ints, generator: np.random.Generator) -> Ints:
+def estimate_new_share(features: NDArray[np.float32], labels: Ints, *, generator: np.random.Generator) -> NewShare:
+    """Estimate the share of the unlabeled rows that are in classes without labels.
+
+    Args:
+        features: (n, d) rows of length 1.
+        labels: (n,) -1 = unlabeled, at least one; two labels of at least one class.
+        generator: draws the labels to hide.
+    """
+    rows = np.asarray(features - features.mean(axis=0, dtype=np.float64), dtype=np.float32)
+    rows /= np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    known, unlabeled = np.flatnonzero(labels >= 0), np.flatnonzero(labels < 0)
+    own = np.unique(labels[known], return_inverse=True)[1]
+    counts = np.bincount(own)
+    # one label of most classes is hidden at a time, so that hidden and unlabeled rows have as many labels to be near
+    num_folds = int(np.clip(np.median(counts[counts > 1]), 2, _FOLDS))
+    similarity = rows @ rows[known].T
+    nearer, times = np.zeros((2, len(known))), np.zeros(len(known))
+    for fold in (_folds(own, generator, num_folds) for _ in range(-(-_TURNS // num_folds))):
+        for number in np.unique(fold[fold >= 0]):
+            hidden, kept = np.flatnonzero(fold == number), np.flatnonzero(fold != number)
+            nearest = similarity[:, kept].max(axis=1)
+            mine = nearest[known[hidden]]
+            same_class = own[hidden, None] == own[kept]
+            as_if_new = np.where(same_class, -1, similarity[np.ix_(known[hidden], kept)]).max(axis=1)
+            nearer[:, hidden] += [_share_above(nearest[unlabeled], mine), _share_above(as_if_new, mine)]
+            times[hidden] += 1
+    seen = times > 0
+    position, of_new = (nearer[:, seen] / times[seen]).mean(axis=1)
+    scale = max(0.5 - of_new, _MIN_DISTANCE)
+    return NewShare(float((0.5 - position) / scale), float(1 / np.sqrt(12 * seen.sum()) / scale))
+
+
+def _share_above(values: NDArray[np.float32], limits: NDArray[np.float32]) -> NDArray[np.float64]:
+    """Return the share of the values that are above each limit; an equal one counts half."""
+    ordered = np.sort(values)
+    below = np.searchsorted(ordered, limits, side="left") + np.searchsorted(ordered, limits, side="right")
+    return np.asarray(1 - below / (2 * len(values)), dtype=np.float64)
+
+
+def _folds(own: Ints, generator: np.random.Generator, num_folds: int = _FOLDS) -> Ints:
     """Draw the fold that each label is hidden in; -1: never, since it is the only label of its class."""
     fold = np.full(len(own), -1)
     for label, count in enumerate(np.bincount(own)):
         if count > 1:
-            fold[own == label] = (generator.permutation(count) + generator.integers(_FOLDS)) % _FOLDS
+            fold[own == label] = (generator.permutation(count) + generator.integers(num_folds)) % num_folds
     return fold
 
 
@@ -182,6 +257,7 @@ def _weighed(
     missed: NDArray[np.float64],
     found: NDArray[np.float64],
     weights: NDArray[np.float64],
+    near: NewShare,
 ) -> UnlabeledGroupEstimate:
     """Compute the evidence of m hidden labels for each of k candidate numbers; ``missed`` is (k, m)."""
     count = 1 / np.square(weights).sum()  # effective number of labels of equal weight
@@ -190,9 +266,15 @@ def _weighed(
     share = np.where(found > 0, (share * count + 1) / (count + 1), 0)
     few = share < _MAX_MISSED
     least = np.maximum(np.sqrt(share * (1 - share) / count), errors)
-    new_share = float(np.max((found - share - least)[few] / (1 - share[few]), initial=0.0))
-    new_share = min(new_share, _MAX_NEW)
+    in_groups = float(np.clip(np.max((found - share - least)[few] / (1 - share[few]), initial=0.0), 0, _MAX_NEW))
     accuracy = max(right, _PURITY)
-    expected = (1 - new_share) * accuracy * (1 - share) + _PURITY * np.maximum(found - (1 - new_share) * share, 0)
-    errors = (1 - new_share) * (accuracy + _PURITY) * errors
-    return UnlabeledGroupEstimate(tuple(numbers), tuple(expected.tolist()), tuple(errors.tolist()), new_share)
+
+    def estimate(new_share: float, evidence: float) -> UnlabeledGroupEstimate:
+        expected = (1 - new_share) * accuracy * (1 - share) + _PURITY * np.maximum(found - (1 - new_share) * share, 0)
+        scaled = (1 - new_share) * (accuracy + _PURITY) * errors
+        return UnlabeledGroupEstimate(tuple(numbers), tuple(expected.tolist()), tuple(scaled.tolist()), near, evidence)
+
+    if len(numbers) == 1:
+        return estimate(in_groups, 0.0)
+    lead = estimate(in_groups, 0.0).lead
+    return estimate(max(in_groups, near.cautious), float(np.clip(lead, *_COUNTED_LEADS)) + near.share / near.error)

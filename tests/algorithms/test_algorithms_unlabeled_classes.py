@@ -5,8 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes
-from labelkit.algorithms.unlabeled_classes import UnlabeledGroupEstimate, _weighed, estimate_unlabeled_groups
+from labelkit.algorithms.unlabeled_classes import (
+    NewShare,
+    UnlabeledGroupEstimate,
+    _weighed,
+    estimate_new_share,
+    estimate_unlabeled_groups,
+)
 from numpy.typing import NDArray
+
+NONE = NewShare(-0.1, 0.2)
 
 
 def blobs(seed: int, classes: int = 6, size: int = 40) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
@@ -45,39 +53,60 @@ def test_labels_of_all_classes_are_seldom_doubted(each: int) -> None:
     assert all(one.best(some=True) > 0 for one in found)
 
 
-def test_expected_share_is_that_of_the_words() -> None:
+@pytest.mark.parametrize("near", [NONE, NewShare(0.7, 0.2)])
+def test_expected_share_is_that_of_the_words(near: NewShare) -> None:
     # of eight hidden labels that weigh the same one is in one of two other groups, which hold a half of the rows
     missed = np.zeros((2, 8))
     missed[1, 0] = 1
 
-    found = _weighed([0, 2], 0.75, missed, np.array([0, 0.5]), np.full(8, 1 / 8))
+    found = _weighed([0, 2], 0.75, missed, np.array([0, 0.5]), np.full(8, 1 / 8), near)
 
     share = (1 + 1) / (8 + 1)
-    new_share = (0.5 - share - np.sqrt(share * (1 - share) / 8)) / (1 - share)
-    assert found.new_share == pytest.approx(new_share)
+    in_groups = (0.5 - share - np.sqrt(share * (1 - share) / 8)) / (1 - share)
+    new_share = in_groups if near is NONE else 0.7 - 0.2
     assert found.expected[0] == pytest.approx((1 - new_share) * 0.75)
     second = (1 - new_share) * (1 - share) * 0.75 + 0.6 * (0.5 - (1 - new_share) * share)
     assert found.expected[1] == pytest.approx(second)
+    gain = (1 - in_groups) * (1 - share) * 0.75 + 0.6 * (0.5 - (1 - in_groups) * share) - (1 - in_groups) * 0.75
+    error = (1 - in_groups) * (0.75 + 0.6) * np.sqrt(7 / 64 / 8)
+    assert found.evidence == pytest.approx(np.clip(gain / error, -2, 4) + near.share / near.error)
 
 
-@pytest.mark.parametrize(("lead", "best"), [(0.25, 3), (0.01, 3), (-0.01, 0), (-0.15, 0)])
-def test_others_are_found_if_more_is_expected_to_be_right_with_them(lead: float, best: int) -> None:
-    found = UnlabeledGroupEstimate((0, 3), (0.5, 0.5 + lead), (0.1, 0.1), 0.0)
+@pytest.mark.parametrize(("evidence", "best"), [(3.0, 3), (1.01, 3), (0.99, 0), (-2.0, 0)])
+def test_others_are_found_if_leads_and_nearness_together_are_evidence(evidence: float, best: int) -> None:
+    found = UnlabeledGroupEstimate((0, 3), (0.5, 0.4), (0.1, 0.1), NONE, evidence)
 
     assert found.best() == best
     assert found.best(some=True) == 3
-    assert (found.chance < 0.055) == (lead > 0)
+    assert (found.chance < 0.0725) == (best > 0)
+
+
+@pytest.mark.parametrize("each", [2, 5])
+@pytest.mark.parametrize("num_labeled", [24, 12])
+def test_the_share_of_rows_without_a_class_is_estimated_without_bias(num_labeled: int, each: int) -> None:
+    shares, errors = [], []
+    for seed in range(10):
+        rows, truth = blobs(seed, classes=24, size=20)
+        random, labels = np.random.default_rng(seed), np.full(len(truth), -1)
+        for label in range(num_labeled):
+            labels[random.choice(np.flatnonzero(truth == label), each, replace=False)] = label
+        found = estimate_new_share(rows, labels, generator=random)
+        shares.append(found.share - np.mean(truth[labels < 0] >= num_labeled))
+        errors.append(found.error)
+
+    assert abs(np.mean(shares)) < 0.1
+    assert np.std(shares) < 1.3 * np.mean(errors)
 
 
 @pytest.mark.parametrize(("lead", "weight"), [(-3.0, 0.52), (0.0, 0.52), (2.0, 0.76), (4.0, 1.0), (9.0, 1.0)])
 def test_groups_count_as_far_as_they_are_ahead(lead: float, weight: float) -> None:
-    found = UnlabeledGroupEstimate((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), 0.1)
+    found = UnlabeledGroupEstimate((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), NONE, 0.0)
 
     assert found.group_weight == pytest.approx(weight)
 
 
 def test_numbers_are_near_within_two_standard_errors() -> None:
-    found = UnlabeledGroupEstimate((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, 0.0)
+    found = UnlabeledGroupEstimate((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, NONE, 0.0)
 
     assert found.plausible_range(2) == (1, 3)
 

@@ -52,11 +52,7 @@ _FEW_LABELS = 10
 _NO_PARAMETERS = ("calibration_labels", "labels", "previous", "previous_result")
 
 _MAX_NEW = 0.95
-"""Maximum share of the images that is assumed to be of new classes because of the number of new groups."""
-
-_UNNOTICED, _UNNOTICED_LABELS = 0.1, 5
-"""If unlabeled classes were searched for, some may go unnoticed: at least this share of the images is assumed to be of
-such classes, a tenth or what five labels represent. A tenth even with many labels left correct answers unsure."""
+"""Maximum share of the images that is assumed to be of new classes where fewer are predicted to be."""
 
 
 @dataclass(frozen=True)
@@ -286,21 +282,16 @@ def _answer(
 def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     """Estimate the share of the unlabeled rows that are of new classes.
 
-    It is the share of rows predicted as a new group, or, if larger, the share that the new groups would have if all
-    groups were equally large and as many as is plausible: which images are mistaken for known classes is unknown, but
-    the number of groups shows that there are some. If new classes were searched for, some may have gone unnoticed: at
-    least the share of the labels that are the only one of their class (I. Good, "The Population Frequencies of Species
-    and the Estimation of Population Parameters").
+    It is the share of rows predicted as a new group or, if larger, the share estimated with the groups. If the number
+    of classes was set, it is the share that the new groups would have if all groups were equally large.
     """
     unlabeled, is_new = labels < 0, grouping.class_of_group < 0
-    in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
-    share = 1 - float((~is_new[in_use]).sum()) / max(int(in_use.sum()), grouping.max_groups)
-    least, count = 0.0, len(labels[labels >= 0])
-    if grouping.looked_for_new and count:
-        alone = float((np.bincount(labels[labels >= 0]) == 1).sum()) / count
-        least = max(alone, min(_UNNOTICED, _UNNOTICED_LABELS / count))
-    return max(named, min(_MAX_NEW, max(least, share * len(unlabeled) / int(unlabeled.sum()))))
+    share = grouping.new_share
+    if share is None:
+        in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
+        share = float(is_new[in_use].mean()) * len(unlabeled) / int(unlabeled.sum())
+    return max(named, min(_MAX_NEW, share))
 
 
 def _given_labels(

@@ -41,9 +41,8 @@ class Grouping:
         min_size: minimum number of rows of a group without a label.
         unit_rows: whether features are embeddings scaled to length 1.
         square_roots: whether features are the square roots of embeddings.
-        looked_for_new: whether the existence of unlabeled classes was estimated rather than specified.
         group_weight: weight of new groups relative to labeled classes, in (0, 1], by the evidence for new classes.
-        max_groups: largest plausible number of groups; 0 if their number was not estimated.
+        new_share: estimated share of the unlabeled images in classes without labels; ``None`` if it was not estimated.
     """
 
     name: str
@@ -56,9 +55,8 @@ class Grouping:
     min_size: int = 1
     unit_rows: bool = True
     square_roots: bool = False
-    looked_for_new: bool = False
     group_weight: float = 1.0
-    max_groups: int = 0
+    new_share: float | None = None
 
 
 @dataclass(frozen=True)
@@ -127,7 +125,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
     features, unit = check_features(store, rows[places]), params.get("normalize") is not False
     roots = unit and is_nonnegative(store)
     features = square_roots(features) if roots else features
-    least, weight = params.get("min_size"), params.get("group_weight")
+    least, weight, share = (params.get(key) for key in ("min_size", "group_weight", "new_share"))
     grouping = Grouping(
         name=result.name,
         stage=result.stage,
@@ -139,9 +137,8 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         min_size=least if isinstance(least, int) and least > 0 else 1,
         unit_rows=unit,
         square_roots=roots,
-        looked_for_new=params.get("chance_all_classes_labeled") is not None,
         group_weight=weight if isinstance(weight, float) and 0 < weight <= 1 else 1.0,
-        max_groups=int(params.get("interval", [0, 0])[1]),
+        new_share=share if isinstance(share, float) and 0 <= share <= 1 else None,
     )
     return GroupedRows(grouping, places, rows, group_ids, given)
 

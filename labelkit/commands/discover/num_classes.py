@@ -49,6 +49,7 @@ class NumClassesChoice:
         is_upper_bound: whether it is the minimum that ``--min-classes`` allows, so there may be fewer classes.
         chance_all_labeled: rough probability of such evidence for others if every class had labels, if tested.
         group_weight: weight of unlabeled groups relative to labeled classes in predictions, in (0, 1].
+        new_share: estimated share of the unlabeled images in classes without labels, in [0, 1], if tested.
     """
 
     choice: NumClassesEstimate
@@ -58,6 +59,7 @@ class NumClassesChoice:
     is_upper_bound: bool = False
     chance_all_labeled: float | None = None
     group_weight: float = 1.0
+    new_share: float | None = None
 
     def to_json(self) -> dict[str, object]:
         """Return the number of classes, its interval, its score curve and notes as JSON."""
@@ -72,6 +74,7 @@ class NumClassesChoice:
             "notes": list(self.notes),
             "chance_all_classes_labeled": self.chance_all_labeled,
             "group_weight": self.group_weight,
+            "new_share": self.new_share,
         }
 
     def table(self) -> Table | None:
@@ -151,7 +154,7 @@ def _estimated(
     notes = [wrong] if wrong is not None else []
     low, high = _bounds(config, num_old, min(len(np.unique(rows, axis=0)), len(rows) // 2 - 1, tree.most), len(labels))
     some = config.new_classes == "some" or low > num_old
-    chance, choice, weight = None, None, 1.0
+    chance, choice, weight, new_share = None, None, 1.0, None
     if num_old > 1:
         if config.max_classes is None:
             high = max(low, min(high, num_old + max(_MIN_NEW, _NEW_PER_LABELED * num_old)))
@@ -172,8 +175,10 @@ def _estimated(
             return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
             best, chance = looked.best(some=some), None if some else looked.chance
+            new_share = min(max(looked.near.share, 0.0), 1.0)
             if best == 0:
-                return _use_labeled_classes_only(config, tree, looked.chance, notes)
+                found = _use_labeled_classes_only(config, tree, looked.chance, notes)
+                return replace(found, new_share=new_share)
             low_best, high_best = looked.plausible_range(best)
             choice = NumClassesEstimate(
                 num_old + best, num_old + low_best, num_old + high_best, tuple(numbers), looked.expected
@@ -192,6 +197,7 @@ def _estimated(
         is_upper_bound=choice.best == low and low > max(2, num_old) and low < high,
         chance_all_labeled=chance,
         group_weight=weight,
+        new_share=new_share,
     )
     return replace(judgement, notes=(*notes, *_explain_bound(judgement)))
 
