@@ -95,7 +95,7 @@ class TrainLoader:
             problem = f"{self.batch_size} exceeds the {draws} images in an epoch"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         self._labels = np.array(self.labels, dtype=np.int64)
-        self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.channels, self.num_workers)
+        self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.dataset.in_channels, self.num_workers)
         self.steps_per_epoch = draws // self.batch_size
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
@@ -201,7 +201,7 @@ class EvalLoader:
     Attributes:
         images: a bank, or a data set that is then decoded on the fly.
         view: specification of the view; without randomness unless there is a seed.
-        rows: rows in the desired order; all listed ones by default, bad ones keep their place.
+        rows: rows in the desired order; all by default, bad ones keep their place.
         batch_size: number of images of a batch.
         normalize: mean and std of the backbone.
         channels: 1 or 3; a bank has its own.
@@ -250,18 +250,14 @@ class EvalLoader:
         ):
             raise ValueError(f"an evaluation view must have no randomness: {view}")
         if isinstance(images, ImageBank):
-            every, self._device = images.listed_rows, images.device
+            dataset, self._device = images.dataset, images.device
             self._bank = images if images.in_memory else None
             self._reader = None if images.in_memory else images.reader(self.num_workers)
         else:
-            every, self._device, self._bank = (
-                np.arange(len(images), dtype=np.int64),
-                torch.device(self.device or "cpu"),
-                None,
-            )
+            dataset, self._device, self._bank = images, torch.device(self.device or "cpu"), None
             channels = self.channels or images.in_channels
             self._reader = self.reader or Reader(images.source, channels, self.num_workers)
-        rows = np.asarray(every if self.rows is None else self.rows, dtype=np.int64)
+        rows = np.asarray(np.arange(len(dataset)) if self.rows is None else self.rows, dtype=np.int64)
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
         if self.join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]
