@@ -87,7 +87,7 @@ class TrainLoader:
     pairing: Pairing | None = None
 
     def __post_init__(self) -> None:
-        bank, draws = self.bank, len(self.sampler)
+        bank, dataset, draws = self.bank, self.bank.dataset, len(self.sampler)
         if self.batch_size < 1 or self.batch_size % self.world_size:
             problem = f"{self.batch_size} cannot be divided among {self.world_size} processes"
             raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
@@ -95,7 +95,7 @@ class TrainLoader:
             problem = f"{self.batch_size} exceeds the {draws} images in an epoch"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         self._labels = np.array(self.labels, dtype=np.int64)
-        self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.dataset.in_channels, self.num_workers)
+        self._reader = None if bank.in_memory else Reader(dataset.source, dataset.in_channels, self.num_workers)
         self.steps_per_epoch = draws // self.batch_size
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:

@@ -159,10 +159,6 @@ def test_blocks_are_all_patches_in_order_whatever_their_size(store: EmbeddingSto
         assert block.features.nbytes <= max_bytes or len(set(block.image_rows.tolist())) == 1
 
 
-def _nan(parts: dict[str, Any]) -> None:
-    parts["arrays"]["patches"][0, 0] = np.nan
-
-
 def _requires(parts: dict[str, Any]) -> None:
     parts["attributes"]["requires"] = "holograms"
 
@@ -178,7 +174,6 @@ def _wide(parts: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        (_nan, Refused, "not finite"),
         (_requires, VersionError, "holograms"),
         (_no_regions, Refused, "is missing"),
         (_wide, Mismatch, "4 rows"),
