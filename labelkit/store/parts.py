@@ -105,12 +105,6 @@ class RunFolder(ABC, Generic[Held]):
                     return
             # Another process published and removed the run folder while we were waiting for the lock.
 
-    def _compare(self, loaded: dict[str, Any] | None) -> None:
-        if loaded is not None and loaded != self._stored_plan:
-            keys = ", ".join(differing_keys(loaded, self._stored_plan))
-            remedy = "Repeat the first command to continue that run, or pass --overwrite to discard it and start over."
-            raise Mismatch(str(self.folder), f"an unfinished run has other options: {keys} differ", remedy)
-
     def _remove_leftover(self) -> None:
         if self.folder.exists() and read_plan(self.folder) in (None, self._stored_plan):
             self._clear()
@@ -123,7 +117,10 @@ class RunFolder(ABC, Generic[Held]):
                 (self.folder / "plan.json").unlink()
                 (self.folder / "parts").mkdir()
             loaded = None
-        self._compare(loaded)
+        if loaded not in (None, self._stored_plan):
+            keys = ", ".join(differing_keys(loaded or {}, self._stored_plan))
+            remedy = "Repeat the first command to continue that run, or pass --overwrite to discard it and start over."
+            raise Mismatch(str(self.folder), f"an unfinished run has other options: {keys} differ", remedy)
         for name, data in files.items():
             path = self.folder / name
             with translate_os_errors(path):
@@ -132,8 +129,6 @@ class RunFolder(ABC, Generic[Held]):
                 commit_bytes(path, data)
         if loaded is None:
             commit_json(self.folder / "plan.json", self._stored_plan)
-            # Without working locks, another worker may have been first.
-            self._compare(read_plan(self.folder))
 
     # ---- parts
 
