@@ -165,25 +165,6 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
-def class_halves_split(classes: Classes) -> LabelSplit:
-    """Label the first half of the classes, as in metric learning, which tests on the second half.
-
-    With an odd number of classes the second half is larger. Training uses only the labeled images.
-
-    Raises:
-        DatasetError: there are fewer than 2 classes, or the first half has no image.
-    """
-    if classes.count < 2:
-        raise DatasetError("split", f"{classes.count} classes cannot be halved", "Use at least 2 classes.")
-    half = classes.count // 2
-    labeled = classes.given & (classes.labels >= 0) & (classes.labels < half)
-    if not labeled.any():
-        raise DatasetError("split", "the first half of the classes has no labeled images", "Use data with labels.")
-    old, new = tuple(range(half)), tuple(range(half, classes.count))
-    warnings = _without_labels(classes, old, labeled)
-    return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
-
-
 def use_dataset_labels(classes: Classes) -> LabelSplit:
     """Use exactly the labels of the data set; the labeled classes become the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))

@@ -8,7 +8,6 @@ interact only with queries of the same image, block and head; only the teacher's
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,21 +46,17 @@ class KeyUpdate:
 
     Attributes:
         alpha: weight of the key norms in the energy, >= 0.
-        beta: sharpness of the attention from keys to queries, > 0; ``"auto"`` is 1 / sqrt(d).
+        beta: sharpness of the attention from keys to queries, > 0.
         gamma_update: step size, >= 0.
         gamma_reg: weight of the regularization of the keys, >= 0.
         space: space in which the step is taken: ``"key"``, ``"token"`` or ``"literal"``.
     """
 
     alpha: float = 0.0
-    beta: float | Literal["auto"] = 1.0
+    beta: float = 1.0
     gamma_update: float = 0.1
     gamma_reg: float = 0.5
     space: UpdateSpace = "key"
-
-    def beta_for(self, head_dim: int) -> float:
-        """Return the numeric value of beta for attention heads of width ``head_dim``."""
-        return 1 / math.sqrt(head_dim) if self.beta == "auto" else self.beta
 
 
 def paired_forward(
@@ -265,14 +260,13 @@ def paired_block(
     student_queries = queries[half:] if others is None else compute_queries(block.attn, block.norm1(others))
     if pair is not None:
         pair.extend((keys[:half], student_queries))
-    beta = update.beta_for(keys.shape[-1])
     moved = teacher_keys = keys[:half]
     if move:
         moved = attention_update(
             teacher_keys,
             student_queries,
             alpha=update.alpha,
-            beta=beta,
+            beta=update.beta,
             gamma_update=update.gamma_update,
             gamma_reg=update.gamma_reg,
             space=update.space,
@@ -281,7 +275,7 @@ def paired_block(
         keys = torch.cat([moved, keys[half:]])
     if log is not None:
         with torch.no_grad():
-            log.update(_energies(teacher_keys, moved, student_queries, update.alpha, beta))
+            log.update(_energies(teacher_keys, moved, student_queries, update.alpha, update.beta))
     tokens = tokens + block.drop_path1(block.ls1(attend(block.attn, normed, queries, keys, values)))
     out: Tensor = tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
     return out
