@@ -195,9 +195,6 @@ class LabelSplit:
         new_classes: the other classes, continuing that order.
         params: arguments of the rule, as plain JSON values.
         warnings: sentences to show to the user.
-
-    Raises:
-        ValueError: a class occurs twice.
     """
 
     kind: str
@@ -211,8 +208,6 @@ class LabelSplit:
         labeled = np.array(self.labeled, dtype=np.bool_)
         labeled.setflags(write=False)
         object.__setattr__(self, "labeled", labeled)
-        if len(set(self.class_order)) != len(self.class_order):
-            raise ValueError(f"a class occurs twice among old {self.old_classes} and new {self.new_classes}")
 
     @property
     def class_order(self) -> tuple[int, ...]:
@@ -223,20 +218,13 @@ class LabelSplit:
         """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
-            labels: (n,) int64 classes of the data set; ignored where ``labeled`` is false.
-
-        Raises:
-            ValueError: a labeled image has a class that is not old.
+            labels: (n,) int64 classes of the data set, old where an image is labeled; ignored elsewhere.
         """
         classes = np.asarray(labels, dtype=np.int64)
-        shown = classes[self.labeled]
-        outside = np.setdiff1d(shown, self.old_classes)
-        if len(outside):
-            raise ValueError(f"labeled images have classes {outside.tolist()}, which are not old classes")
         result = np.full(len(classes), -1, dtype=np.int64)
         position = np.full(max(self.old_classes, default=0) + 1, -1, dtype=np.int64)
         position[list(self.old_classes)] = np.arange(len(self.old_classes))
-        result[self.labeled] = position[shown]
+        result[self.labeled] = position[classes[self.labeled]]
         return result
 
     def to_json(self, sample_ids: Sequence[str]) -> dict[str, Any]:

@@ -256,19 +256,11 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
     """Check that there is disk space for ``needed`` bytes of parts and result, not counting existing parts."""
     with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
-        there = sum(get_file_size(path) for path in (folder / "parts").glob("*.h5"))
+        there = sum(path.stat().st_size for path in (folder / "parts").glob("*.h5"))
     needed -= there
     if free < needed:
         problem = f"only {free / 1e6:.1f} MB are free, but this run needs {needed / 1e6:.1f} MB ({what})"
         raise ResourceError(str(out.parent), problem, "Free some space or choose another --out.")
-
-
-def get_file_size(path: Path) -> int:
-    """Return the size of a file in bytes; 0 if it no longer exists."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:  # another worker has just renamed it
-        return 0
 
 
 @contextlib.contextmanager

@@ -398,15 +398,15 @@ def test_images_are_identified_by_digest_and_sizes(broken: Path) -> None:
 
     dataset = load_dataset(str(broken), data_root=Path())
     (batch,) = EvalLoader(dataset, plain_view(16), batch_size=99, normalize=PLAIN3, identify=True)
+    assert batch.crops is not None
     for i, sample_id in enumerate(dataset.sample_ids):
         if i in dict(batch.bad):
-            assert batch.image_sizes[i].tolist() == [0, 0]
             continue
         content = (broken / sample_id).read_bytes()
         with Image.open(broken / sample_id) as picture:
-            assert batch.image_sizes[i].tolist() == [picture.height, picture.width]
-        assert batch.sha256[i].tobytes() == hashlib.sha256(content).digest()
-        assert batch.file_sizes[i] == len(content)
+            assert batch.crops.sizes[i].tolist() == [picture.height, picture.width]
+        assert batch.crops.sha256[i].tobytes() == hashlib.sha256(content).digest()
+        assert batch.crops.file_sizes[i] == len(content)
 
 
 def test_a_last_batch_of_one_can_join_the_one_before() -> None:

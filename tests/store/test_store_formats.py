@@ -13,7 +13,7 @@ from labelkit.commands.store_files.status import embedding_status
 from labelkit.files import sha256_file
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
 from labelkit.store.embeddings import open_store
-from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import open_patches
 from labelkit.store.plans import PatchPlan
 from labelkit.store.results import list_results, read_result
@@ -25,7 +25,7 @@ ALL_FILES = "9ac718100f9703c8f788d6efb0a826abe85a2fb30c65c9f3e1e3b5ed7b74a95f"
 """SHA-256 of one line per file: its path below the folder, and its SHA-256. The run is resumed in tests/commands."""
 STORE = "c005208587f844dc732bbc82bbda3626cc4ad4d86fe8983c7f3b6f799bc099a5"
 RESULT = "3440c408a3dbf1707c8b9079dcdb7507719b2881f3341348cc58cf5bb39730a2"
-"""Content digests, as computed once from the files by the words of docs/inside/file_format.txt."""
+"""Content digests, as computed once from the files by the words of the format (in code: test_store_patches.py)."""
 
 
 def held(path):
@@ -209,7 +209,7 @@ def test_unfinished_patches_of_format_1_0_are_made_again(tmp_path):
     assert run.pending_parts() == [0, 1]
     for number, rows in enumerate((np.array([0, 2, 3]), np.arange(4, 8))):
         features = 10 * rows[:, None, None] + np.arange(4)[:, None] + np.arange(2) / 2
-        run.write_piece(number, Piece(rows, features, None, np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1))))
+        run.write_piece(number, rows, features, None, np.tile([0.0, 1.0, 8.0, 9.0], (len(rows), 1)))
     run.publish(store)
     made = open_patches(store)
     shutil.copytree(FORMATS / "patches-1.0", tmp_path / "g.h5.patches")

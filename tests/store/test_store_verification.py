@@ -18,7 +18,7 @@ from labelkit.commands.store_files.verify import (
     verify_results,
 )
 from labelkit.errors import Damaged, Mismatch, NotAStore, StoreError
-from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import patches_folder
 from labelkit.store.plans import PatchPlan
 from labelkit.store.results import write_result
@@ -40,7 +40,7 @@ def write_patches(store):
     run = PatchRun.open(store.path, plan)
     for number, (_, start, stop) in enumerate(plan.pieces):
         rows = np.arange(start, stop)
-        run.write_piece(number, Piece(rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1))))
+        run.write_piece(number, rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1)))
     run.publish(store)
     return store
 
