@@ -179,6 +179,11 @@ class EmbeddingStore:
         self._of_images = {name: LazyRows(file, name) for name in schema.IMAGE_COLUMNS if name in file.datasets}
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
+        if self.labels is not None and self.class_names:
+            outside = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.class_names)))
+            if len(outside):
+                problem = f"is {self.labels[outside[0]]}, expected -1 to {len(self.class_names) - 1}"
+                raise Refused(f"{file.place('labels')} row {outside[0]}", problem, RESTORE)
         self.splits: NDArray[np.int16] | None = column("splits")
         flags = (column(name) for name in ("labeled", "old_classes"))
         self.labeled, self.old_classes = (None if one is None else one.astype(np.bool_) for one in flags)
