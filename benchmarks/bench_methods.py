@@ -104,7 +104,7 @@ def turns(kind: type[Trainer], config: RunConfig, folder: Path | None) -> Turns:
     assert config.command[0] == "train"
     prepared = prepare_data(config)
     method: Any = METHODS[config.command[1]].load()(config, prepared.info(0))
-    bank = ImageBank(prepared.dataset, channels=prepared.dataset.in_channels, base_size=method.network.input_spec.size)
+    bank = ImageBank(prepared.dataset, base_size=method.network.input_spec.size)
     run = None
     if folder is not None:
         run = RunDir(folder)

@@ -76,7 +76,7 @@ def _steps(method_name: str, options: dict[str, object]) -> tuple[Callable[[], f
     config = resolve(spec.config, preset="none", overrides=overrides).config
     prepared = prepare_data(config)
     runtime = Runtime(device="cpu", precision="float32")
-    bank = ImageBank(prepared.dataset, channels=prepared.dataset.in_channels, base_size=112)
+    bank = ImageBank(prepared.dataset, base_size=112)
 
     def step_of(reuse: bool) -> tuple[Callable[[], float], float]:
         method = spec.load()(config, prepared.info(0))

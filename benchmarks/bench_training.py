@@ -85,7 +85,7 @@ def make_task(method_name: str, **options: object) -> Task:
     prepared = prepare_data(config)
     info = prepared.info(0)
     method = spec.load()(config, info)
-    bank = ImageBank(prepared.dataset, channels=prepared.dataset.in_channels, base_size=method.network.input_spec.size)
+    bank = ImageBank(prepared.dataset, base_size=method.network.input_spec.size)
     return Task(config, prepared, info, method, bank)
 
 

@@ -184,7 +184,7 @@ VALUES: dict[str, list[object]] = {
     "eval_split": ["none"],
     "holdout": [0.4],
     "holdout_classes": [("5",)],
-    "label_split": ["class-halves", "given", "none", "gcd"],
+    "label_split": ["given", "none", "gcd"],
     "old_classes": [("0", "3"), ("0-5",)],
     "num_old_classes": [4, 6],
     "num_labels": [18],

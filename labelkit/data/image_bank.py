@@ -15,13 +15,13 @@ from typing import Any, Final
 import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.indexes import find_approximate_neighbors
 from labelkit.data.batch import ViewGeometry, move_tensor_to_device, send
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage, Channels
+from labelkit.data.decode import BadImage
 from labelkit.data.keyed_random import Draws
 from labelkit.data.views.spec import Normalize, PairPlan, RowView, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
@@ -45,8 +45,6 @@ class ImageBank:
 
     Args:
         dataset: the listing.
-        rows: strictly increasing rows to use; all by default.
-        channels: 1 or 3.
         device: device of the tensor of images and of the batches.
         base_size: shorter side to which images in memory are resized once, bicubic with antialiasing; larger
             images always, smaller ones if the result has at most 2 GiB. For training only: a view that resizes
@@ -54,56 +52,45 @@ class ImageBank:
 
     Attributes:
         dataset: the listing.
-        channels: 1 or 3.
         device: device on which batches are made.
         rows: int64, rows that can be read, increasing.
-        listed_rows: int64, ``rows`` and the bad rows.
         bad: reason for each row that cannot be read.
         lost: why decoding lost almost all content of an image, by row.
-        images: (len(listed_rows), channels, h, w) uint8, bad ones black; or ``None``. They are on ``device``, or on the
-            CPU if they would take more than a quarter of a GPU's free memory; batches are the same.
+        images: (n, c, h, w) uint8, one for each row of the listing, bad ones black; or ``None``. They are on
+            ``device``, or on the CPU if they would take more than a quarter of a GPU's free memory; batches are the
+            same.
         in_memory: whether no image files need to be read.
         sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros if unreadable or unknown.
     """
 
     def __init__(
-        self,
-        dataset: ImageDataset,
-        rows: ArrayLike | None = None,
-        channels: Channels = 3,
-        *,
-        device: str | torch.device = "cpu",
-        base_size: int | None = None,
+        self, dataset: ImageDataset, *, device: str | torch.device = "cpu", base_size: int | None = None
     ) -> None:
-        listed = np.arange(len(dataset)) if rows is None else np.asarray(rows, dtype=np.int64)
         self.dataset = dataset
-        self.channels = channels
         self.device = torch.device(device)
-        self.listed_rows: NDArray[np.int64] = listed.astype(np.int64)
         self.bad: dict[int, str] = {}
         self.lost: dict[int, str] = {}
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8)
         pixels = self._decode_all()
-        self.rows = self.listed_rows[[row not in self.bad for row in self.listed_rows.tolist()]]
+        self.rows: NDArray[np.int64] = np.delete(np.arange(len(dataset), dtype=np.int64), list(self.bad))
         self.images: Tensor | None = None
         self.in_memory = pixels is not None
         if pixels is not None:
             images = _to_base_size(pixels, base_size)
             self.images = images.to(self.device) if _has_room(self.device, images.nbytes) else images
         self._reader: tuple[int, Reader] | None = None
-        self._slots = np.full(len(dataset), -1, dtype=np.int64)
-        self._slots[self.listed_rows] = np.arange(len(self.listed_rows))
 
     def _decode_all(self) -> NDArray[np.uint8] | None:
-        """Decode every listed row once; return (n, h, w, c) pixels if all images are small and of one size."""
+        """Decode every image once; return (n, h, w, c) pixels if all images are small and of one size."""
+        n = len(self.dataset)
 
-        def decode(rows: NDArray[np.int64]) -> list[NDArray[np.uint8] | None]:
+        def decode(rows: range) -> list[NDArray[np.uint8] | None]:
             """Return the pixels of small images, ``None`` for larger ones, an empty array for bad ones."""
             found: list[NDArray[np.uint8] | None] = []
-            for row in rows.tolist():
+            for row in rows:
                 try:
                     encoded = self.dataset.source.read(row)
-                    image, full = encoded.decode_reduced(self.channels)
+                    image, full = encoded.decode_reduced(self.dataset.in_channels)
                     if (lost := encoded.lost_content(image)) is not None:
                         self.lost[row] = lost
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
@@ -113,10 +100,9 @@ class ImageBank:
                     found.append(np.zeros(0, dtype=np.uint8))
             return found
 
-        n = len(self.listed_rows)
         pixels: NDArray[np.uint8] | None = None
         fits = True
-        chunks = [self.listed_rows[start : start + _READ_CHUNK] for start in range(0, n, _READ_CHUNK)]
+        chunks = [range(start, min(start + _READ_CHUNK, n)) for start in range(0, n, _READ_CHUNK)]
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
             for place, image in enumerate(chain.from_iterable(pool.map(decode, chunks))):
                 if image is not None and not image.size:
@@ -134,9 +120,9 @@ class ImageBank:
     def reader(self, num_workers: int) -> Reader:
         """Return an image reader that keeps its worker processes alive between passes."""
         if self._reader is None or self._reader[0] != num_workers:
-            self._reader = num_workers, Reader(self.dataset.source, self.channels, num_workers)
+            self._reader = num_workers, Reader(self.dataset.source, self.dataset.in_channels, num_workers)
         kept = self._reader[1]
-        return Reader(self.dataset.source, self.channels, num_workers) if kept.busy else kept
+        return Reader(self.dataset.source, self.dataset.in_channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
         """Raise an error if a larger share of the images is unreadable than ``max_bad`` in ``[0, 1]``.
@@ -144,7 +130,7 @@ class ImageBank:
         Raises:
             DatasetError: more are bad, or all of them; the message names the first ones with reasons.
         """
-        total = len(self.listed_rows)
+        total = len(self.dataset)
         if len(self.rows) and len(self.bad) <= max_bad * total:
             return
         shown = [f"{self.dataset.sample_ids[row]}: {self.bad[row]}" for row in sorted(self.bad)[:MAX_BAD_SHOWN]]
@@ -159,20 +145,17 @@ class ImageBank:
         )
 
     def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the images of the given rows as a (b, c, h, w) uint8 tensor on the device.
+        """Return the images, or embeddings, of the given rows as a tensor (b, ...) on the device.
 
         Raises:
-            ValueError: the images are not in memory, or a row is not in the bank.
+            ValueError: the images are not in memory.
         """
         if self.images is None:
             raise ValueError("the images are not in memory")
-        slots = self._slots[rows]
-        if bool((slots < 0).any()):
-            raise ValueError(f"row {int(rows[slots < 0][0])} is not in the bank")
         # compares only the types: to torch, the devices cuda and cuda:0 differ
         if self.images.device.type != self.device.type:  # the images do not fit on the GPU
-            return move_tensor_to_device(self.images[torch.from_numpy(slots)], self.device)
-        return self.images[send(slots, self.device)]
+            return move_tensor_to_device(self.images[torch.from_numpy(rows)], self.device)
+        return self.images[send(rows, self.device)]
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Raise an error if a view is too small for the images in memory.
@@ -279,10 +262,8 @@ class CachedViewBank(ImageBank):
         kinds: Sequence[int],
         followers: Sequence[int] = (),
     ) -> None:
-        self.dataset = bank.dataset
-        self.channels = bank.channels
-        self.device = bank.device
-        self.listed_rows, self.rows, self.bad = bank.listed_rows, bank.rows, bank.bad
+        self.dataset, self.device = bank.dataset, bank.device
+        self.rows, self.bad = bank.rows, bank.bad
         self.images, self.in_memory = None, True
         self._parts = parts
         self._kinds, self._followers = tuple(kinds), tuple(followers)
@@ -352,9 +333,8 @@ class RowBank(ImageBank):
         device: str | torch.device = "cpu",
     ) -> None:
         self.dataset = dataset
-        self.channels = dataset.in_channels
         self.device = torch.device(device)
-        self.listed_rows = self.rows = np.arange(len(dataset), dtype=np.int64)
+        self.rows = np.arange(len(dataset), dtype=np.int64)
         self.bad = {}
         self.sha256 = np.zeros((len(dataset), 32), dtype=np.uint8) if sha256 is None else sha256
         self.images, self.in_memory = torch.from_numpy(rows).to(self.device), True
@@ -366,11 +346,6 @@ class RowBank(ImageBank):
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Accept all views, since embeddings have no size in pixels."""
-
-    def gather(self, rows: NDArray[np.int64]) -> Tensor:
-        """Return the embeddings (b, d) float32 of the given rows, on the device."""
-        assert self.images is not None
-        return self.images[send(rows, self.device)]
 
     def make_views(
         self,

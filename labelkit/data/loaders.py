@@ -8,7 +8,7 @@ an ordered pass are the same for any number of processes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from dataclasses import KW_ONLY, dataclass
 from typing import Final
 
 import numpy as np
@@ -87,7 +87,7 @@ class TrainLoader:
     pairing: Pairing | None = None
 
     def __post_init__(self) -> None:
-        bank, draws = self.bank, len(self.sampler)
+        bank, dataset, draws = self.bank, self.bank.dataset, len(self.sampler)
         if self.batch_size < 1 or self.batch_size % self.world_size:
             problem = f"{self.batch_size} cannot be divided among {self.world_size} processes"
             raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
@@ -95,7 +95,7 @@ class TrainLoader:
             problem = f"{self.batch_size} exceeds the {draws} images in an epoch"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         self._labels = np.array(self.labels, dtype=np.int64)
-        self._reader = None if bank.in_memory else Reader(bank.dataset.source, bank.channels, self.num_workers)
+        self._reader = None if bank.in_memory else Reader(dataset.source, dataset.in_channels, self.num_workers)
         self.steps_per_epoch = draws // self.batch_size
 
     def epoch(self, epoch: int, start_step: int = 0) -> Iterator[Batch]:
@@ -169,20 +169,14 @@ class EvalBatch:
         images: (b, c, size, size) float32, normalized; a bad image is black before normalization.
         rows: (b,) int64 rows of the data set.
         bad: row and reason of each image that could not be read.
-        lost: row and cause for each image whose decoding lost almost all content, if digests are requested.
-        sha256: (b, 32) uint8 digest of each image as stored, if requested.
-        file_sizes: (b,) uint64 bytes, if requested.
-        image_sizes: (b, 2) uint32 height and width of the originals, if requested; 0 for bad ones.
+        crops: what the images were made of, with digests and sizes if requested; ``None`` if they were in memory.
         views: further views, each like ``images``, made one by one as they are consumed.
     """
 
     images: Tensor
     rows: NDArray[np.int64]
     bad: list[tuple[int, str]]
-    lost: Sequence[tuple[int, str]] = ()
-    sha256: NDArray[np.uint8] | None = None
-    file_sizes: NDArray[np.uint64] | None = None
-    image_sizes: NDArray[np.uint32] | None = None
+    crops: Crops | None = None
     views: Iterable[Tensor] = ()
 
     @property
@@ -201,7 +195,7 @@ class EvalLoader:
     Attributes:
         images: a bank, or a data set that is then decoded on the fly.
         view: specification of the view; without randomness unless there is a seed.
-        rows: rows in the desired order; all listed ones by default, bad ones keep their place.
+        rows: rows in the desired order; all by default, bad ones keep their place.
         batch_size: number of images of a batch.
         normalize: mean and std of the backbone.
         channels: 1 or 3; a bank has its own.
@@ -210,7 +204,7 @@ class EvalLoader:
         reader: reader of the data set's images, to share among successive loaders; default: a new one.
         rank: number of this process.
         world_size: number of processes.
-        identify: also return digests and sizes of the images, if they are decoded on the fly.
+        identify: also take digests and sizes of the images, if they are decoded on the fly.
         seed: seed of a view with randomness; without a seed the view must have none.
         epoch: second part of the key of its random numbers.
         fast_decode: let the JPEG decoder shrink images to sides at least twice as long as the view needs; images in
@@ -250,18 +244,14 @@ class EvalLoader:
         ):
             raise ValueError(f"an evaluation view must have no randomness: {view}")
         if isinstance(images, ImageBank):
-            every, self._device = images.listed_rows, images.device
+            dataset, self._device = images.dataset, images.device
             self._bank = images if images.in_memory else None
             self._reader = None if images.in_memory else images.reader(self.num_workers)
         else:
-            every, self._device, self._bank = (
-                np.arange(len(images), dtype=np.int64),
-                torch.device(self.device or "cpu"),
-                None,
-            )
+            dataset, self._device, self._bank = images, torch.device(self.device or "cpu"), None
             channels = self.channels or images.in_channels
             self._reader = self.reader or Reader(images.source, channels, self.num_workers)
-        rows = np.asarray(every if self.rows is None else self.rows, dtype=np.int64)
+        rows = np.asarray(np.arange(len(dataset)) if self.rows is None else self.rows, dtype=np.int64)
         batches = [rows[start : start + size] for start in range(0, len(rows), size)]
         if self.join_single and len(batches) > 1 and len(batches[-1]) == 1:
             batches[-2:] = [np.concatenate(batches[-2:])]
@@ -282,14 +272,8 @@ class EvalLoader:
             return
         assert self._reader is not None
         for plan, crops in zip(self._plans(), self._reader.read(self._plans()), strict=True):
-            rows = plan.rows
             images = (image for image, _ in _finished(plan, crops, self._device, self.normalize))
-            batch = EvalBatch(next(images), rows, crops.bad, crops.lost, views=images)
-            if self.identify:
-                sizes = crops.sizes.astype(np.uint32)
-                sizes[np.isin(rows, [row for row, _ in crops.bad])] = 0
-                batch = replace(batch, sha256=crops.sha256, file_sizes=crops.file_sizes, image_sizes=sizes)
-            yield batch
+            yield EvalBatch(next(images), plan.rows, crops.bad, crops, images)
 
     def _plans(self) -> Iterator[BatchPlan]:
         views, least = (self.view, *self.more_views), 2 * self.view.resized_side if self.fast_decode else None

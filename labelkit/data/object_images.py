@@ -55,17 +55,8 @@ class ExamplePlan:
         return cls(row, name, (height, width), **options)
 
 
-@dataclass(slots=True, eq=False)
-class Example:
-    """Decoded image with its detection targets.
-
-    Attributes:
-        image: (c, h, w) uint8.
-        target: ``boxes`` (m, 4) float32, ``labels`` (m,) int64 from 1 on, and perhaps ``masks`` (m, h, w) uint8.
-    """
-
-    image: Tensor
-    target: dict[str, Tensor]
+Example = tuple[Tensor, dict[str, Tensor]]
+"""Image (c, h, w) uint8, with ``boxes`` (m, 4) float32, ``labels`` (m,) int64 from 1, perhaps ``masks`` (m, h, w)."""
 
 
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
@@ -86,7 +77,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     step = -1 if plan.mirror else 1
     image = torch.from_numpy(np.ascontiguousarray(pixels[:, ::step].transpose(2, 0, 1)))
     if plan.objects is None:
-        return Example(image, {})
+        return image, {}
     boxes = plan.objects.boxes
     if plan.mirror:
         boxes = np.stack([width - boxes[:, 2], boxes[:, 1], width - boxes[:, 0], boxes[:, 3]], axis=1)
@@ -100,7 +91,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
         except ValueError as error:
             raise DatasetError(plan.name, str(error), "Correct its annotation, or remove the image.") from error
         target["masks"] = torch.from_numpy(np.ascontiguousarray(outlined[:, :, ::step]))
-    return Example(image, target)
+    return image, target
 
 
 def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_workers: int) -> Iterator[Example]:

@@ -74,7 +74,6 @@ def load_dataset(
     if name_or_path in DATASETS:
         dataset = DATASETS[name_or_path].load(Path(data_root), download)
     else:
-        check_dataset(name_or_path)
         dataset = _load(name_or_path, Path(data_root), any_classes, label_column, exclude)
     if exclude and not any("excluded" in note for note in dataset.notes):
         note = f"--exclude {','.join(exclude)}: nothing was excluded; it applies to folders and tar archives"
@@ -106,6 +105,7 @@ def _load(
         if has_masks(path):
             return load_mask_folder(path)
         return load_folder(path, any_classes=any_classes, exclude=exclude)
+    check_dataset(name_or_path)
     if path.suffix.lower() not in (*TABLE_SUFFIXES, ".xlsx", ".xls", ".xml") or not path.is_file():
         problem = f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet"
         remedy = "Pass a folder of images, a .csv with columns path,label, or archives of images."

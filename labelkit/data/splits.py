@@ -165,25 +165,6 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
-def class_halves_split(classes: Classes) -> LabelSplit:
-    """Label the first half of the classes, as in metric learning, which tests on the second half.
-
-    With an odd number of classes the second half is larger. Training uses only the labeled images.
-
-    Raises:
-        DatasetError: there are fewer than 2 classes, or the first half has no image.
-    """
-    if classes.count < 2:
-        raise DatasetError("split", f"{classes.count} classes cannot be halved", "Use at least 2 classes.")
-    half = classes.count // 2
-    labeled = classes.given & (classes.labels >= 0) & (classes.labels < half)
-    if not labeled.any():
-        raise DatasetError("split", "the first half of the classes has no labeled images", "Use data with labels.")
-    old, new = tuple(range(half)), tuple(range(half, classes.count))
-    warnings = _without_labels(classes, old, labeled)
-    return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
-
-
 def use_dataset_labels(classes: Classes) -> LabelSplit:
     """Use exactly the labels of the data set; the labeled classes become the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
@@ -214,9 +195,6 @@ class LabelSplit:
         new_classes: the other classes, continuing that order.
         params: arguments of the rule, as plain JSON values.
         warnings: sentences to show to the user.
-
-    Raises:
-        ValueError: a class occurs twice.
     """
 
     kind: str
@@ -230,8 +208,6 @@ class LabelSplit:
         labeled = np.array(self.labeled, dtype=np.bool_)
         labeled.setflags(write=False)
         object.__setattr__(self, "labeled", labeled)
-        if len(set(self.class_order)) != len(self.class_order):
-            raise ValueError(f"a class occurs twice among old {self.old_classes} and new {self.new_classes}")
 
     @property
     def class_order(self) -> tuple[int, ...]:
@@ -242,20 +218,13 @@ class LabelSplit:
         """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
-            labels: (n,) int64 classes of the data set; ignored where ``labeled`` is false.
-
-        Raises:
-            ValueError: a labeled image has a class that is not old.
+            labels: (n,) int64 classes of the data set, old where an image is labeled; ignored elsewhere.
         """
         classes = np.asarray(labels, dtype=np.int64)
-        shown = classes[self.labeled]
-        outside = np.setdiff1d(shown, self.old_classes)
-        if len(outside):
-            raise ValueError(f"labeled images have classes {outside.tolist()}, which are not old classes")
         result = np.full(len(classes), -1, dtype=np.int64)
         position = np.full(max(self.old_classes, default=0) + 1, -1, dtype=np.int64)
         position[list(self.old_classes)] = np.arange(len(self.old_classes))
-        result[self.labeled] = position[shown]
+        result[self.labeled] = position[classes[self.labeled]]
         return result
 
     def to_json(self, sample_ids: Sequence[str]) -> dict[str, Any]:

@@ -8,7 +8,6 @@ interact only with queries of the same image, block and head; only the teacher's
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,21 +46,17 @@ class KeyUpdate:
 
     Attributes:
         alpha: weight of the key norms in the energy, >= 0.
-        beta: sharpness of the attention from keys to queries, > 0; ``"auto"`` is 1 / sqrt(d).
+        beta: sharpness of the attention from keys to queries, > 0.
         gamma_update: step size, >= 0.
         gamma_reg: weight of the regularization of the keys, >= 0.
         space: space in which the step is taken: ``"key"``, ``"token"`` or ``"literal"``.
     """
 
     alpha: float = 0.0
-    beta: float | Literal["auto"] = 1.0
+    beta: float = 1.0
     gamma_update: float = 0.1
     gamma_reg: float = 0.5
     space: UpdateSpace = "key"
-
-    def beta_for(self, head_dim: int) -> float:
-        """Return the numeric value of beta for attention heads of width ``head_dim``."""
-        return 1 / math.sqrt(head_dim) if self.beta == "auto" else self.beta
 
 
 def paired_forward(
@@ -136,14 +131,12 @@ def paired_forward(
     settings = update or KeyUpdate()
 
     def special_block(index: int, tokens: Tensor, others: Tensor | None = None) -> Tensor:
-        log: BlockLog | None = {} if record is not None and index in recorded else None
-        pair: list[Tensor] | None = [] if index in gathered else None
-        move = index in aligned
-        made = paired_block(vit, index, tokens, settings, move=move, log=log, pair=pair, others=others)
-        if collect is not None and pair is not None:
-            collect[index] = (pair[0], pair[1])
-        if record is not None and log is not None:
-            record[index] = log
+        made, keys, moved, queries = paired_block(vit, index, tokens, settings, move=index in aligned, others=others)
+        if collect is not None and index in gathered:
+            collect[index] = (keys, queries)
+        if record is not None and index in recorded:
+            with torch.no_grad():
+                record[index] = _energies(keys, moved, queries, settings)
         return made
 
     if kept is None:
@@ -248,49 +241,40 @@ def paired_block(
     update: KeyUpdate,
     *,
     move: bool,
-    log: BlockLog | None = None,
-    pair: list[Tensor] | None = None,
     others: Tensor | None = None,
-) -> Tensor:
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Run a timm ``Block`` on tokens (2b, t, f), the keys of whose first half (teacher) follow the student's queries.
 
-    If ``move`` is false, the block is only recorded. ``log`` is filled with energies, as in ``record`` of
-    `paired_forward`, and ``pair`` with the teacher's keys before the move and the student's queries. With ``others``,
-    the student's tokens (b, t, f), ``tokens`` and the result are the teacher's, (b, t, f).
+    If ``move`` is false, the keys stay. With ``others``, the student's tokens (b, t, f), ``tokens`` and the result are
+    the teacher's, (b, t, f). Also returned are the teacher's keys before and after the move, and the student's queries.
     """
     block = vit.blocks[index]
     normed = block.norm1(tokens)
     queries, keys, values = split_qkv(block.attn, normed)
     half = len(keys) // 2 if others is None else len(keys)
     student_queries = queries[half:] if others is None else compute_queries(block.attn, block.norm1(others))
-    if pair is not None:
-        pair.extend((keys[:half], student_queries))
-    beta = update.beta_for(keys.shape[-1])
     moved = teacher_keys = keys[:half]
     if move:
         moved = attention_update(
             teacher_keys,
             student_queries,
             alpha=update.alpha,
-            beta=beta,
+            beta=update.beta,
             gamma_update=update.gamma_update,
             gamma_reg=update.gamma_reg,
             space=update.space,
             w_k=_w_k(vit, index, update.space),
         )
         keys = torch.cat([moved, keys[half:]])
-    if log is not None:
-        with torch.no_grad():
-            log.update(_energies(teacher_keys, moved, student_queries, update.alpha, beta))
     tokens = tokens + block.drop_path1(block.ls1(attend(block.attn, normed, queries, keys, values)))
     out: Tensor = tokens + block.drop_path2(block.ls2(block.mlp(block.norm2(tokens))))
-    return out
+    return out, teacher_keys, moved, student_queries
 
 
-def _energies(before: Tensor, after: Tensor, queries: Tensor, alpha: float, beta: float) -> BlockLog:
+def _energies(before: Tensor, after: Tensor, queries: Tensor, update: KeyUpdate) -> BlockLog:
     """Return the diagnostics of one block, each a mean over images and heads."""
-    num_keys = before.shape[2]
-    log = {
+    num_keys, alpha, beta = before.shape[2], update.alpha, update.beta
+    return {
         "energy_align_before": alignment_energy(queries, before, alpha=alpha, beta=beta).mean() / num_keys,
         "energy_align_after": alignment_energy(queries, after, alpha=alpha, beta=beta).mean() / num_keys,
         "energy_prior_before": prior_energy(before).mean(),
@@ -298,7 +282,6 @@ def _energies(before: Tensor, after: Tensor, queries: Tensor, alpha: float, beta
         "update_rel": (after - before).float().norm() / before.float().norm().clamp(min=1e-12),
         "attn_to_query_entropy": attention_entropy(before, queries, beta=beta),
     }
-    return {name: value.detach() for name, value in log.items()}
 
 
 def _w_k(vit: Any, index: int, space: UpdateSpace) -> Tensor | None:

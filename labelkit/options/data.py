@@ -35,12 +35,12 @@ class DataConfig(ListingOptions, DatasetOptions):
         "second half, as published for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and "
         "numbers from 0 ('5-9').",
     )
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
         "Which labels training may use. gcd: labels for a fraction --label-ratio of the old classes' "
-        "images; few-labels: --num-labels in total, equally many per class; class-halves: all labels of the first "
-        "half of the classes, with the other half held out; given: all existing labels; none: no labels. auto: "
-        "few-labels with --num-labels; gcd with its options and for named sets; given for your own folder or CSV.",
+        "images; few-labels: --num-labels in total, equally many per class; given: all existing labels; none: no "
+        "labels. auto: few-labels with --num-labels; gcd with its options and for named sets; given for your own "
+        "folder or CSV.",
     )
     num_old_classes: int | None = _DATA(
         None,

@@ -17,7 +17,7 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"linear_monitor": False}
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",
         "Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
         "never uses labels.",

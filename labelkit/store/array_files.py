@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Refused
 from labelkit.store import schema
-from labelkit.store.reader import RESTORE, open_file
+from labelkit.store.reader import open_file
 from labelkit.store.writer import MADE_BY, Contents, strings, write_once
 
 MAX_KEYPOINTS = 50
@@ -177,9 +176,6 @@ def read_neighbors(path: Path) -> NeighborFile:
         return NeighborFile(query, neighbors, scores, file.read_json("", "recipe", "{}"))
 
 
-_LENGTH_TOLERANCE = 1e-3
-
-
 @dataclass(frozen=True)
 class PrototypeFile:
     """Content of a prototype file, with the recipe that produced it.
@@ -219,13 +215,9 @@ def read_prototypes(path: Path) -> PrototypeFile:
     """Read a prototype file and verify all its digests.
 
     Raises:
-        StoreError: the file is of another kind or damaged, or rows are not of length 1.
+        StoreError: the file is of another kind or damaged.
         ResourceError: the system does not permit reading.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
         file.check_axes(schema.PROTOTYPE_COLUMNS, required=schema.PROTOTYPE_COLUMNS)
-        prototypes = file.read("prototypes")
-        lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
-        if not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):
-            raise Refused(file.place("prototypes"), "rows are not of length 1", RESTORE)
-        return PrototypeFile(prototypes, file.read_json("", "recipe", "{}"), file.content_digest, path)
+        return PrototypeFile(file.read("prototypes"), file.read_json("", "recipe", "{}"), file.content_digest, path)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused
+from labelkit.errors import Mismatch, NotAStore, Refused
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest
 from labelkit.store.reader import RESTORE, CheckedFile, LazyRows, open_file
@@ -156,7 +155,9 @@ class EmbeddingStore:
             file.shards.check()
         self.content_digest = file.content_digest
         root = file.attributes[""]
-        self._check_root(file)
+        if root.get("kind") != "embeddings":
+            problem = f"contains {root.get('kind')}, not embeddings"
+            raise NotAStore(file.where, problem, "Pass the store that this file belongs to.")
         self.has_images = schema.FEATURE_IMAGELESS not in file.features
         required = (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ()))
         lengths = file.check_axes(schema.STORE_COLUMNS, required=required)
@@ -166,7 +167,7 @@ class EmbeddingStore:
         self.plan_digest = str(root.get("plan_digest", ""))
         self.created_by = str(root.get("created_by", ""))
         self.model = read_model(file)
-        self.view_recipe = _read_view_recipe(file, self.dim)
+        self.view_recipe = file.read_json("", "views", "{}")
         self.sample_ids = _read_ids(file)
 
         def column(name: str) -> NDArray[Any] | None:
@@ -178,18 +179,17 @@ class EmbeddingStore:
         self._of_images = {name: LazyRows(file, name) for name in schema.IMAGE_COLUMNS if name in file.datasets}
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
+        if self.labels is not None and self.class_names:
+            outside = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.class_names)))
+            if len(outside):
+                problem = f"is {self.labels[outside[0]]}, expected -1 to {len(self.class_names) - 1}"
+                raise Refused(f"{file.place('labels')} row {outside[0]}", problem, RESTORE)
         self.splits: NDArray[np.int16] | None = column("splits")
-        self.labeled = check_flags(file, "labeled", column("labeled"))
-        self.old_classes = check_flags(file, "old_classes", column("old_classes"))
-        if ("skipped/sample_ids" in file.datasets) != ("skipped/reasons" in file.datasets):
-            raise Refused(file.place("skipped"), "contains names without reasons, or reasons without names", RESTORE)
+        flags = (column(name) for name in ("labeled", "old_classes"))
+        self.labeled, self.old_classes = (None if one is None else one.astype(np.bool_) for one in flags)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
         names = {path.split("/")[1] for path in file.groups if path.startswith("results/")}
         self.packed_results = tuple(sorted(names))
-        for name in self.packed_results:
-            if not schema.RESULT_NAME.fullmatch(name):
-                raise Refused(file.place(f"results/{name}"), f"{name[:80]!r} cannot be the name of a result", RESTORE)
-        self._check_values(file)
         self._embeddings = LazyRows(file, "embeddings")
         self._extras = {
             name: LazyRows(file, name)
@@ -311,53 +311,6 @@ class EmbeddingStore:
     def __reduce__(self) -> NoReturn:
         raise TypeError("an EmbeddingStore cannot be pickled: call open_store in each process")
 
-    def _check_root(self, file: CheckedFile) -> None:
-        root = file.attributes[""]
-        kind = root.get("kind")
-        if kind != "embeddings":
-            if kind in schema.STORE_KINDS:
-                problem = f"contains {kind}, not embeddings"
-                raise NotAStore(file.where, problem, "Pass the store that this file belongs to.")
-            raise Refused(file.where, f"unknown kind {kind!r}", RESTORE)
-        if root.get("metric") not in schema.METRICS or root.get("normalized") not in (0, 1):
-            problem = f"metric is {root.get('metric')!r} and normalized is {root.get('normalized')!r}"
-            raise Refused(file.where, problem, RESTORE)
-
-    def _check_values(self, file: CheckedFile) -> None:
-        if self.n == 0 or self.dim == 0:
-            raise Refused(file.place("embeddings"), f"empty, shape ({self.n}, {self.dim})", RESTORE)
-        classes = len(self.class_names) if "class_names" in file.datasets else None
-        for name, values, count in (
-            ("labels", self.labels, classes),
-            ("splits", self.splits, len(self.split_names)),
-        ):
-            if values is not None:
-                check_indices(file, name, values, count)
-        if self.labeled is not None and (self.labels is None or bool((self.labels[self.labeled] < 0).any())):
-            raise Refused(file.place("labeled"), "marks samples that have no label", RESTORE)
-        if len(set(self.split_names)) < len(self.split_names):
-            raise Refused(file.place("split_names"), "contains a name twice", RESTORE)
-
-
-def check_indices(file: CheckedFile, name: str, values: NDArray[Any], count: int | None) -> None:
-    """Refuse values that are not -1 or in ``[0, count)``, naming the row; ``None`` means no upper bound."""
-    bad = values < -1
-    if count is not None:
-        bad |= values >= count
-    if bad.any():
-        row = int(np.argmax(bad))
-        problem = f"is {values.flat[row]}, expected -1" + ("" if count is None else f" to {count - 1}")
-        raise Refused(f"{file.place(name)} row {row}", problem, RESTORE)
-
-
-def check_flags(file: CheckedFile, name: str, values: NDArray[Any] | None) -> NDArray[np.bool_] | None:
-    """Convert flags stored as 0 and 1 to bool, refusing other values; ``None`` is returned unchanged."""
-    if values is None:
-        return None
-    if (values > 1).any():
-        raise Refused(file.place(name), "contains values other than 0 and 1", RESTORE)
-    return values.astype(np.bool_)
-
 
 def _read_ids(file: CheckedFile) -> list[str]:
     raw = file.read("sample_ids")
@@ -374,29 +327,12 @@ def _read_ids(file: CheckedFile) -> list[str]:
 
 
 def read_model(file: CheckedFile) -> ModelIdentity:
-    """Read the model identity from an open file; ``Damaged`` if the stored digest is not that of the preprocessing."""
-    model = ModelIdentity(
+    """Read the model identity from an open file."""
+    return ModelIdentity(
         **{name: file.read_text("model", name) for name in (*_MODEL_TEXTS, "trained_labels")},
         preprocess=file.read_json("model", "preprocess"),
         numerics=file.read_json("model", "numerics"),
     )
-    if not re.fullmatch("([0-9a-f]{16})*", model.trained_labels):
-        raise Refused(file.place("model@trained_labels"), "is not a list of digests", RESTORE)
-    # Hash the stored text itself, since other writers may format numbers differently.
-    digest = hashlib.sha256(schema.name_bytes(file.read_text("model", "preprocess"))).hexdigest()
-    if file.read_text("model", "preprocess_digest") != digest:
-        raise Damaged(file.place("model@preprocess_digest"), "is not the digest of preprocess", RESTORE)
-    return model
-
-
-def _read_view_recipe(file: CheckedFile, dim: int) -> dict[str, Any]:
-    """Return what a store records of its views, their number per image as ``count``; empty if it contains none."""
-    info, recipe = file.datasets.get(VIEWS), file.read_json("", "views", "{}")
-    count = recipe.get("count", 0)
-    if type(count) is not int or (0 if info is None else info.shape[1]) != count * dim or (count < 1) != (info is None):
-        held = "no views" if info is None else f"{info.shape[1]} values per row"
-        raise Refused(file.place(VIEWS), f"{held}, and root attribute views says {count!r} views of {dim}", RESTORE)
-    return {} if info is None else recipe
 
 
 def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:

@@ -105,12 +105,6 @@ class RunFolder(ABC, Generic[Held]):
                     return
             # Another process published and removed the run folder while we were waiting for the lock.
 
-    def _compare(self, loaded: dict[str, Any] | None) -> None:
-        if loaded is not None and loaded != self._stored_plan:
-            keys = ", ".join(differing_keys(loaded, self._stored_plan))
-            remedy = "Repeat the first command to continue that run, or pass --overwrite to discard it and start over."
-            raise Mismatch(str(self.folder), f"an unfinished run has other options: {keys} differ", remedy)
-
     def _remove_leftover(self) -> None:
         if self.folder.exists() and read_plan(self.folder) in (None, self._stored_plan):
             self._clear()
@@ -123,7 +117,10 @@ class RunFolder(ABC, Generic[Held]):
                 (self.folder / "plan.json").unlink()
                 (self.folder / "parts").mkdir()
             loaded = None
-        self._compare(loaded)
+        if loaded not in (None, self._stored_plan):
+            keys = ", ".join(differing_keys(loaded or {}, self._stored_plan))
+            remedy = "Repeat the first command to continue that run, or pass --overwrite to discard it and start over."
+            raise Mismatch(str(self.folder), f"an unfinished run has other options: {keys} differ", remedy)
         for name, data in files.items():
             path = self.folder / name
             with translate_os_errors(path):
@@ -132,8 +129,6 @@ class RunFolder(ABC, Generic[Held]):
                 commit_bytes(path, data)
         if loaded is None:
             commit_json(self.folder / "plan.json", self._stored_plan)
-            # Without working locks, another worker may have been first.
-            self._compare(read_plan(self.folder))
 
     # ---- parts
 
@@ -261,19 +256,11 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
     """Check that there is disk space for ``needed`` bytes of parts and result, not counting existing parts."""
     with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
-        there = sum(get_file_size(path) for path in (folder / "parts").glob("*.h5"))
+        there = sum(path.stat().st_size for path in (folder / "parts").glob("*.h5"))
     needed -= there
     if free < needed:
         problem = f"only {free / 1e6:.1f} MB are free, but this run needs {needed / 1e6:.1f} MB ({what})"
         raise ResourceError(str(out.parent), problem, "Free some space or choose another --out.")
-
-
-def get_file_size(path: Path) -> int:
-    """Return the size of a file in bytes; 0 if it no longer exists."""
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:  # another worker has just renamed it
-        return 0
 
 
 @contextlib.contextmanager

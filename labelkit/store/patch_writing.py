@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,24 +25,6 @@ from labelkit.store.patches import SET_NAME, patches_folder, read_set_json
 from labelkit.store.plans import PatchPlan, patches_run_folder
 from labelkit.store.reader import RESTORE, CheckedFile, open_file
 from labelkit.store.writer import Contents, strings
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Patch features of several images, to be written to one file of the patch set.
-
-    Attributes:
-        rows: (m,) int64 positions in the plan.
-        features: (m, c, d) float.
-        cells: (m, c, 2) int row and column of each patch; ``None`` if all cells are included.
-        regions: (m, 4) left, top, right, bottom of the grid in pixels of the oriented original.
-    """
-
-    rows: NDArray[np.int64]
-    features: NDArray[Any]
-    cells: NDArray[np.int64] | None
-    regions: NDArray[np.float64]
-
 
 _WrittenFile = tuple[list[str], int, str]
 """A file of the set: names of its images, number of its patches, and content digest."""
@@ -80,18 +62,28 @@ class PatchRun(RunFolder[_WrittenFile]):
         """Return the numbers of the pieces that belong to a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
-    def write_piece(self, number: int, piece: Piece) -> None:
+    def write_piece(
+        self,
+        number: int,
+        rows: NDArray[np.int64],
+        features: NDArray[Any],
+        cells: NDArray[np.int64] | None,
+        regions: NDArray[np.float64],
+    ) -> None:
         """Write one piece as a file of the patch set; it may be written again, and equal values give equal bytes.
 
-        ``StoreError`` if a number is not finite in the stored type, ``ValueError`` if shapes do not match the plan.
+        ``StoreError`` if a number is not finite in the stored type.
+
+        Args:
+            number: of the piece.
+            rows: (m,) int64 positions in the plan.
+            features: (m, c, d) float.
+            cells: (m, c, 2) int row and column of each patch; ``None`` if all cells are included.
+            regions: (m, 4) left, top, right, bottom of the grid in pixels of the oriented original.
         """
         plan = self.plan
-        rows = np.asarray(piece.rows, dtype="<i8")
-        shape = (len(rows), plan.count, plan.dim)
-        if piece.features.shape != shape or piece.regions.shape != (len(rows), 4):
-            raise ValueError(f"a piece of {len(rows)} rows has {piece.features.shape}, expected {shape}")
         names = [plan.rows.sample_ids[row] for row in rows.tolist()]
-        flat, kind = piece.features.reshape(len(rows), -1), np.dtype(plan.dtype)
+        flat, kind = features.reshape(len(rows), -1), np.dtype(plan.dtype)
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")
         contents = Contents.of(
             schema.FORMAT_STORE,
@@ -107,10 +99,10 @@ class PatchRun(RunFolder[_WrittenFile]):
         contents.datasets["patches"] = stored.reshape(-1, plan.dim)
         contents.datasets["patch_offsets"] = np.arange(len(rows) + 1, dtype="<u8") * np.uint64(plan.count)
         contents.datasets["grids"] = np.tile(np.array(plan.grid, dtype="<u2"), (len(rows), 1))
-        contents.datasets["regions"] = piece.regions.astype("<f4")
+        contents.datasets["regions"] = regions.astype("<f4")
         contents.datasets["sample_ids"] = strings(names)
-        if piece.cells is not None:
-            contents.datasets["cells"] = piece.cells.reshape(-1, 2).astype("<u2")
+        if cells is not None:
+            contents.datasets["cells"] = cells.reshape(-1, 2).astype("<u2")
         commit_file(self.path(number), contents.sealed().write)
 
     def publish(self, store: EmbeddingStore) -> Path:

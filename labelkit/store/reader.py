@@ -507,23 +507,17 @@ class LazyRows:
         return self.shape[0]
 
     def __getitem__(self, where: slice | NDArray[np.int64]) -> Array:
-        if self._shards is None:
-            return np.asarray(self.rows[where])
-        found = self._shards.read(self._path, where)
-        return found if np.isfinite(found).all() else np.asarray(self.rows[where])  # raises an error that names the row
+        return np.asarray(self.rows[where]) if self._shards is None else self._shards.read(self._path, where)
 
     def __reduce__(self) -> tuple[Callable[..., LazyRows], tuple[str, str, str]]:
         return reopen_column, (str(Path(self._file).absolute()), self._path, self._store_digest)
 
     @cached_property
     def rows(self) -> Array:
-        """All rows, as a read-only array; ``Damaged`` if a block has changed, ``Refused`` if a number is not finite."""
+        """All rows, as a read-only array; ``Damaged`` if a block has changed."""
         rows = self._read()
-        for first in range(0, len(rows), self._step):
-            block = rows[first : first + self._step]
-            if self._digests is not None:
-                verify_rows(self._place, block, self._digests, self._step, first)
-            check_finite(self._place, block, first)
+        if self._digests is not None:
+            verify_rows(self._place, rows, self._digests, self._step)
         rows.flags.writeable = False
         return rows
 
@@ -535,17 +529,6 @@ def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
         if file.content_digest != content_digest:
             raise Mismatch(store, "has been replaced by another store", "Run the command again.")
         return LazyRows(file, path)
-
-
-def check_finite(place: str, rows: Array, first: int = 0) -> None:
-    """Refuse rows (m, ...) that contain a number that is not finite.
-
-    The message names the row; ``place`` names the dataset, and ``first`` is the number of the first row.
-    """
-    finite = np.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
-    if not finite.all():
-        where = f"{place} row {first + int(np.argmin(finite))}"
-        raise Refused(where, "contains a number that is not finite", RESTORE)
 
 
 def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int = 0) -> None:

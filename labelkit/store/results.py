@@ -19,12 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.errors import Mismatch, NotAStore, Refused, StoreError, output_exists
+from labelkit.errors import Mismatch, NotAStore, StoreError, output_exists
 from labelkit.files import parse_json
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, fsync_folder, plain_json, translate_os_errors
-from labelkit.store.embeddings import EmbeddingStore, check_flags, check_indices
-from labelkit.store.reader import RESTORE, CheckedFile, open_file
+from labelkit.store.embeddings import EmbeddingStore
+from labelkit.store.reader import CheckedFile, open_file
 from labelkit.store.schema import name_text
 from labelkit.store.writer import MADE_BY, Contents, strings, write_once
 
@@ -123,7 +123,7 @@ def write_result(
     sealed = contents.sealed()
     try:
         with CheckedFile(io.BytesIO(sealed.to_bytes()), str(path), schema.FORMAT_RESULT) as file:
-            _read_arrays(file, store.n, own_gallery=gallery_digest in ("", store.content_digest))
+            file.check_axes(schema.RESULT_COLUMNS, {"n": store.n})
     except StoreError as error:
         raise ValueError(f"not a result of this store: {error.where}: {error.problem}") from error
     if name in store.packed_results:
@@ -161,26 +161,22 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
             problem = f"was made from a different version of {store.path}"
             raise Mismatch(file.place(""), problem, "Recreate the result with --overwrite.")
         path = store.path if name in store.packed_results else _result_path(store, name)
-        return parse_result(file, path, name, None if stale else store.n, stale=stale)
+        return parse_result(file, path, name, stale=stale)
 
 
-def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, stale: bool) -> Result:
-    """Read a result from an open, checked file, or from the group of a packed store, and verify all its digests.
-
-    ``rows`` is the number of rows of its store; ``None``: the number that it states.
-    """
+def parse_result(file: CheckedFile, path: Path, name: str, *, stale: bool) -> Result:
+    """Read a result from an open, checked file, or from the group of a packed store, and verify all its digests."""
     root = file.attributes[""]
-    where = file.place("")
-    gallery_digest = str(root.get("gallery_digest", ""))
-    found = root.get("n")
-    if not isinstance(found, int) or (rows is not None and found != rows):
-        problem = f"n is {found!r}" + ("" if rows is None else f" where the store has {rows} rows")
-        raise Mismatch(where, problem, RESTORE)
-    arrays = _read_arrays(file, found, own_gallery=gallery_digest in ("", root.get("store_digest")))
-    try:
-        parse_json(arrays.get("metrics", "{}"))
-    except ValueError as error:
-        raise Refused(file.place("metrics"), "is not JSON", RESTORE) from error
+    file.check_axes(schema.RESULT_COLUMNS, {"n": root.get("n", 0)})
+    arrays: dict[str, Any] = {}
+    for column, info in file.datasets.items():
+        if "/" in column or column == "params":
+            continue
+        if info.dtype.kind == "S":
+            text = info.shape == ()
+            arrays[column] = name_text(file.read(column).item()) if text else file.read_strings(column)
+        else:
+            arrays[column] = file.read(column).astype(np.bool_ if column in _FLAGS else info.dtype, copy=False)
     return Result(
         name=name,
         kind=str(root.get("kind", "")),
@@ -189,8 +185,8 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
         stage=str(root.get("stage", "")),
         stale=stale,
         path=path,
-        where=where,
-        gallery_digest=gallery_digest,
+        where=file.place(""),
+        gallery_digest=str(root.get("gallery_digest", "")),
         content_digest=file.content_digest,
     )
 
@@ -333,30 +329,3 @@ def _stored(name: str, value: ResultArray) -> NDArray[Any]:
     if array.dtype.kind == "U":
         return strings(array.tolist())
     return array.astype(array.dtype.newbyteorder("<"), copy=False)
-
-
-def _read_arrays(file: CheckedFile, rows: int, *, own_gallery: bool) -> dict[str, Any]:
-    lengths = file.check_axes(schema.RESULT_COLUMNS, {"n": rows})
-    arrays: dict[str, Any] = {}
-    for name, info in file.datasets.items():
-        if "/" in name or name == "params":
-            continue
-        if info.dtype.kind == "S":
-            arrays[name] = name_text(file.read(name).item()) if info.shape == () else file.read_strings(name)
-        else:
-            arrays[name] = file.read(name)
-    limits = {
-        "cluster_ids": lengths.get("k"),
-        "pseudo_labels": lengths.get("k"),
-        "patch_cluster_ids": lengths.get("k"),
-        "labels": lengths.get("l"),
-        "neighbor_rows": rows if own_gallery else None,
-        "query_rows": rows,
-    }
-    for name, count in limits.items():
-        if name in arrays:
-            check_indices(file, name, arrays[name], count)
-    for name in _FLAGS:
-        if name in arrays:
-            arrays[name] = check_flags(file, name, arrays[name])
-    return arrays

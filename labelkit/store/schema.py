@@ -38,8 +38,6 @@ FEATURE_IMAGELESS = "imageless"
 FEATURE_SHARDED = "sharded"
 KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS})
 """Features that any file may require; stores may also be sharded."""
-STORE_KINDS = ("embeddings", "patches")
-METRICS = ("cosine", "l2", "dot")
 VIEWS = "view_embeddings"
 """Column of a store for embeddings of views; the root attribute ``views`` records how they were drawn."""
 

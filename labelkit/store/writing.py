@@ -133,9 +133,6 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
     def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
         """Combine the parts into the finished store, and delete the run folder.
 
-        It is harmless if two processes publish the same run, even without working locks: both write the
-        same bytes to a file of their own, and one of them is first.
-
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
             shards: number of files for the rows; ``None``: one file. The content is the same.
@@ -271,13 +268,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                 for old in self.folder.glob("publish-*.tmp"):
                     old.unlink(missing_ok=True)
             install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite)
-        except (OutputExistsError, ResourceError) as error:
-            gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder and the temporary file in it
-            if (gone or isinstance(error, OutputExistsError)) and self._published_plan() == self.digest:
-                return  # another process published the same content
-            if isinstance(error, OutputExistsError):
-                raise output_exists(self.out, state="and was made by another run in the meantime") from error
-            raise
+        except OutputExistsError as error:
+            raise output_exists(self.out, state="and was made by another run in the meantime") from error
 
 
 def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:

@@ -153,7 +153,7 @@ class Trainer:
         sides = [view.size for view in (views(0) if callable(views) else views)]
         # full passes have batches of twice the size and their own processes
         pixels = sum(side**2 for side in sides) + 2 * self.method.eval_view().size ** 2
-        batch_bytes = config.batch_size // self.runtime.world_size * self.bank.channels * pixels
+        batch_bytes = config.batch_size // self.runtime.world_size * self.bank.dataset.in_channels * pixels
         images = 0 if self.bank.in_memory else len(self.bank.rows)
         workers = count_workers(config.num_workers, images, batch_bytes, self.message)
         return config.model_copy(update={"num_workers": workers})

@@ -46,9 +46,7 @@ def test_each_image_gets_its_own_values() -> None:
     values = rows[:, None, None] * 10.0 + np.arange(3)[None, :, None]
     images: Any = SimpleNamespace(
         dataset=range(9),
-        channels=1,
         device=torch.device("cpu"),
-        listed_rows=rows,
         rows=rows,
         bad={},
         image_size=None,

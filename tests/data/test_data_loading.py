@@ -72,7 +72,7 @@ def loader(bank: ImageBank, sampler: Sampler | None = None, views: Any = DIGIT_V
         "labels": np.full(len(bank.dataset), -1),
         "batch_size": 8,
         "seed": 3,
-        "normalize": PLAIN1 if bank.channels == 1 else PLAIN3,
+        "normalize": PLAIN1 if bank.dataset.in_channels == 1 else PLAIN3,
     } | options
     return TrainLoader(bank, views, sampler or UniformSampler(bank.rows, seed=3), **options)
 
@@ -99,7 +99,7 @@ def assert_equal_samples(first: dict[int, Any], second: dict[int, Any], atol: fl
 
 def test_small_images_are_kept_in_memory_as_they_are() -> None:
     dataset = in_memory(5)
-    bank = ImageBank(dataset, channels=1)
+    bank = ImageBank(dataset)
     assert bank.images is not None
     assert np.array_equal(bank.gather(np.array([3]))[0, 0].numpy(), dataset.source.read(3).decode(1)[..., 0])
 
@@ -108,9 +108,9 @@ def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(image_bank, "MEMORY_BYTES", 5 * 1024)
-    assert ImageBank(in_memory(5), channels=1).in_memory
+    assert ImageBank(in_memory(5)).in_memory
     monkeypatch.setattr(image_bank, "MEMORY_BYTES", 5 * 1024 - 1)
-    assert not ImageBank(in_memory(5), channels=1).in_memory
+    assert not ImageBank(in_memory(5)).in_memory
     bank = ImageBank(load_dataset(str(folder), data_root=Path()))
     assert not bank.in_memory
     with pytest.raises(ValueError, match="not in memory"):
@@ -119,7 +119,7 @@ def test_images_above_the_memory_limit_or_of_many_sizes_are_read_when_needed(
 
 def test_digits_are_enlarged_once_by_an_antialiased_bicubic_resize() -> None:
     dataset = load_dataset("digits", data_root=Path()).select(np.arange(40))
-    bank = ImageBank(dataset, channels=1, base_size=32)
+    bank = ImageBank(dataset, base_size=32)
     assert bank.images is not None
     for row in range(40):
         picture = Image.fromarray(dataset.source.read(row).decode(1)[..., 0]).resize((32, 32), Image.Resampling.BICUBIC)
@@ -151,7 +151,7 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
         "class2/link.png": "the file is gone",
     }
     assert len(bank.rows) == 12
-    assert len(bank.listed_rows) == 17
+    assert len(bank.dataset) == 17
     bank.check(0.3)
     with pytest.raises(DatasetError, match=r"(?s)5 of 17 images cannot be read.*class0/empty\.png: empty file"):
         bank.check(0.01)
@@ -161,7 +161,7 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
 
 
 def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
-    train = loader(ImageBank(in_memory(27), channels=1))
+    train = loader(ImageBank(in_memory(27)))
     assert train.steps_per_epoch == 3
     batches = list(train.epoch(0))
     rows = torch.cat([batch.sample_index for batch in batches])
@@ -172,14 +172,14 @@ def test_an_epoch_has_every_row_once_in_whole_batches() -> None:
 
 
 def test_batches_of_other_sizes_show_the_same_views_of_each_sample() -> None:
-    bank = ImageBank(in_memory(), channels=1)
+    bank = ImageBank(in_memory())
     expected = by_sample(loader(bank, batch_size=24).epoch(2))
     for batch_size in (1, 3, 8):
         assert_equal_samples(expected, by_sample(loader(bank, batch_size=batch_size).epoch(2)), atol=1e-6)
 
 
 def test_processes_share_each_batch_by_striding() -> None:
-    bank = ImageBank(in_memory(), channels=1)
+    bank = ImageBank(in_memory())
     whole = list(loader(bank).epoch(1))
     shares = [list(loader(bank, rank=rank, world_size=4).epoch(1)) for rank in range(4)]
     for step, batch in enumerate(whole):
@@ -190,7 +190,7 @@ def test_processes_share_each_batch_by_striding() -> None:
 
 
 def test_a_resumed_epoch_continues_where_it_stopped() -> None:
-    train = loader(ImageBank(in_memory(), channels=1))
+    train = loader(ImageBank(in_memory()))
     rest = list(train.epoch(4))[1:]
     resumed = list(train.epoch(4, start_step=1))
     assert len(resumed) == 2
@@ -203,7 +203,7 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
     dataset = in_memory(64)
     split = gcd_split(Classes(dataset.labels, dataset.given, 4))
     random = np.random.default_rng(1).integers(0, 4, 64)
-    bank = ImageBank(dataset, channels=1)
+    bank = ImageBank(dataset)
 
     def batches(truth: Any) -> list[Batch]:
         labels = split.training_labels(truth)
@@ -226,7 +226,7 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
 )
 def test_loaders_that_cannot_be_are_refused(options: dict[str, Any], problem: str) -> None:
     with pytest.raises(ConfigError, match=problem):
-        loader(ImageBank(in_memory(), channels=1), **options)
+        loader(ImageBank(in_memory()), **options)
 
 
 # --- files ---
@@ -373,7 +373,7 @@ def test_a_file_that_vanishes_during_training_is_named(broken: Path) -> None:
 
 
 def test_evaluation_sees_each_row_once_in_order_without_padding() -> None:
-    bank = ImageBank(in_memory(10), channels=1)
+    bank = ImageBank(in_memory(10))
     batches = list(EvalLoader(bank, ViewSpec(32), batch_size=4, normalize=PLAIN1))
     assert [batch.rows.tolist() for batch in batches] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
     assert bank.images is not None
@@ -398,15 +398,15 @@ def test_images_are_identified_by_digest_and_sizes(broken: Path) -> None:
 
     dataset = load_dataset(str(broken), data_root=Path())
     (batch,) = EvalLoader(dataset, plain_view(16), batch_size=99, normalize=PLAIN3, identify=True)
+    assert batch.crops is not None
     for i, sample_id in enumerate(dataset.sample_ids):
         if i in dict(batch.bad):
-            assert batch.image_sizes[i].tolist() == [0, 0]
             continue
         content = (broken / sample_id).read_bytes()
         with Image.open(broken / sample_id) as picture:
-            assert batch.image_sizes[i].tolist() == [picture.height, picture.width]
-        assert batch.sha256[i].tobytes() == hashlib.sha256(content).digest()
-        assert batch.file_sizes[i] == len(content)
+            assert batch.crops.sizes[i].tolist() == [picture.height, picture.width]
+        assert batch.crops.sha256[i].tobytes() == hashlib.sha256(content).digest()
+        assert batch.crops.file_sizes[i] == len(content)
 
 
 def test_a_last_batch_of_one_can_join_the_one_before() -> None:
@@ -434,7 +434,7 @@ def test_a_random_view_needs_a_seed_and_follows_it() -> None:
 
 
 def test_passes_share_what_reads_images_but_not_at_the_same_time(folder: Path) -> None:
-    bank = ImageBank(load_dataset(str(folder), data_root=folder.parent), channels=3)
+    bank = ImageBank(load_dataset(str(folder), data_root=folder.parent))
     assert not bank.in_memory
     assert bank.reader(0) is bank.reader(0)
 
@@ -456,7 +456,7 @@ def test_images_that_a_gpu_has_no_room_for_stay_on_the_cpu(monkeypatch: pytest.M
     assert image_bank._has_room(cuda, 1000)
     assert not image_bank._has_room(cuda, 1001)
     assert image_bank._has_room(torch.device("cpu"), 10**15)
-    bank = ImageBank(load_dataset("digits", data_root=Path("data")).select(np.arange(8)), channels=1)
+    bank = ImageBank(load_dataset("digits", data_root=Path("data")).select(np.arange(8)))
     expected = bank.gather(np.array([3, 1]))
     bank.device = cuda
     sent = []

@@ -9,7 +9,6 @@ import pytest
 from labelkit.data.splits import (
     Classes,
     LabelSplit,
-    class_halves_split,
     draw_holdout_rows,
     few_labels_split,
     gcd_split,
@@ -98,9 +97,9 @@ def test_old_classes_that_the_draw_missed_are_all_named_with_what_may_help() -> 
 
 def test_many_classes_without_labeled_image_are_one_warning() -> None:
     names = [f"c{i}" for i in range(44)]
-    split = class_halves_split(Classes(np.array([0]), np.ones(1, dtype=bool), 44, names))
+    split = gcd_split(Classes(np.array([0]), np.ones(1, dtype=bool), 44, names), label_ratio=1.0)
     (warning,) = split.warnings
-    assert warning.startswith("21 of 22 classes have no labeled image: 'c1', 'c2', ")
+    assert warning.startswith("21 of 22 old classes have no labeled image: 'c1', 'c2', ")
     assert warning.endswith("'c20', ...")
 
 

@@ -83,12 +83,12 @@ def few(digits: ImageDataset) -> PreparedData:
 
 @pytest.fixture(scope="session")
 def small_bank(digits: ImageDataset) -> ImageBank:
-    return ImageBank(digits, channels=1, base_size=16)
+    return ImageBank(digits, base_size=16)
 
 
 @pytest.fixture(scope="session")
 def bank(digits: ImageDataset) -> ImageBank:
-    return ImageBank(digits, channels=1, base_size=32)
+    return ImageBank(digits, base_size=32)
 
 
 def _in_steps(name: str, epochs: int) -> dict[str, Any]:

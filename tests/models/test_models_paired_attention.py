@@ -169,7 +169,7 @@ def test_record_holds_the_energies_of_the_aligned_block() -> None:
     before, queries = k[:4], q[4:]
     after = attention_update(before, queries, alpha=0.2, beta=8**-0.5, gamma_update=0.3, gamma_reg=0.0)
 
-    update = KeyUpdate(alpha=0.2, beta="auto", gamma_update=0.3, gamma_reg=0.0)
+    update = KeyUpdate(alpha=0.2, beta=8**-0.5, gamma_update=0.3, gamma_reg=0.0)
     paired_forward(vit, weak, strong, update=update, align_blocks=[0], record=record)
 
     values = record[0]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 from labelkit.store.embeddings import open_store
-from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import patches_folder
 from labelkit.store.plans import PatchPlan
 from labelkit.store.writing import EmbeddingRun
@@ -29,12 +29,12 @@ def cells_of(plan: PatchPlan, row: int) -> np.ndarray:
     return np.stack(np.divmod(np.arange(plan.count) + row % 2, plan.grid[1]), axis=1)
 
 
-def piece_of(plan: PatchPlan, number: int) -> Piece:
+def piece_of(plan: PatchPlan, number: int) -> tuple[Any, ...]:
     _, start, stop = plan.pieces[number]
     rows = np.array([row for row in range(start, stop) if row not in BAD], dtype=np.int64)
     cells = np.stack([cells_of(plan, row) for row in rows]) if plan.is_sampled else None
     features = np.stack([features_of(plan, row) for row in rows])
-    return Piece(rows, features, cells, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64))
+    return rows, features, cells, np.array([[0, 0, 6, 4 + row] for row in rows], dtype=np.float64)
 
 
 def make_both(out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
@@ -42,7 +42,7 @@ def make_both(out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
     patches = PatchRun.open(out, plan, overwrite)
     for part in sorted({*rows.pending_parts(), *patches.pending_parts()}):
         for number in patches.pieces_of(part) if part in patches.pending_parts() else ():
-            patches.write_piece(number, piece_of(plan, number))
+            patches.write_piece(number, *piece_of(plan, number))
         if part in rows.pending_parts():
             write_part(rows, part, BAD)
     rows.publish(max_bad=0.5)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import os
 
-import numpy as np
 import pytest
 from labelkit.commands.store_files.verify import verify_file
-from labelkit.errors import Damaged, StoreError
+from labelkit.errors import Damaged
 from labelkit.store.embeddings import open_store
-from labelkit.store.writing import EmbeddingRun
 from shard_samples import flip, make_sharded, rows_offset, shard_paths
-from store_samples import make_plan, write_part
+from store_samples import make_plan
 
 
 @pytest.fixture
@@ -56,31 +54,3 @@ def test_verify_finds_nothing_wrong_with_a_whole_store(store):
     assert found.num_bytes > 8 * 3 * 4
     [shard] = verify_file(shard_paths(store)[0])
     assert (shard.kind, shard.faults) == ("shard", [])
-
-
-def test_numbers_that_are_not_finite_are_found(tmp_path, monkeypatch):
-    from labelkit.store import writing
-
-    monkeypatch.setattr(writing, "cast_finite", lambda values, kind, *rest: values.astype(kind))
-    run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(extras={}))
-    monkeypatch.setattr("store_samples.rows_of", _with_nan(monkeypatch))
-    for part in run.pending_parts():
-        write_part(run, part)
-    run.publish(0.5, 4)
-    with pytest.raises(StoreError, match="not finite"):
-        _ = open_store(tmp_path / "s.h5").embeddings
-    [found] = verify_file(tmp_path / "s.h5")
-    assert ["row 3: contains a number that is not finite" in str(fault) for fault in found.faults] == [True]
-
-
-def _with_nan(monkeypatch):
-    import store_samples
-
-    original = store_samples.rows_of
-
-    def rows(plan, positions):
-        found = original(plan, positions)
-        found["embeddings"] = np.where(np.array(positions)[:, None] == 3, np.nan, found["embeddings"])
-        return found
-
-    return rows

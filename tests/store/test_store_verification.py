@@ -17,8 +17,8 @@ from labelkit.commands.store_files.verify import (
     verify_patches,
     verify_results,
 )
-from labelkit.errors import Damaged, Mismatch, NotAStore, Refused, StoreError
-from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.errors import Damaged, Mismatch, NotAStore, StoreError
+from labelkit.store.patch_writing import PatchRun
 from labelkit.store.patches import patches_folder
 from labelkit.store.plans import PatchPlan
 from labelkit.store.results import write_result
@@ -40,7 +40,7 @@ def write_patches(store):
     run = PatchRun.open(store.path, plan)
     for number, (_, start, stop) in enumerate(plan.pieces):
         rows = np.arange(start, stop)
-        run.write_piece(number, Piece(rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1))))
+        run.write_piece(number, rows, np.ones((len(rows), 4, 2)), None, np.tile([0, 0, 8, 8], (len(rows), 1)))
     run.publish(store)
     return store
 
@@ -138,20 +138,6 @@ def test_stale_results_are_named(store):
     make_store(store.path, make_plan(metric="l2"), overwrite=True)
     for checked in (verify_file(store.path), verify_file(path), verify_results(path.parent)):
         assert faults(checked) == [(Mismatch, str(path))]
-
-
-def test_what_no_store_may_hold_is_named_although_all_digests_are_right(store):
-    contents = contents_of(store.path)
-    contents.datasets["embeddings"][4, 1] = np.nan
-    contents.datasets["logits"][7, 0] = np.inf
-    contents.datasets["labels"][0] = 9
-    store.path.write_bytes(contents.sealed().to_bytes())
-    place = str(store.path)
-    assert sorted(faults(verify_file(store.path)), key=str) == [
-        (Refused, f"{place}:/embeddings row 4"),
-        (Refused, f"{place}:/labels row 0"),
-        (Refused, f"{place}:/logits row 7"),
-    ]
 
 
 def test_damaged_matches_are_found(tmp_path):

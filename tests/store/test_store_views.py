@@ -1,18 +1,16 @@
-"""Embeddings of views in a store: written part by part, read as (n, v, d), and refused where the note does not fit."""
+"""Embeddings of views in a store: written part by part, and read as (n, v, d)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.errors import Refused, StoreError
+from labelkit.errors import StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.writer import Contents
 from labelkit.store.writing import EmbeddingRun
-from store_samples import DIM, SAMPLE_IDS, contents_of, make_plan, rows_of
+from store_samples import DIM, SAMPLE_IDS, make_plan, rows_of
 
 RECIPE = {"count": 2, "augmentation": "box", "seed": 0, "view": {"size": 8}}
 VIEWS = np.arange(len(SAMPLE_IDS) * 2 * DIM, dtype=np.float32).reshape(-1, 2, DIM) + 1
@@ -29,14 +27,6 @@ def make(out: Path, skipped: int | None = None, **changes: Any) -> EmbeddingStor
         run.write_part(part, skipped=bad, **values)
     run.publish(max_bad=0.5)
     return open_store(out)
-
-
-def changed(path: Path, change: Callable[[Contents], object]) -> Path:
-    """Write a store again with other contents."""
-    contents = contents_of(path)
-    change(contents)
-    path.write_bytes(contents.sealed().to_bytes())
-    return path
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -64,28 +54,3 @@ def test_a_view_that_is_not_finite_is_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError) as caught:
         run.write_part(0, **values)
     assert SAMPLE_IDS[0] in caught.value.where
-
-
-def set_note(text: str) -> Callable[[Contents], object]:
-    return lambda contents: contents.set("", views=text)
-
-
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
-        (lambda contents: contents.datasets.pop("view_embeddings"), "/view_embeddings: no views, and"),
-        (lambda contents: contents.attributes[""].pop("views"), "6 values per row, and root attribute views says 0"),
-        (set_note("{"), "is not JSON"),
-        (set_note("[2]"), "is not a JSON object"),
-        (set_note('{"count": true}'), "6 values per row, and root attribute views says True views of 3"),
-        (set_note('{"count": 0}'), "6 values per row, and root attribute views says 0 views of 3"),
-        (set_note('{"count": 3}'), "6 values per row, and root attribute views says 3 views of 3"),
-    ],
-)
-def test_a_note_that_does_not_fit_the_views_is_refused(
-    tmp_path: Path, change: Callable[[Contents], object], problem: str
-) -> None:
-    path = changed(make(tmp_path / "s.h5").path, change)
-    with pytest.raises(Refused) as caught:
-        open_store(path)
-    assert problem in f"{caught.value.where}: {caught.value.problem}"

@@ -119,7 +119,7 @@ class Toy(Method[ToyConfig]):
 @pytest.fixture(scope="session")
 def bank() -> ImageBank:
     digits = load_dataset("digits", data_root=Path("data")).select(np.arange(NUM_IMAGES))
-    return ImageBank(digits, channels=1)
+    return ImageBank(digits)
 
 
 @pytest.fixture(scope="session")

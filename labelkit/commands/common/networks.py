@@ -506,10 +506,10 @@ def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: 
     batch = next(iter(model.loader(query, 1, device=place, identify=True)))
     if batch.bad:
         raise DatasetError(query.name, f"cannot be read as an image: {batch.bad[0][1]}", "Pass a JPEG or PNG file.")
-    assert batch.image_sizes is not None
+    assert batch.crops is not None
     with torch.inference_mode():
         maps = network.patch_features(batch.images)[0].float().cpu().numpy()
-    left, top, right, bottom = compute_view_regions(batch.image_sizes, model.view)[0].tolist()
+    left, top, right, bottom = compute_view_regions(batch.crops.sizes, model.view)[0].tolist()
     rows, columns = maps.shape[:2]
     cells = np.indices((rows, columns)).reshape(2, -1).T
     return ImagePatches(maps.reshape(-1, maps.shape[2]), cells, (rows, columns), (left, top, right, bottom))

@@ -16,7 +16,7 @@ from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.models.inference import InferenceNetwork
 from labelkit.options.embed import EmbedConfig
-from labelkit.store.patch_writing import PatchRun, Piece
+from labelkit.store.patch_writing import PatchRun
 from labelkit.store.plans import EmbeddingPlan, PatchPlan
 
 
@@ -58,7 +58,7 @@ def plan_patches(
     )
 
 
-def compute_view_regions(image_sizes: NDArray[np.uint32], view: ViewSpec) -> NDArray[np.float64]:
+def compute_view_regions(image_sizes: NDArray[np.integer], view: ViewSpec) -> NDArray[np.float64]:
     """Return the region of each original image that the network sees: (m, 4) left, top, right, bottom in pixels.
 
     ``image_sizes`` are (m, 2) heights and widths. The grid of patches spans this region from edge to edge.
@@ -108,15 +108,15 @@ class PatchCollector:
         # cast here, where it is fast; the run reports a number that is too large for the type
         overflows = bool((flat.abs() > torch.finfo(torch.float16).max).any())
         features = flat.float() if plan.dtype == "float32" or overflows else flat.half()
-        assert batch.image_sizes is not None
+        assert batch.crops is not None
         cells = np.stack(np.divmod(chosen, plan.grid[1]), axis=2) if plan.is_sampled else None
-        self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.image_sizes[keep], self._view)))
+        self._batches.append((rows, features.numpy(), cells, compute_view_regions(batch.crops.sizes[keep], self._view)))
         if int(batch.rows[-1]) + 1 == plan.pieces[self._pieces[0]][2]:
             joined_rows, values, places, regions = zip(*self._batches, strict=True)
             joined = None if cells is None else np.concatenate(places)
-            piece = Piece(np.concatenate(joined_rows), np.concatenate(values), joined, np.concatenate(regions))
+            piece = np.concatenate(joined_rows), np.concatenate(values), joined, np.concatenate(regions)
             self._batches = []
-            self._run.write_piece(self._pieces.pop(0), piece)
+            self._run.write_piece(self._pieces.pop(0), *piece)
 
 
 def patch_summary(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:

@@ -22,7 +22,6 @@ from labelkit.data.splits import (
     Classes,
     LabelSplit,
     choose_classes,
-    class_halves_split,
     classes_by_name,
     draw_holdout_rows,
     few_labels_split,
@@ -310,10 +309,6 @@ def prepare_listing(
     if of_folders and split.labeled.any():
         names = len(np.unique(dataset.labels[split.labeled]))
         current_progress().message(f"labels from folder names: {names} classes (to ignore: --label-split none)")
-    if split.kind == "class-halves":
-        kept = np.flatnonzero(np.isin(dataset.labels, split.old_classes))
-        dataset = dataset.select(kept)
-        split = replace(split, labeled=split.labeled[kept])
     labels = split.training_labels(dataset.labels)
     replaces_splits = config.holdout_classes is not None or config.pool_splits
     return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
@@ -381,16 +376,13 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         )
     if kind == "gcd":
         return _choose_old_classes(config, dataset, classes)
-    if kind == "few-labels":
-        if config.num_labels is None:
-            raise ConfigError(
-                "--num-labels", "is required for --label-split few-labels", "Pass the total number of labels."
-            )
-        with _raise_as_option_error("--num-labels"):
-            seed = config.split_seed if config.label_seed is None else config.label_seed
-            return few_labels_split(classes, total=config.num_labels, seed=seed)
-    with _raise_as_option_error("--label-split class-halves"):
-        return class_halves_split(classes)
+    if config.num_labels is None:
+        raise ConfigError(
+            "--num-labels", "is required for --label-split few-labels", "Pass the total number of labels."
+        )
+    with _raise_as_option_error("--num-labels"):
+        seed = config.split_seed if config.label_seed is None else config.label_seed
+        return few_labels_split(classes, total=config.num_labels, seed=seed)
 
 
 def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:

@@ -442,8 +442,10 @@ def _embed_rows(
             else:
                 features, maps = network.embed_with_patches(batch.images)
             outputs = network.classify(features) if plan.extras else None
+        crops = batch.crops
+        assert crops is not None
         skipped.extend(batch.bad)
-        work.lost.update(batch.lost)
+        work.lost.update(crops.lost)
         keep = batch.readable
         embedded = features.float().cpu().numpy()[keep]
         found["embeddings"].append(embedded)
@@ -460,10 +462,9 @@ def _embed_rows(
         if outputs is not None:
             assert order is not None
             found["logits"].append(outputs.float().cpu().numpy()[keep][:, order])
-        for name in ("sha256", "file_sizes", "image_sizes"):
-            column = getattr(batch, name)
-            assert column is not None
-            found[name].append(column[keep])
+        found["sha256"].append(crops.sha256[keep])
+        found["file_sizes"].append(crops.file_sizes[keep])
+        found["image_sizes"].append(crops.sizes[keep].astype(np.uint32))
         if collector is not None and maps is not None:
             collector.add(batch, keep, maps, config.dataset)
         task.advance(len(batch.rows))

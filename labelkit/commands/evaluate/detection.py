@@ -165,7 +165,7 @@ def _batches(
 
     examples = read_examples(dataset, plans(), config.num_workers or 0)
     while batch := list(itertools.islice(examples, config.batch_size)):
-        yield [example.image for example in batch], [example.target for example in batch]
+        yield [image for image, _ in batch], [target for _, target in batch]
 
 
 def detect(
@@ -184,9 +184,9 @@ def detect(
     found: list[dict[str, Any]] = []
     plans = (ExamplePlan.of(dataset, int(row)) for row in rows)
     with current_progress().task("detect", total=len(rows)) as task:
-        for image, example in enumerate(read_examples(dataset, plans, num_workers)):
+        for image, (pixels, _) in enumerate(read_examples(dataset, plans, num_workers)):
             with torch.inference_mode():
-                (result,) = detector([example.image.to(runtime.device).float().div_(255)])
+                (result,) = detector([pixels.to(runtime.device).float().div_(255)])
             boxes = result["boxes"].float().cpu().numpy()
             scores, labels = result["scores"].float().cpu().numpy(), result["labels"].cpu().numpy() - 1
             shapes = (result["masks"][:, 0] > 0.5).cpu().numpy() if masks else None
@@ -308,7 +308,7 @@ def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, mask
         plan = ExamplePlan.of(dataset, int(row))
         height, width = plan.size
         if masks and not height:  # the annotation does not contain it
-            height, width = read_example(dataset.source, dataset.in_channels, plan).image.shape[-2:]
+            height, width = read_example(dataset.source, dataset.in_channels, plan)[0].shape[-2:]
         for place in range(len(objects)):
             entry = {
                 "image": image, "label": int(objects.labels[place]), "box": objects.boxes[place],

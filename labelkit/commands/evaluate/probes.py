@@ -170,7 +170,7 @@ class EvalImages:
     ) -> EvalImages:
         """Prepare the readable images of a data set, resized so that crops of the network's size fit."""
         spec = network.input_spec
-        bank = ImageBank(images, channels=images.in_channels, base_size=resize_side(spec.size), device=device)
+        bank = ImageBank(images, base_size=resize_side(spec.size), device=device)
         bank.check(max_bad_fraction)
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 

@@ -22,7 +22,7 @@ from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.commit import temporary_name
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.parts import check_space, get_file_size
+from labelkit.store.parts import check_space
 from labelkit.store.patches import patches_folder
 from labelkit.store.reader import CheckedFile, is_in_results, open_file, shards_folder
 from labelkit.store.results import list_results, open_result, read_result
@@ -39,9 +39,9 @@ def pack_results(config: PackConfig) -> SimpleResult:
     """
     store = open_store(config.index)
     packed = pack_store(store, config.out, shards=config.shards, overwrite=config.overwrite)
-    size = get_file_size(packed.path)
+    size = packed.path.stat().st_size
     if packed.num_shards:
-        size += sum(map(get_file_size, shards_folder(packed.path).glob("*.h5")))
+        size += sum(path.stat().st_size for path in shards_folder(packed.path).glob("*.h5"))
     has_patches = patches_folder(config.index).is_dir()
     if has_patches:
         current_progress().message(f"the patches in {patches_folder(config.index)} are separate files and stay there")

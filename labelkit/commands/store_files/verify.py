@@ -30,7 +30,7 @@ from labelkit.store.array_files import read_matches, read_neighbors, read_protot
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, PatchFile, check_patch_owner, patches_folder, read_set_json
-from labelkit.store.reader import CheckedFile, check_finite, is_in_results, open_file
+from labelkit.store.reader import CheckedFile, is_in_results, open_file
 from labelkit.store.results import list_result_files, parse_result, results_folder
 from labelkit.training.checkpoint import STATE
 from labelkit.training.run_dir import CONFIG
@@ -308,7 +308,7 @@ def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStor
         problem = f"was made from a different version of {store.path}"
         found.faults.append(Mismatch(file.place(""), problem, "Recreate this result with --overwrite, or delete it."))
     if not found.faults or stale:
-        parse_result(file, path, name, None if stale or store is None else store.n, stale=stale)
+        parse_result(file, path, name, stale=stale)
 
 
 def _open_adjacent_store(folder: Path) -> EmbeddingStore | None:
@@ -326,23 +326,14 @@ def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
     """Read all datasets except packed results, which are checked separately; list the shards that are damaged."""
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards
-    for path, info in file.datasets.items():
+    for path in file.datasets:
         if is_in_results(path) or (damaged_shards and file.is_sharded(path)):
             continue
-        start = 0
-        wants_finite = (
-            file.format == schema.FORMAT_STORE
-            and (info.dtype.kind == "f" and "/" not in path and len(info.shape) >= 2)
-            and (path in ("embeddings", "patches") or info.shape[0] == file.datasets.get("sample_ids", info).shape[0])
-        )
         with found.collect_faults():
             for block in file.verified_blocks(path):
                 found.blocks += 1
                 found.num_bytes += block.nbytes
                 report(block.nbytes)
-                if wants_finite:
-                    check_finite(file.place(path), block, start)
-                start += len(block) if block.ndim else 0
 
 
 # ---- images

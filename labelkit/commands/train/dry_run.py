@@ -151,7 +151,7 @@ def _estimate_step_seconds(trainer: Trainer, config: RunConfig) -> float:
     if trainer.runtime.device.type != "cpu":
         return 0.0
     network, side = trainer.method.network, trainer.method.eval_view().size
-    images = torch.zeros(2, trainer.bank.channels, side, side)
+    images = torch.zeros(2, trainer.bank.dataset.in_channels, side, side)
     with torch.inference_mode():
         network.embed(images)  # warm-up
         started = time.process_time()  # CPU time, without that of other programs

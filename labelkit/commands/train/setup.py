@@ -94,7 +94,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         if prepared.rows is not None:
             return prepared.rows.bank(dataset, num_neighbors=num_neighbors, device=runtime.device)
         size = method.network.input_spec.size
-        bank = ImageBank(dataset, channels=dataset.in_channels, base_size=size, device=runtime.device)
+        bank = ImageBank(dataset, base_size=size, device=runtime.device)
         bank.check(config.max_bad_fraction)
         warn_of_lost_content(dataset, bank.lost)
         return bank

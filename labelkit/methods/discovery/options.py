@@ -122,7 +122,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
         "Eq. 8 of the paper, as printed.",
     )
     alpha: float = _ALIGN(0.0, "Weight of the keys' norm in the energy.", ge=0)
-    beta: float | Literal["auto"] = _ALIGN(1.0, "Inverse temperature of the alignment; auto = 1/sqrt(head width).")
+    beta: float = _ALIGN(1.0, "Inverse temperature of the alignment.", gt=0)
     gamma_update: float = _ALIGN(0.1, "Step size of the alignment update.", ge=0)
     gamma_reg: float = _ALIGN(0.5, "Weight of the prior in the alignment update.", ge=0)
     student_view: Literal["strong", "weak"] = _ALIGN("strong", "Augmentation of the student's view.")
@@ -143,13 +143,6 @@ class FlipClassConfig(DiscoveryTrainConfig):
             if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} has no effect with align_mode {self.align_mode}, only with flip")
         return self
-
-    @field_validator("beta")
-    @classmethod
-    def _positive_beta(cls, beta: float | str) -> float | str:
-        if isinstance(beta, float) and beta <= 0:
-            raise ValueError(f"must be greater than 0, got {beta}")
-        return beta
 
 
 class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):

@@ -104,7 +104,7 @@ class Composition(nn.Module):
             width = student.embed_dim
             self.converters = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         else:
-            self.decision = slow_copy(_staged(student).last_stage)
+            self.decision = slow_copy(_staged(student).stages[-1])
             width = _joined_width(student)
             self.converters = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(3))
         self.requires_grad_(False)
@@ -119,7 +119,7 @@ class Composition(nn.Module):
             bias.zero_()
         self.head.load_state_dict(network.head.state_dict())
         if self.at == "last-stage":
-            self.decision.load_state_dict(_staged(network).last_stage.state_dict())
+            self.decision.load_state_dict(_staged(network).stages[-1].state_dict())
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Map the outputs of three networks at the joined layer to features (b, d)."""

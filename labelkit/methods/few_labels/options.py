@@ -51,7 +51,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     #: These never had an effect in methods whose consistency weight does not grow.
     retired_fields: ClassVar[frozenset[str]] = frozenset({"ema_decay_start", "ema_ramp"})
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
         "Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn with "
         "--label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given for "

@@ -35,7 +35,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         "ms_epsilon": 0.1,
     }
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
         "Which labels training may use. given: all existing labels except those of --holdout-classes; "
         "unlabeled images are left out where training needs labels. Other values: as in `labelkit train gcd --help`.",
@@ -259,7 +259,7 @@ class TACCCLConfig(MetricLearningConfig):
         "tac_weight": 1.0,
     }
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",
         "Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
         "uses clusters, not labels.",

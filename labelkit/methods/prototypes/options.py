@@ -24,7 +24,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
 
-    label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
+    label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
         "Which labels training may use. given: all existing labels; unlabeled images are left out of "
         "training. Other values: as in `labelkit train gcd --help`.",

@@ -82,8 +82,3 @@ class StagedNetwork(PooledNetwork):
     def post(self, maps: Tensor) -> Tensor:
         """Compute features from the last stage's input maps: ``post(pre(images))`` equals ``forward(images)``."""
         return self.forward_head(self.stages[-1](maps))
-
-    @property
-    def last_stage(self) -> nn.Module:
-        """Return the stage between ``pre`` and the average pool."""
-        return self.stages[-1]

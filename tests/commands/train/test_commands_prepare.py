@@ -130,14 +130,6 @@ def test_empty_labels_of_a_csv_are_unlabeled_and_leave_the_number_of_classes_ope
     assert prepared.info(8).num_known_classes is None
 
 
-def test_class_halves_keep_only_the_first_half_wholly_labeled(photos: Path) -> None:
-    prepared = prepare(photos, label_split="class-halves")
-
-    assert set(prepared.dataset.labels.tolist()) == {0, 1}
-    assert prepared.split.labeled.all()
-    assert len(prepared.labels) == 24
-
-
 def test_a_long_tail_keeps_the_share_asked_for_in_the_rarest_class(photos: Path) -> None:
     prepared = prepare(photos, imbalance_factor=0.25)
 

@@ -88,7 +88,7 @@ class DrawnImages(CachedViewBank):
 
     def __init__(self, bank: ImageBank, reuse: FrozenFeatureCache, seed: int, normalize: Normalize) -> None:
         self._bank, self._reuse, self._seed, self._reuse_normalize = bank, reuse, seed, normalize
-        for name in ("dataset", "channels", "device", "listed_rows", "rows", "bad"):
+        for name in ("dataset", "device", "rows", "bad"):
             setattr(self, name, getattr(bank, name))
         self.images = None
         self._views = reuse.plan.counts[0]

@@ -126,15 +126,15 @@ def test_a_mirrored_image_takes_its_boxes_and_masks_along(listed: ImageDataset) 
     plan = ExamplePlan.of(listed, 0, objects=objects, masks=True)
     straight = read_example(listed.source, 3, plan)
     mirrored = read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True, mirror=True))
-    assert mirrored.image.equal(straight.image.flip(-1))
-    assert mirrored.target["masks"].equal(straight.target["masks"].flip(-1))
-    for example in (straight, mirrored):
-        for box, mask in zip(example.target["boxes"].int().tolist(), example.target["masks"], strict=True):
+    assert mirrored[0].equal(straight[0].flip(-1))
+    assert mirrored[1]["masks"].equal(straight[1]["masks"].flip(-1))
+    for image, target in (straight, mirrored):
+        for box, mask in zip(target["boxes"].int().tolist(), target["masks"], strict=True):
             left, top, right, bottom = box
             assert mask.sum() == mask[top:bottom, left:right].sum() == (right - left) * (bottom - top)
             # the squares are red
-            assert example.image[0, top + 2 : bottom - 2, left + 2 : right - 2].min() > 150
-    assert straight.target["labels"].tolist() == (objects.labels + 1).tolist()
+            assert image[0, top + 2 : bottom - 2, left + 2 : right - 2].min() > 150
+    assert straight[1]["labels"].tolist() == (objects.labels + 1).tolist()
 
 
 @pytest.mark.parametrize(

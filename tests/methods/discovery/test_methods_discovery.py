@@ -191,7 +191,6 @@ def test_options_that_do_not_fit_a_network_are_named(make: Make, options: dict[s
     [
         ({"align_blocks": "-1"}, "block numbers must be at least 0"),
         ({"beta": 0}, "greater than 0"),
-        ({"beta": "warm"}, "beta"),
         ({"update_space": "value"}, "input should be 'key', 'token' or 'literal'"),
         ({"num_classes": 1}, "greater than or equal to 2"),
         *(

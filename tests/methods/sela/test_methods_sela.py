@@ -251,7 +251,7 @@ options = {"dataset": "digits", "batch_size": 16, "epochs": 1, "device": "cpu", 
 config = resolve(METHODS["sela"].config, preset="digits", overrides=options).config
 method = METHODS["sela"].load()(config, data.info(0))
 runtime = Runtime(device="cpu")
-trainer = Trainer(method, ImageBank(digits, channels=1, base_size=32), data.labels, config, runtime)
+trainer = Trainer(method, ImageBank(digits, base_size=32), data.labels, config, runtime)
 method.on_step_start(trainer._state(log_now=False))
 result = {name: value.clone() for name, value in method.state_dict().items() if name.startswith("labels.")}
 assert torch.isfinite(torch.tensor(trainer.fit().metrics["loss"]))
