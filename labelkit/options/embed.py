@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -51,7 +50,6 @@ class EmbedConfig(
     """Options for ``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
-    constants: ClassVar[Mapping[str, object]] = {"stride": 1, "patch_seed": 0}
 
     index: Path | None = _STORE(
         None,

@@ -25,7 +25,9 @@ from labelkit.options.base import (
     fault_message,
     flag,
     is_allowed_in_presets,
+    is_constant_value,
     nearest,
+    retired_options,
     shell_name,
     value_text,
 )
@@ -84,13 +86,11 @@ def resolve(
 
     file_values: dict[str, object] = {}
     if config_file is not None:
-        file_values = _read(config_file, str(config_file), faults)
+        file_values, retired = _read(config_file, str(config_file), faults), retired_options(config_class)
         file_values = {
             key: value
             for key, value in file_values.items()
-            if key not in config_class.retired_fields
-            # numbers from a file are still text here
-            and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
+            if key not in retired or not is_constant_value(retired[key], value)
         }
 
     preset_values: dict[str, object] = {}
@@ -246,11 +246,11 @@ def _faults_of(
     Each source is checked separately, so that a bad value in a preset is found even if an option overrides it.
     """
     faults: list[ConfigError] = []
-    fields, constants = config_class.model_fields, config_class.constants
+    fields = config_class.model_fields
     for key, value in values.items():
         problem = remedy = ""
-        if key not in fields and in_file and key in constants:
-            problem, remedy = f"is no longer an option and is always {value_text(constants[key])}", "Remove this key."
+        if key not in fields and in_file and key in (retired := retired_options(config_class)):
+            problem, remedy = f"is no longer an option and is always {value_text(retired[key])}", "Remove this key."
         elif key not in fields:
             problem = "unknown key"
             close = nearest(key, (name for name in fields if not in_file or is_allowed_in_presets(fields[name])))

@@ -40,7 +40,7 @@ from labelkit.models.weights.published import (
     find_best_available_backbone,
     find_recorded_weights,
 )
-from labelkit.options.base import value_text
+from labelkit.options.base import is_constant_value, retired_options, value_text
 from labelkit.options.model import ModelConfig
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
@@ -311,11 +311,11 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
-    constants = spec.config.constants
+    retired = retired_options(spec.config)
     gone = [
-        f"{key} {value_text(value)} (now always {value_text(constants[key])})"
+        f"{key} {value_text(value)} (now always {value_text(retired[key])})"
         for key, value in options.items()
-        if key in constants and value_text(value) != value_text(constants[key])
+        if key in retired and not is_constant_value(retired[key], value)
     ]
     if gone:
         current_progress().warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -44,9 +43,6 @@ class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
     """Options for ``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
-    constants: ClassVar[Mapping[str, object]] = {
-        "bins": 10,
-    }
 
     answer: str | None = _STORE(
         None, "Result from `discover answer`; default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
@@ -64,7 +60,6 @@ class EvaluateClusteringConfig(
     """Options for ``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
-    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False, "protocol": "v2"}
 
     results: tuple[str, ...] = Field((), description="Comma-separated results to score; default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
@@ -84,9 +79,6 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
     """Options for ``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
-    constants: ClassVar[Mapping[str, object]] = {
-        "linear_epochs": 100,
-    }
 
     k: tuple[int, ...] = Field(
         (10,),
@@ -126,7 +118,6 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
     """Options for ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
-    constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,), "seeds": 1}
 
     gallery: str = Field("train", description="Split to train the classifier on.")
     queries: str = Field("test", description="Split to evaluate on.")
@@ -170,7 +161,6 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
     """Options for ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
-    constants: ClassVar[Mapping[str, object]] = {"threads": None}
 
     k: tuple[int, ...] = Field(
         (1, 2, 4, 8),
@@ -212,10 +202,6 @@ class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig,
     """Options for ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
-    constants: ClassVar[Mapping[str, object]] = {
-        "groups": "auto", "seen_only": False, "confusion": None, "checkpoint": None, "which": "last",
-        "data_root": None, "batch_size": None, "device": "auto", "threads": None,
-    }  # fmt: skip
 
     split: str = Field("auto", description="Split of the store to score; auto: test, else val.")
 
@@ -309,9 +295,6 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     """Options for ``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
-    constants: ClassVar[Mapping[str, object]] = {
-        "final_lr": None, "absent_as_zero": False, "per_class": False, "select_split": None,
-    }  # fmt: skip
 
     split: str = _DATA("auto", "Split to train the head on; auto: probe if the data set has this split, else train.")
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
@@ -371,15 +354,6 @@ class EvaluatePatchClustersConfig(DenseConfig):
     """Options for ``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_patches": 200000,
-        "absent_as_zero": False,
-        "per_class": False,
-        "grid": None,
-        "pca": 50,
-        "num_inits": 5,
-        "max_iterations": 50,
-    }
 
     split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, else test.")
     num_clusters: int | None = Field(
@@ -397,13 +371,6 @@ class EvaluateTrackingConfig(DenseConfig):
     """Options for ``labelkit evaluate tracking``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
-    constants: ClassVar[Mapping[str, object]] = {
-        "per_film": False,
-        "top_k": 5,
-        "context": 7,
-        "shorter_side": 480,
-        "max_films": None,
-    }
 
     dataset: str = _DATA("scene_videos", "Videos with object masks: scene_videos or davis_2017.")
     split: str = _DATA("auto", "Videos to evaluate on; auto: val, else all.")
