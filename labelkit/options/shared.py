@@ -263,9 +263,3 @@ class IndexConfig(IndexOption):
         None, "Name of the result, saved next to the store; default: the command's name.", pattern=RESULT_NAME
     )
     overwrite: bool = _OUTPUT(False, "Replace an existing result of this name and its files.")
-
-
-class ScoresConfig(IndexConfig):
-    """Options for commands that score a store and can save the scores next to it."""
-
-    result: str | None = _OUTPUT(None, "Also store the scores as a result with this name.", pattern=RESULT_NAME)

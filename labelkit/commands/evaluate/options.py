@@ -17,6 +17,7 @@ from labelkit.options.shared import (
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
+    IndexOption,
     LabelsOption,
     ListingOptions,
     MaxImagesOption,
@@ -24,7 +25,6 @@ from labelkit.options.shared import (
     PerClassOption,
     PrecisionOptions,
     ResamplesOptions,
-    ScoresConfig,
     ScoresOutOptions,
     SplitOption,
     ThreadsOption,
@@ -39,7 +39,7 @@ _OUTPUT = panel("Output", preset=False)
 _HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 
 
-class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
+class EvaluateAnswerConfig(OverwriteOption, SplitOption, GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
@@ -55,7 +55,7 @@ class EvaluateClusteringConfig(
     SplitOption,
     GateConfig,
     LabelsOption,
-    ScoresConfig,
+    IndexOption,
 ):
     """Options for ``labelkit evaluate clustering``."""
 
@@ -75,7 +75,7 @@ class EvaluateClusteringConfig(
     )
 
 
-class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
@@ -114,7 +114,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
         return value
 
 
-class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
+class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
@@ -157,7 +157,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         return self
 
 
-class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig, ProcessesConfig):
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOption, MemoryConfig, ProcessesConfig):
     """Options for ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
@@ -198,7 +198,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         return self
 
 
-class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, ScoresConfig):
+class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, IndexOption):
     """Options for ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")

@@ -1224,7 +1224,7 @@ def test_a_folder_in_the_place_of_a_store_is_told_the_newest(
     run(photos, out=out, num_classes=3)
 
     assert main(["status", "--index", str(out)]) != 0
-    assert main(["evaluate", "clustering", "--index", str(out), "--result", "groups"]) != 0
+    assert main(["evaluate", "clustering", "--index", str(out)]) != 0
 
     assert f"a folder. Pass a file in this folder: the newest is `{out / 'photos-2.h5'}`." in capsys.readouterr().err
 
