@@ -1606,7 +1606,6 @@ def embed(
     *,
     out: str | PathLike[str],
     checkpoint: str | PathLike[str] | None = ...,
-    which: Literal['last', 'best'] = ...,
     backbone: str | None = ...,
     pretrained: bool = ...,
     weights: str | PathLike[str] | None = ...,
@@ -2131,7 +2130,6 @@ class _Evaluate:
         checkpoint: str | PathLike[str],
         fail_under: Sequence[str] | str = ...,
         fail_over: Sequence[str] | str = ...,
-        which: Literal['last', 'best'] = ...,
         threads: int | None = ...,
         num_workers: int | None = ...,
         device: str = ...,
@@ -2155,7 +2153,6 @@ class _Evaluate:
     def presence(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2223,7 +2220,6 @@ class _Evaluate:
     def segmentation(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2261,7 +2257,6 @@ class _Evaluate:
     def detection(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2301,7 +2296,6 @@ class _Evaluate:
     def patch_clusters(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2333,7 +2327,6 @@ class _Evaluate:
     def tracking(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,

@@ -30,9 +30,7 @@ _PATCHES = panel("Patches")
 _VIEWS = panel("Views")
 
 #: Options that apply together with ``--index``.
-_OF_ROWS = frozenset(
-    {"index", "checkpoint", "which", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"}
-)
+_OF_ROWS = frozenset({"index", "checkpoint", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"})
 
 
 class EmbedConfig(

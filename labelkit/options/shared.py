@@ -161,9 +161,6 @@ class CheckpointOptions(StageConfig):
     """Options for the checkpoint of a run."""
 
     checkpoint: Path | None = _MODEL(None, "Run folder from `labelkit train`, or a checkpoint in it.")
-    which: Literal["last", "best"] = _MODEL(
-        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
-    )
 
 
 class DeviceOption(StageConfig):
