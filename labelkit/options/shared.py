@@ -19,7 +19,6 @@ _LABELS = panel("Labels", preset=False)
 _DATA = panel("Data")
 _IMAGES = panel("Images")
 _OUTPUT = panel("Output", preset=False)
-_MODEL = panel("Model")
 _RUN = panel("Run")
 _EARLIER = panel("Earlier groups", preset=False)
 
@@ -155,12 +154,6 @@ class StoredImagesOptions(StageConfig):
 
     dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
     data_root: Path = _IMAGES(Path("data"), "Folder with the named data sets for --dataset.")
-
-
-class CheckpointOptions(StageConfig):
-    """Options for the checkpoint of a run."""
-
-    checkpoint: Path | None = _MODEL(None, "Run folder from `labelkit train`, or a checkpoint in it.")
 
 
 class DeviceOption(StageConfig):

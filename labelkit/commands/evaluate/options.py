@@ -13,7 +13,6 @@ from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
     RESULT_NAME,
-    CheckpointOptions,
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
@@ -229,7 +228,7 @@ class EvaluatePresenceConfig(
     )
 
 
-class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, CheckpointOptions, GateConfig):
+class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfig):
     """Options for ``labelkit evaluate probes``; defaults follow SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
