@@ -1589,8 +1589,7 @@ train: _Train
 
 def reproduce(
     *,
-    table: str | None = ...,
-    all: bool = ...,
+    table: str,
     row: Sequence[str] | str | None = ...,
     seeds: int = ...,
     data_root: str | PathLike[str] = ...,
