@@ -33,7 +33,7 @@ import numpy as np
 from labelkit.algorithms.label_propagation import neighbor_graph
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.table import all_commands
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import Progress, use_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
@@ -115,7 +115,7 @@ def rule(
     """
     known = np.zeros(len(truth), dtype=bool)
     known[labeled] = True
-    with tempfile.TemporaryDirectory() as folder, use_progress(SilentProgress()):
+    with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index = Path(folder, "rows.h5")
         write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=known)
         groups = DiscoverCategoriesConfig(index=index, result="groups", new_classes=new_classes)

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.table import all_commands
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import Progress, use_progress
 from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result
 from numpy.typing import NDArray
@@ -64,7 +64,7 @@ def right(arrays: Mapping[str, Any], truth: Ints) -> NDArray[np.bool_]:
 
 def scores(rows: Floats, truth: Ints, labeled: Ints, corrected: int) -> list[float]:
     """The columns of one draw."""
-    with tempfile.TemporaryDirectory() as folder, use_progress(SilentProgress()):
+    with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index = Path(folder, "rows.h5")
         none = np.zeros(len(truth), dtype=bool)
         write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)

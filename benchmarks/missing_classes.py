@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.commands.table import all_commands
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import Progress, use_progress
 from labelkit.store.embeddings import open_store
 
 from benchmarks.answer_table import Floats, Ints, read_set
@@ -46,7 +46,7 @@ def draw(truth: Ints, size: int, per_class: int, seed: int) -> tuple[Ints, Ints]
 
 def is_found(rows: Floats, truth: Ints, labels: Ints) -> bool:
     """Whether `discover categories` finds that some classes have no label."""
-    with tempfile.TemporaryDirectory() as folder, use_progress(SilentProgress()):
+    with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index, table = Path(folder, "rows.h5"), Path(folder, "labels.csv")
         none = np.zeros(len(truth), dtype=bool)
         write_store(index, truth, rows.shape[1], lambda start, stop: rows[start:stop], normalized=True, labeled=none)

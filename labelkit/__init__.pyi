@@ -1589,8 +1589,7 @@ train: _Train
 
 def reproduce(
     *,
-    table: str | None = ...,
-    all: bool = ...,
+    table: str,
     row: Sequence[str] | str | None = ...,
     seeds: int = ...,
     data_root: str | PathLike[str] = ...,
@@ -1606,7 +1605,6 @@ def embed(
     *,
     out: str | PathLike[str],
     checkpoint: str | PathLike[str] | None = ...,
-    which: Literal['last', 'best'] = ...,
     backbone: str | None = ...,
     pretrained: bool = ...,
     weights: str | PathLike[str] | None = ...,
@@ -2051,8 +2049,6 @@ class _Evaluate:
     def clustering(
         *,
         index: str | PathLike[str],
-        result: str | None = ...,
-        overwrite: bool = ...,
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
         fail_under: Sequence[str] | str = ...,
@@ -2072,13 +2068,12 @@ class _Evaluate:
     def answer(
         *,
         index: str | PathLike[str],
-        result: str | None = ...,
-        overwrite: bool = ...,
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
         fail_under: Sequence[str] | str = ...,
         fail_over: Sequence[str] | str = ...,
         split: str = ...,
+        overwrite: bool = ...,
         answer: str | None = ...,
         plot: str | PathLike[str] | None = ...,
         preset: str | PathLike[str] | None = None,
@@ -2090,8 +2085,6 @@ class _Evaluate:
     def knn(
         *,
         index: str | PathLike[str],
-        result: str | None = ...,
-        overwrite: bool = ...,
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
         fail_under: Sequence[str] | str = ...,
@@ -2112,8 +2105,6 @@ class _Evaluate:
     def linear(
         *,
         index: str | PathLike[str],
-        result: str | None = ...,
-        overwrite: bool = ...,
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
         fail_under: Sequence[str] | str = ...,
@@ -2138,7 +2129,6 @@ class _Evaluate:
         checkpoint: str | PathLike[str],
         fail_under: Sequence[str] | str = ...,
         fail_over: Sequence[str] | str = ...,
-        which: Literal['last', 'best'] = ...,
         threads: int | None = ...,
         num_workers: int | None = ...,
         device: str = ...,
@@ -2162,7 +2152,6 @@ class _Evaluate:
     def presence(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2193,8 +2182,6 @@ class _Evaluate:
         processes: int = ...,
         ray_address: str | None = ...,
         max_memory: str | None = ...,
-        result: str | None = ...,
-        overwrite: bool = ...,
         label_column: str | None = ...,
         labels: str | PathLike[str] | None = ...,
         fail_under: Sequence[str] | str = ...,
@@ -2217,8 +2204,6 @@ class _Evaluate:
     def classification(
         *,
         index: str | PathLike[str],
-        result: str | None = ...,
-        overwrite: bool = ...,
         fail_under: Sequence[str] | str = ...,
         fail_over: Sequence[str] | str = ...,
         bootstrap: int = ...,
@@ -2234,7 +2219,6 @@ class _Evaluate:
     def segmentation(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2272,7 +2256,6 @@ class _Evaluate:
     def detection(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2312,7 +2295,6 @@ class _Evaluate:
     def patch_clusters(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,
@@ -2344,7 +2326,6 @@ class _Evaluate:
     def tracking(
         *,
         checkpoint: str | PathLike[str] | None = ...,
-        which: Literal['last', 'best'] = ...,
         backbone: str | None = ...,
         pretrained: bool = ...,
         weights: str | PathLike[str] | None = ...,

@@ -26,7 +26,7 @@ class Task:
 
 
 class Progress:
-    """Receiver of a command's progress reports, messages and warnings; this base class shows nothing."""
+    """Receiver of a command's progress reports, messages and warnings; this base class, the default, shows nothing."""
 
     def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
         """Start a progress task of ``total`` units (None: unknown); tasks may nest."""
@@ -43,11 +43,7 @@ class Progress:
         return ""
 
 
-class SilentProgress(Progress):
-    """Progress that reports nothing, the default for library users."""
-
-
-_SILENT: Progress = SilentProgress()
+_SILENT = Progress()
 _current: ContextVar[Progress] = ContextVar("labelkit_progress", default=_SILENT)
 
 

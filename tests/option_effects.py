@@ -30,7 +30,7 @@ from labelkit.errors import DivergenceError, LabelkitError
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve
 from labelkit.options.training import RunConfig
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import Progress, use_progress
 from labelkit.training import guards
 from labelkit.training.run_dir import RunDir
 from tests.option_contexts import CONTEXTS, LESS, REFUSED, UNSEEN, VALUES, prepare
@@ -47,7 +47,7 @@ class Differs(Exception):  # noqa: N818 - it is no error
     """A run has shown that it is another one."""
 
 
-class Said(SilentProgress):
+class Said(Progress):
     """Keeps what a run says."""
 
     def __init__(self) -> None:

@@ -157,7 +157,7 @@ def outcome(run: Path) -> Outcome:
         line.pop("seconds", None)
     texts: dict[str, Any] = {"metrics.jsonl": lines}
     texts |= {table.name: table.read_text().splitlines() for table in sorted(run.glob("*.csv"))}
-    kept = ("epoch", "step", "phase", "best", "metrics", "method", "monitor", "optimizer_scalars")
+    kept = ("epoch", "step", "phase", "metrics", "method", "monitor", "optimizer_scalars")
     texts |= {f"state {name}": checkpoint.state[name] for name in kept if name in checkpoint.state}
     return Outcome(arrays, texts)
 

@@ -21,7 +21,7 @@ import pytest
 from labelkit.cli.main import main
 from labelkit.commands.embed.embed import embed_images
 from labelkit.options.embed import EmbedConfig
-from labelkit.progress import SilentProgress
+from labelkit.progress import Progress
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.writing import EmbeddingRun
@@ -70,7 +70,7 @@ class Answer:
 Labelkit = Callable[..., Answer]
 
 
-class Heard(SilentProgress):
+class Heard(Progress):
     """Keeps what is said."""
 
     def __init__(self) -> None:

@@ -14,7 +14,7 @@ from labelkit.api.result import Result
 from labelkit.commands.table import Command, Group
 from labelkit.options.base import StageConfig
 from labelkit.options.presets import resolve
-from labelkit.progress import SilentProgress, current_progress, use_progress
+from labelkit.progress import Progress, current_progress, use_progress
 
 SOURCES = {
     "preset": "Preset by name or YAML file, or none; default: for `train`, the one named like the data set, if any.",
@@ -25,7 +25,7 @@ SOURCES = {
 _log = logging.getLogger("labelkit")
 
 
-class _LogProgress(SilentProgress):
+class _LogProgress(Progress):
     """Progress that sends messages to the logger ``labelkit``; without logging set up, only warnings are shown."""
 
     def message(self, text: str) -> None:
@@ -39,7 +39,7 @@ class _LogProgress(SilentProgress):
 def log_messages() -> Iterator[None]:
     """Send progress messages to the logger inside a ``with`` block, unless a progress display is already active."""
     progress = current_progress()
-    with use_progress(_LogProgress() if isinstance(progress, SilentProgress) else progress):
+    with use_progress(_LogProgress() if type(progress) is Progress else progress):
         yield
 
 

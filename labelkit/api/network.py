@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import torch
@@ -104,7 +103,6 @@ class Network(nn.Module):
 def load_network(
     checkpoint: str | os.PathLike[str] | None = None,
     *,
-    which: Literal["last", "best"] = "last",
     backbone: str | None = None,
     pretrained: bool = False,
     weights: str | os.PathLike[str] | None = None,
@@ -116,7 +114,6 @@ def load_network(
 
     Args:
         checkpoint: run folder of `labelkit train`, or a checkpoint in it.
-        which: checkpoint of a run folder: the last, or the one with the lowest loss.
         backbone: a backbone by name instead of a run; ``auto``, the default: the best one with weights on this machine.
         pretrained: use published weights.
         weights: use the weights of this file.
@@ -130,7 +127,6 @@ def load_network(
     """
     given = {
         "checkpoint": checkpoint,
-        "which": which if which != "last" else None,
         "backbone": backbone,
         "pretrained": pretrained or None,
         "weights": weights,

@@ -1,7 +1,7 @@
 """Commands from config classes: one option per field, plus the options that all commands share.
 
 Typer takes every value as text; the config class parses them, so that one message lists the faults of all
-options, presets and files.
+options, presets and files. ``labelkit config COMMAND`` shows the merged values, and where each comes from.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from labelkit.cli.config import show_config
-from labelkit.cli.console import current_output, print_message, print_result
+from labelkit.cli.console import current_output, escape_control, json_text, print_line, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
+    StageConfig,
     aliases,
     allows_none,
     bounds,
     choices,
     field_extra,
     flag,
+    is_allowed_in_presets,
     list_kind,
     metavar,
     split_list,
     value_text,
 )
-from labelkit.options.presets import DEFAULT_ORIGIN, available_presets, resolve
+from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, available_presets, resolve
 
 _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Limits", "Run")
@@ -206,3 +207,45 @@ _COMMON_PARAMETERS = [
     _keyword("quiet", QuietOption, default=False),
     _keyword("verbose", VerboseOption, default=False),
 ]
+
+
+def config() -> None:
+    """Show the configuration a command would run with, and its sources.
+
+    Example: labelkit config train flipclass --dataset digits > my.yaml
+    """
+    problem = "no command is given"
+    raise ConfigError("labelkit config", problem, "Name a command, for example: `labelkit config train sela`.")
+
+
+def show_config(merged: MergedConfig[StageConfig]) -> None:
+    """Print the resolved config as YAML, with the origin of each value as a comment.
+
+    The output can be used as a preset or config file. Fields that a file may not set are commented out with ``#``.
+    """
+    values, origins = merged.config.to_yaml_dict(), merged.origins
+    command = " ".join(("labelkit", *merged.config.command))
+    if current_output().json:
+        document = {"command": command, "preset": merged.preset_path, "config": values, "origins": origins}
+        print_line(json_text(document))
+        return
+    fields = type(merged.config).model_fields
+    lines = [
+        ("" if is_allowed_in_presets(fields[name]) else "# ") + _yaml_line(name, value)
+        for name, value in values.items()
+    ]
+    if not current_output().quiet:
+        # One long value must not push all comments out of sight.
+        width = min(max(len(line) for line in lines), 48)
+        comments = (escape_control(origins[name]) for name in values)
+        lines = [f"{line.ljust(width)}  # {comment}" for line, comment in zip(lines, comments, strict=True)]
+    print_line("\n".join([f"# {command}", *lines]))
+
+
+def _yaml_line(name: str, value: object) -> str:
+    import yaml  # not needed for --help
+
+    style = None if isinstance(value, list) else False  # a list on one line: [8, 9]
+    text: str = yaml.safe_dump({name: value}, default_flow_style=style, width=2**20, allow_unicode=True)
+    # A text with line breaks is written as JSON, which is valid YAML too and stays on one line.
+    return text.strip() if text.count("\n") == 1 else f"{name}: {json_text(value)}"

@@ -72,7 +72,7 @@ class _Own:
 
 
 _OWN = {
-    "config": _Own("Show the configuration a command would run with, and its sources.", "labelkit.cli.config:config"),
+    "config": _Own("Show the configuration a command would run with, and its sources.", "labelkit.cli.command:config"),
     "list": _Own("List methods, data sets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"),
     "doctor": _Own("Check the installation.", "labelkit.cli.doctor:doctor"),
     "version": _Own("Show the installed versions.", "labelkit.cli.doctor:version"),

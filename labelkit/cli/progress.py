@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from labelkit.cli.console import Output, escape_control, is_main_process, print_message, write
-from labelkit.progress import Progress, SilentProgress, Task
+from labelkit.progress import Progress, Task
 
 _SECONDS_BETWEEN_LINES = 5.0
 _SECONDS_BETWEEN_DRAWINGS = 0.1
@@ -20,7 +20,7 @@ _ERASE = "\r\x1b[K"
 def create_progress_display(output: Output) -> Progress:
     """Return the progress display for the terminal and output options."""
     if not is_main_process():
-        return SilentProgress()
+        return Progress()
     if output.quiet:
         return WarningProgress()
     if sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}:
@@ -28,7 +28,7 @@ def create_progress_display(output: Output) -> Progress:
     return LineProgress()
 
 
-class WarningProgress(SilentProgress):
+class WarningProgress(Progress):
     """Progress display that shows only warnings, used for ``-q``."""
 
     def warning(self, text: str) -> None:
@@ -36,7 +36,7 @@ class WarningProgress(SilentProgress):
         print_message(f"warning: {text}")
 
 
-class LineProgress(SilentProgress):
+class LineProgress(Progress):
     """Progress display that prints a line per task at regular intervals; on a terminal, it redraws one line.
 
     Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import field_validator, model_validator
 
@@ -15,9 +15,6 @@ _REUSE = panel("Model")
 
 class ReuseOptions(StageConfig):
     """Options for methods that freeze the first part of their network and can cache its outputs."""
-
-    #: max_disk limited the size of the cache.
-    retired_fields: ClassVar[frozenset[str]] = frozenset({"max_disk"})
 
     reuse_frozen: int | None = _REUSE(
         None,

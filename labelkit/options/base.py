@@ -12,6 +12,7 @@ import difflib
 import os
 import types
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Union, get_args, get_origin
 
@@ -64,24 +65,6 @@ class StageConfig(BaseModel):
     command: ClassVar[tuple[str, ...]] = ()
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
 
-    retired_fields: ClassVar[frozenset[str]] = frozenset()
-    """Options for earlier versions that had no effect: config files of old runs may contain them with any value."""
-
-    constants: ClassVar[Mapping[str, object]] = {"max_memory": None}
-    """Options for earlier versions that are now constant: config files may contain them with this value only. Those of
-    base classes apply too."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: object) -> None:
-        """Collect the constants of all base classes."""
-        super().__pydantic_init_subclass__(**kwargs)
-        constants = {
-            name: value for base in reversed(cls.__mro__) for name, value in vars(base).get("constants", {}).items()
-        }
-        cls.constants = {name: value for name, value in constants.items() if name not in cls.__pydantic_fields__}
-        retired = {name for base in cls.__mro__ for name in vars(base).get("retired_fields", ())}
-        cls.retired_fields = frozenset(retired - cls.constants.keys() - cls.__pydantic_fields__.keys())
-
     @field_validator("*", mode="before")
     @classmethod
     def _parse_text(cls, value: object, info: ValidationInfo) -> object:
@@ -103,6 +86,23 @@ class StageConfig(BaseModel):
             name for name, field in type(self).model_fields.items() if not (operational or is_allowed_in_presets(field))
         }
         return self.model_dump(mode="json", exclude=left_out)
+
+
+@cache
+def retired_options(config_class: type[StageConfig]) -> dict[str, object]:
+    """Return the options of earlier versions that a class or its bases had, with their constant value (``*``: any)."""
+    import yaml  # not needed for --help
+
+    table = yaml.safe_load(Path(__file__).with_name("retired.yaml").read_text(encoding="utf-8"))
+    found = {
+        name: value for base in reversed(config_class.__mro__) for name, value in table.get(base.__name__, {}).items()
+    }
+    return {name: value for name, value in found.items() if name not in config_class.model_fields}
+
+
+def is_constant_value(constant: object, value: object) -> bool:
+    """Return whether a value of a retired option, which may still be text, is the one that is now constant."""
+    return constant == "*" or value_text(value) == value_text(constant)
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -31,9 +30,7 @@ _PATCHES = panel("Patches")
 _VIEWS = panel("Views")
 
 #: Options that apply together with ``--index``.
-_OF_ROWS = frozenset(
-    {"index", "checkpoint", "which", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"}
-)
+_OF_ROWS = frozenset({"index", "checkpoint", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"})
 
 
 class EmbedConfig(
@@ -51,7 +48,6 @@ class EmbedConfig(
     """Options for ``labelkit embed``."""
 
     command: ClassVar[tuple[str, ...]] = ("embed",)
-    constants: ClassVar[Mapping[str, object]] = {"stride": 1, "patch_seed": 0}
 
     index: Path | None = _STORE(
         None,

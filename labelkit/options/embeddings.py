@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -27,8 +26,6 @@ _OF_IMAGES = (
 
 class RowOptions(LabelsOption):
     """Options for methods that can train a small network on stored embeddings, with weak augmentation."""
-
-    constants: ClassVar[Mapping[str, object]] = {"row_dropout": 0.1, "row_mix": 0.9, "row_neighbors": 10}
 
     index: Path | None = _ROWS(
         None,

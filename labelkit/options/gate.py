@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import ClassVar
 
 from pydantic import model_validator
 
@@ -83,8 +81,6 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
 
 class GateConfig(StageConfig):
     """Options for limits on scores; the command ends with exit code 10 if a limit is violated."""
-
-    constants: ClassVar[Mapping[str, object]] = {"baseline": None, "tolerance": 0.0}
 
     fail_under: tuple[str, ...] = _GATE(
         (),

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from pydantic import model_validator
 
-from labelkit.options.base import panel
-from labelkit.options.shared import CheckpointOptions
+from labelkit.options.base import StageConfig, panel
 
 _MODEL = panel("Model")
 
 
-class ModelConfig(CheckpointOptions):
+class ModelConfig(StageConfig):
     """Options for the network and its weights."""
 
     checkpoint: Path | None = _MODEL(

@@ -2,7 +2,8 @@
 
 Class defaults < preset < config file < options. Presets are in ``presets/<method or command>/<name>.yaml``,
 inside the wheel, or next to the package in a source tree; their first line is a comment with the
-command that runs them. ``yaml_file`` reads them.
+command that runs them. Scalars are read as text and parsed by the config class, so that a value means the same in a
+file and on the command line (``1e-3``, ``no``, ``010`` are not converted by YAML).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Generic, TypeVar
 from pydantic import ValidationError
 
 from labelkit.errors import ConfigError
-from labelkit.files import TABLE_SUFFIXES
+from labelkit.files import TABLE_SUFFIXES, missing_path_remedy, open_regular
 from labelkit.options.base import (
     StageConfig,
     choices,
@@ -25,11 +26,12 @@ from labelkit.options.base import (
     fault_message,
     flag,
     is_allowed_in_presets,
+    is_constant_value,
     nearest,
+    retired_options,
     shell_name,
     value_text,
 )
-from labelkit.options.yaml_file import read_text, read_yaml
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -37,6 +39,7 @@ _FOLDER_PRESET = "folder"
 _PRETRAINED_PRESET = "folder_pretrained"
 _STORE_PRESET = "index"
 DEFAULT_ORIGIN = "default"
+_MAX_BYTES = 65536
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,11 @@ def resolve(
 
     file_values: dict[str, object] = {}
     if config_file is not None:
-        file_values = _read(config_file, str(config_file), faults)
+        file_values, retired = _read(config_file, str(config_file), faults), retired_options(config_class)
         file_values = {
             key: value
             for key, value in file_values.items()
-            if key not in config_class.retired_fields
-            # numbers from a file are still text here
-            and (key not in config_class.constants or value_text(value) != value_text(config_class.constants[key]))
+            if key not in retired or not is_constant_value(retired[key], value)
         }
 
     preset_values: dict[str, object] = {}
@@ -246,11 +247,11 @@ def _faults_of(
     Each source is checked separately, so that a bad value in a preset is found even if an option overrides it.
     """
     faults: list[ConfigError] = []
-    fields, constants = config_class.model_fields, config_class.constants
+    fields = config_class.model_fields
     for key, value in values.items():
         problem = remedy = ""
-        if key not in fields and in_file and key in constants:
-            problem, remedy = f"is no longer an option and is always {value_text(constants[key])}", "Remove this key."
+        if key not in fields and in_file and key in (retired := retired_options(config_class)):
+            problem, remedy = f"is no longer an option and is always {value_text(retired[key])}", "Remove this key."
         elif key not in fields:
             problem = "unknown key"
             close = nearest(key, (name for name in fields if not in_file or is_allowed_in_presets(fields[name])))
@@ -305,3 +306,62 @@ def _joint_faults(
         told = "; ".join(f"{name} = {value_text(values[name])} comes from {origins[name]}" for name in named)
         faults.append(ConfigError(command, message, told))
     return faults
+
+
+def read_yaml(path: Path, name: str = "") -> dict[str, object]:
+    """Read a flat YAML mapping, keeping scalars as text and lists as lists of text.
+
+    Args:
+        path: the file.
+        name: name of the file in messages; default: its path.
+
+    Raises:
+        ConfigError: unreadable, too large, not UTF-8, invalid syntax, a duplicate key, or not a flat mapping.
+    """
+    import yaml  # not needed for --help
+
+    name, text = name or str(path), read_text(path)
+    try:
+        root = yaml.compose(text, Loader=yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError, ValueError, OverflowError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{name}:{mark.line + 1}" if mark else name
+        reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ConfigError(place, f"not YAML: {reason}") from error
+    values: dict[str, object] = {}
+    if root is not None and not isinstance(root, yaml.MappingNode):
+        raise ConfigError(name, "is not a mapping", "Write one `key: value` per line.")
+    for key, node in root.value if root is not None else ():
+        items = node.value if isinstance(node, yaml.SequenceNode) else [node]
+        place = f"{name}:{key.start_mark.line + 1}"
+        if not all(isinstance(one, yaml.ScalarNode) for one in (key, *items)):
+            raise ConfigError(place, "is neither a plain value nor a list of plain values", "Write `key: value`.")
+        if key.value in values:
+            raise ConfigError(place, f"{key.value} is set twice", "Remove one of the two lines.")
+        values[key.value] = [one.value for one in items] if items is node.value else node.value
+    return values
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a small UTF-8 file.
+
+    Raises:
+        ConfigError: unreadable, too large, or not UTF-8.
+    """
+    where = str(path)
+    try:
+        with open_regular(path.expanduser()) as file:
+            content = file.read(_MAX_BYTES + 1)
+    except FileNotFoundError as error:
+        raise ConfigError(where, "does not exist", missing_path_remedy(path.expanduser())) from error
+    except IsADirectoryError as error:
+        raise ConfigError(where, "is a folder, not a YAML file") from error
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(where, f"cannot be read: {reason}") from error
+    if len(content) > _MAX_BYTES:
+        raise ConfigError(where, f"is larger than {_MAX_BYTES:,} bytes", "Pass a config file with one line per option.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(where, f"not UTF-8 text (byte {error.start})") from error

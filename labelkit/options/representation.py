@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
 from labelkit.options.backbone import BackboneRunConfig, BackboneTrainConfig, PixelOptions
 from labelkit.options.base import panel
@@ -14,8 +13,6 @@ _MONITOR = panel("Monitor")
 
 class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
     """Options for methods that learn a representation without labels and monitor it with kNN."""
-
-    constants: ClassVar[Mapping[str, object]] = {"linear_monitor": False}
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",

@@ -6,9 +6,8 @@ A config class includes an option by listing its mixin as a base. Larger groups 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 from pydantic.config import JsonDict
@@ -20,7 +19,6 @@ _LABELS = panel("Labels", preset=False)
 _DATA = panel("Data")
 _IMAGES = panel("Images")
 _OUTPUT = panel("Output", preset=False)
-_MODEL = panel("Model")
 _RUN = panel("Run")
 _EARLIER = panel("Earlier groups", preset=False)
 
@@ -117,9 +115,6 @@ class DatasetOptions(StageConfig):
 class ListingOptions(StageConfig):
     """Options for listing images in folders or files."""
 
-    constants: ClassVar[Mapping[str, object]] = {"max_pixels": 250e6}
-    retired_fields: ClassVar[frozenset[str]] = frozenset({"follow_links"})
-
     exclude: tuple[str, ...] = _DATA(
         (),
         "Skip images and folders whose name matches one of these comma-separated patterns, such as "
@@ -151,27 +146,14 @@ PICTURES: Final = 6
 class ScoresOutOptions(StageConfig):
     """Options for commands that write their scores and draw a few images."""
 
-    constants: ClassVar[Mapping[str, object]] = {"num_pictures": PICTURES}
-
     out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
 
 
 class StoredImagesOptions(StageConfig):
     """Options for commands that reread the images of a store, for instance to draw them."""
 
-    constants: ClassVar[Mapping[str, object]] = {"columns": 10}
-
     dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
     data_root: Path = _IMAGES(Path("data"), "Folder with the named data sets for --dataset.")
-
-
-class CheckpointOptions(StageConfig):
-    """Options for the checkpoint of a run."""
-
-    checkpoint: Path | None = _MODEL(None, "Run folder from `labelkit train`, or a checkpoint in it.")
-    which: Literal["last", "best"] = _MODEL(
-        "last", "Checkpoint to use from a run folder: the last checkpoint, or the checkpoint with the lowest loss."
-    )
 
 
 class DeviceOption(StageConfig):
@@ -232,8 +214,6 @@ class StoreOutOption(StageConfig):
 class ShardsOptions(StageConfig):
     """Options for commands that write a store in one or several files."""
 
-    constants: ClassVar[Mapping[str, object]] = {"shard_rows": None}
-
     shards: int | None = _OUTPUT(
         None,
         "Number of files to split the store into, in NAME.h5.shards; NAME.h5 is their index. Default: one file.",
@@ -250,8 +230,6 @@ class OverwriteOption(StageConfig):
 
 class PreviousOption(StageConfig):
     """Options for commands that keep the cluster ids of an earlier run."""
-
-    constants: ClassVar[Mapping[str, object]] = {"keep_overlap": 0.2}
 
     previous: Path | None = _EARLIER(
         None,
@@ -275,9 +253,3 @@ class IndexConfig(IndexOption):
         None, "Name of the result, saved next to the store; default: the command's name.", pattern=RESULT_NAME
     )
     overwrite: bool = _OUTPUT(False, "Replace an existing result of this name and its files.")
-
-
-class ScoresConfig(IndexConfig):
-    """Options for commands that score a store and can save the scores next to it."""
-
-    result: str | None = _OUTPUT(None, "Also store the scores as a result with this name.", pattern=RESULT_NAME)

@@ -36,14 +36,6 @@ class UpdateOptions(StageConfig):
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
     """Options shared by all methods of ``labelkit train``, except the length of the run."""
 
-    constants: ClassVar[Mapping[str, object]] = {"grad_accumulation_steps": 1}
-    #: They affected what was written, and when, but not what was trained.
-    retired_fields: ClassVar[frozenset[str]] = frozenset(
-        {
-            "checkpoint_every_minutes", "keep_every_steps", "tensorboard", "guard_loss_ratio", "guard_min_spread",
-            "max_disk",
-        }
-    )  # fmt: skip
     #: Counts of epochs or steps that a shorter run scales, with the minimum of each; those of base classes apply too.
     scaled: ClassVar[Mapping[str, int]] = {}
     #: Options that may differ between a run and its resumption.

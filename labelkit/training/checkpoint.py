@@ -4,7 +4,7 @@
                               training.safetensors   optimizer state by parameter name
                               rank-00003.safetensors generator states of one process
                               state.json             counters, digests of the files above and of itself; written last
-    checkpoints/last.json, best.json                 {"checkpoint": "step-00012000", "state_sha256": "..."}
+    checkpoints/last.json                            {"checkpoint": "step-00012000", "state_sha256": "..."}
 
 A folder gets its final name only after every byte in it is synced, and ``last.json`` is updated only after that;
 so a kill at any moment leaves the previous checkpoint valid.
@@ -94,9 +94,8 @@ class CheckpointWriter:
         per_rank: Mapping[str, Tensor],
         state: Mapping[str, Any],
         metadata: Mapping[str, str],
-        best: bool,
     ) -> Path:
-        """Write a checkpoint, update ``last.json`` (and ``best.json`` if it is the best), and delete old checkpoints.
+        """Write a checkpoint, update ``last.json``, and delete old checkpoints.
 
         Raises:
             ResourceError: it cannot be written.
@@ -108,11 +107,6 @@ class CheckpointWriter:
             raise resource_error(error, str(final)) from error
         if self.rank == 0:
             pointer = {"checkpoint": final.name, "state_sha256": _sha256(read_bytes(final / STATE))}
-            known = read_pointer(self.folder, "best")
-            # Before last.json: a resume starts after the step named there and would not mark this one as best again.
-            # A checkpoint that is saved again has another digest, so a pointer to it must be rewritten.
-            if best or (known is not None and known["checkpoint"] == final.name):
-                commit_json(self.folder / "best.json", pointer)
             commit_json(self.folder / "last.json", pointer)
             self.prune()
         self.barrier()
@@ -161,9 +155,9 @@ class CheckpointWriter:
 
     def prune(self) -> None:
         """Delete old checkpoints and incomplete ones that a killed run left behind."""
-        last, best = (read_pointer(self.folder, which) for which in ("last", "best"))
-        keep = {pointer["checkpoint"] for pointer in (last, best) if pointer}
-        meant = {_find_checkpoint_folder(self.folder, pointer) for pointer in (last, best) if pointer}
+        last = read_pointer(self.folder)
+        keep = set() if last is None else {last["checkpoint"]}
+        meant = None if last is None else _find_checkpoint_folder(self.folder, last)
         steps = sorted(path.name for path in self.folder.glob("step-*") if path.name[5:].isdigit())
         # newer ones belong to a continuation that was abandoned by resuming from an older one
         keep.update([name for name in steps if last is None or name <= last["checkpoint"]][-2:])
@@ -172,7 +166,7 @@ class CheckpointWriter:
             if name not in keep and number != self.kept_step:
                 _remove(self.folder / name)
         for left_over in [*self.folder.glob(".tmp-*"), *self.folder.glob(".trash-*")]:
-            if left_over in meant:
+            if left_over == meant:
                 continue
             if left_over.is_dir():
                 shutil.rmtree(left_over, ignore_errors=True)
@@ -180,10 +174,10 @@ class CheckpointWriter:
                 left_over.unlink(missing_ok=True)
 
 
-def read_pointer(folder: Path, which: str) -> dict[str, str] | None:
-    """Return the content of ``last.json`` or ``best.json``, or ``None`` if the file is absent or damaged."""
+def read_pointer(folder: Path) -> dict[str, str] | None:
+    """Return the content of ``last.json``, or ``None`` if the file is absent or damaged."""
     try:
-        pointer = read_object(folder / f"{which}.json", _POINTER_KEYS, MAX_RECORD_BYTES)
+        pointer = read_object(folder / "last.json", _POINTER_KEYS, MAX_RECORD_BYTES)
     except (OSError, ValueError):
         return None
     return pointer if _STEP.fullmatch(pointer["checkpoint"]) else None
@@ -250,10 +244,8 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
     return faults
 
 
-def load_checkpoint(
-    run: Path, which: str = "last", say: Callable[[str], None] = lambda text: None
-) -> LoadedCheckpoint | None:
-    """Verify and open the last or best checkpoint of a run, or an older one if the last is damaged.
+def load_checkpoint(run: Path, say: Callable[[str], None] = lambda text: None) -> LoadedCheckpoint | None:
+    """Verify and open the last checkpoint of a run, or an older one if the last is damaged.
 
     ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``say`` shows a message about skipped ones.
     ``None``: the run has none yet.
@@ -265,16 +257,7 @@ def load_checkpoint(
         return LoadedCheckpoint(run, verify_checkpoint(run))
     folder = run / "checkpoints" if (run / "checkpoints").is_dir() else run
     steps = sorted((path for path in folder.glob("step-*") if path.is_dir()), reverse=True)
-    pointer = read_pointer(folder, which)
-    if which == "best":
-        if pointer is None:
-            raise CheckpointError(str(folder / "best.json"), "no best checkpoint is recorded", "Use --which last.")
-        best = _find_checkpoint_folder(folder, pointer)
-        loaded = LoadedCheckpoint(best, verify_checkpoint(best))
-        if not _matches_pointer(best, pointer):
-            problem = f"names {best.name}, but was written for another checkpoint"
-            raise CheckpointDamaged(str(folder / "best.json"), problem, "Restore it, or use --which last.")
-        return loaded
+    pointer = read_pointer(folder)
     warnings: list[str] = []
     announced = None if pointer is None else _find_checkpoint_folder(folder, pointer)
     if pointer is None or announced is None:

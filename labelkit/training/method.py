@@ -211,8 +211,6 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         data: facts about the training set.
     """
 
-    #: Metric of an epoch by which ``best`` is chosen (lowest); never one that needs hidden labels.
-    best_metric: ClassVar[str] = "loss"
     #: Whether training runs backbones as a whole, so that they can be compiled.
     runs_whole_backbone: ClassVar[bool] = True
     #: Whether weight decay also applies to biases and one-dimensional parameters.

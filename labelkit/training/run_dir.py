@@ -8,8 +8,6 @@ metrics.jsonl     one line per logged step and per epoch
 summary.json      written when the run is complete
 checkpoints/      see checkpoint.py
 .lock             held by the one run that writes here
-
-While it trains, a run writes lines of ``metrics.jsonl``, and TensorBoard events if requested.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class TrainingStatus:
         is_running: whether a process trains into it now.
         is_finished: whether it has the summary that is written at the end.
         checkpoints: all checkpoints, the oldest first.
-        last, best: names of the checkpoints in ``last.json`` and ``best.json``, if any.
+        last: name of the checkpoint in ``last.json``, if any.
         last_record: the last whole line of ``metrics.jsonl``.
         metrics_bytes: length of that file.
         faults: faults of anything but checkpoints.
@@ -61,7 +61,6 @@ class TrainingStatus:
     is_finished: bool = False
     checkpoints: list[CheckpointStatus] = field(default_factory=list)
     last: str | None = None
-    best: str | None = None
     last_record: dict[str, Any] | None = None
     metrics_bytes: int = 0
     faults: list[CheckpointError] = field(default_factory=list)
@@ -108,7 +107,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
 
 
 def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None) -> None:
-    """Add to ``status`` every checkpoint in a folder and the contents of ``last.json`` and ``best.json``."""
+    """Add to ``status`` every checkpoint in a folder and the content of ``last.json``."""
     for path in sorted(folder.glob("step-*")):
         if path.is_dir():
             found = checkpoint_status(path)
@@ -117,21 +116,18 @@ def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int]
                 status.checkpoints.append(found)
             report(1)
     present = {checkpoint.folder.name: checkpoint for checkpoint in status.checkpoints}
-    for which in ("last", "best"):
-        place = folder / f"{which}.json"
-        pointer = read_pointer(folder, which)
-        if pointer is None:
-            if place.exists():
-                status.faults.append(CheckpointDamaged(str(place), "names no checkpoint", _RESTORE))
-            continue
-        name = pointer["checkpoint"]
-        setattr(status, which, name)
-        named = present.get(name)
-        if named is None and not any(folder.glob(f".trash-{name}-*")):
-            status.faults.append(CheckpointDamaged(str(place), f"names {name}, which does not exist", _RESTORE))
-        elif named is not None and named.state and sha256_file(named.folder / STATE) != pointer["state_sha256"]:
-            problem = f"{name} is not the checkpoint that it names: the digest of its state differs"
-            status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))
+    place, pointer = folder / "last.json", read_pointer(folder)
+    if pointer is None:
+        if place.exists():
+            status.faults.append(CheckpointDamaged(str(place), "names no checkpoint", _RESTORE))
+        return
+    status.last = name = pointer["checkpoint"]
+    named = present.get(name)
+    if named is None and not any(folder.glob(f".trash-{name}-*")):
+        status.faults.append(CheckpointDamaged(str(place), f"names {name}, which does not exist", _RESTORE))
+    elif named is not None and named.state and sha256_file(named.folder / STATE) != pointer["state_sha256"]:
+        problem = f"{name} is not the checkpoint that it names: the digest of its state differs"
+        status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))
 
 
 def _check_json(run: Path, status: TrainingStatus) -> None:

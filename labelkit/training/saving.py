@@ -81,17 +81,15 @@ class Clock:
 
 @dataclass
 class Progress:
-    """Clock, best score and metrics of a run, as saved in checkpoints.
+    """Clock and metrics of a run, as saved in checkpoints.
 
     Attributes:
         clock: current position.
-        best: lowest value of the method's ``best_metric``; ``None`` before the first epoch.
         metrics: metrics of the last epoch.
         means: sums for the means of the running epoch.
     """
 
     clock: Clock = field(default_factory=Clock)
-    best: float | None = None
     metrics: dict[str, float] = field(default_factory=dict)
     means: EpochMeans = field(default_factory=EpochMeans)
 

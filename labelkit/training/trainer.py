@@ -103,7 +103,7 @@ class Trainer:
         message: shows a message.
         metadata: metadata of ``model.safetensors``, in addition to version and fingerprint.
         kept: cached outputs of the frozen part, if training uses them instead of images.
-        progress: clock, best score and metrics of the run.
+        progress: clock and metrics of the run.
     """
 
     method: Method[Any]
@@ -309,11 +309,7 @@ class Trainer:
         clock.epoch, clock.step_in_epoch = finished, 0
         if phase_over and self.method.phase(clock.phase + 1, self.bank.rows) is not None:
             clock.phase, clock.phase_epoch, clock.phase_step = clock.phase + 1, finished, clock.step
-        value = metrics[self.method.best_metric]
-        better = value == value and (self.progress.best is None or value < self.progress.best)
-        if better:
-            self.progress.best = value
-        self.save(best=better)
+        self.save()
 
     def _announce(self, metrics: Mapping[str, float]) -> None:
         shown = [f"loss {metrics['loss']:.4f}"]
@@ -344,13 +340,13 @@ class Trainer:
             asked, due = self.runtime.reduce_flags([bool(self._received), due])
         if asked or self._stop_reached():
             self._check_finite_state()
-            self.save(best=False)
+            self.save()
             if asked:
                 raise Interrupted(self._received[-1] if self._received else signal.SIGTERM)
             return True
         if due and not end_of_epoch:  # otherwise the epoch's own checkpoint follows at once
             self._check_finite_state()
-            self.save(best=False)
+            self.save()
         return False
 
     def _stop_reached(self) -> bool:
@@ -560,7 +556,7 @@ class Trainer:
 
     # ------------------------------------------------------------------ checkpoints
 
-    def save(self, *, best: bool) -> None:
+    def save(self) -> None:
         """Write a checkpoint of everything that a resumed run needs."""
         if self._writer is None or self.run is None:
             return
@@ -572,7 +568,6 @@ class Trainer:
             "step_in_epoch": clock.step_in_epoch,
             "phase": [clock.phase, clock.phase_epoch, clock.phase_step],
             "summed": progress.means.count,
-            "best": progress.best,
             "metrics": progress.metrics,
             "optimizer_scalars": scalars,
             "scaler": runtime.scaler_state(),
@@ -591,7 +586,6 @@ class Trainer:
             state=state,
             # one field, since safetensors writes several in random order and equal runs must give equal bytes
             metadata={"labelkit": canonical_json(about)},
-            best=best,
         )
         self._last_save = time.monotonic()
 
@@ -607,7 +601,7 @@ class Trainer:
         load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
         # a checkpoint without phases is from a run that had one phase
         clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
-        self.progress = Progress(clock, state["best"], state["metrics"])
+        self.progress = Progress(clock, state["metrics"])
         runtime.load_scaler_state(state["scaler"])
         self.method.load_extra_state(state["method"])
         if self.monitor is not None:

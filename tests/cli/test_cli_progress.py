@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from labelkit.cli.console import Output
 from labelkit.cli.progress import LineProgress, WarningProgress, create_progress_display, duration
-from labelkit.progress import SilentProgress, current_progress, use_progress
+from labelkit.progress import Progress, current_progress, use_progress
 
 
 class Clock:
@@ -109,7 +109,7 @@ def test_the_kind_of_progress_follows_terminal_options_and_rank(monkeypatch: pyt
     monkeypatch.setenv("TERM", "dumb")
     assert isinstance(create_progress_display(Output()), LineProgress)
     monkeypatch.setenv("RANK", "1")
-    assert type(create_progress_display(Output())) is SilentProgress
+    assert type(create_progress_display(Output())) is Progress
 
 
 def test_library_users_hear_nothing(capsys: pytest.CaptureFixture[str]) -> None:

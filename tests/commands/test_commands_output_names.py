@@ -23,10 +23,6 @@ COMMANDS = {
     "discover snowball": (),
     "discover lmcs": (),
     "discover answer": ("--grouping", "groups"),
-    "evaluate clustering": ("--results", "groups"),
-    "evaluate knn": ("-k", "3"),
-    "evaluate linear": ("--gallery", "train", "--queries", "test"),
-    "evaluate retrieval": ("-k", "1"),
     "retrieve": ("--query-rows", "0", "-k", "3"),
 }
 

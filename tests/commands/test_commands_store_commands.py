@@ -233,7 +233,7 @@ def test_status_of_a_run(labelkit: Labelkit, run: Path) -> None:
         1,
         4,
     )
-    assert (shown["last"], shown["best"]) == ("step-00000003", "step-00000003")
+    assert shown["last"] == "step-00000003"
     assert [(one["name"], one["verifies"]) for one in shown["checkpoints"]] == [("step-00000003", True)]
     assert shown["last_metrics"] == {"epoch": 0, "step": 2, "loss": 0.75}
     path = run / "checkpoints" / "step-00000003" / "model.safetensors"

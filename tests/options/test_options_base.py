@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from labelkit.options.base import StageConfig, bounds, choices, command_words, metavar, panel, value_text
-from labelkit.options.yaml_file import read_yaml
+from labelkit.options.presets import read_yaml
 from pydantic import Field, ValidationError
 
 _WATER = panel("Water")

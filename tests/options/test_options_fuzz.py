@@ -16,8 +16,7 @@ from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.errors import ConfigError
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.options.base import StageConfig
-from labelkit.options.presets import resolve
-from labelkit.options.yaml_file import read_yaml
+from labelkit.options.presets import read_yaml, resolve
 from tests.fuzzing import ends_well, fuzzed
 
 CLASSES: list[type[StageConfig]] = [FlipClassConfig, SinkhornConfig, RetrieveConfig, EvaluateRetrievalConfig]

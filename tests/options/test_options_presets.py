@@ -8,8 +8,7 @@ from typing import ClassVar, Literal
 import pytest
 from labelkit.errors import ConfigError
 from labelkit.options.base import StageConfig
-from labelkit.options.presets import available_presets, preset_command, preset_folder_name, resolve
-from labelkit.options.yaml_file import read_yaml
+from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
 from pydantic import Field, model_validator
 
 

@@ -16,10 +16,10 @@ from labelkit.options.presets import (
     preset_command,
     preset_comment,
     preset_folder_name,
+    read_yaml,
     resolve,
     shipped_presets,
 )
-from labelkit.options.yaml_file import read_yaml
 from labelkit.pipelines.reproduce.tables import FOLDER as TABLES
 
 from generate.tables import preset_lines

@@ -127,7 +127,7 @@ STEPS = 4
 
 
 def _train(folder: Path) -> None:
-    """Save a checkpoint per step, from the last one on, as a training does; the second one is the best."""
+    """Save a checkpoint per step, from the last one on, as a training does."""
     loaded = load_checkpoint(folder)
     first = 0 if loaded is None else loaded.state["step"]
     writer = CheckpointWriter(folder / "checkpoints")
@@ -140,7 +140,6 @@ def _train(folder: Path) -> None:
             per_rank={"torch": torch.arange(5, dtype=torch.uint8)},
             state={"epoch": 0},
             metadata={"labelkit": "1"},
-            best=step == 2,
         )
         # what the disk kept beyond a fault is not in memory: noted beside it, by a call that is not counted
         folder.joinpath("saved").write_text(str(step))
@@ -155,22 +154,15 @@ def _no_step_is_lost(folder: Path) -> None:
         for name in loaded.state["files"]:
             loaded.tensors(name)
         assert not loaded.warnings
-    if saved >= 2:
-        best = load_checkpoint(folder, "best")
-        assert best is not None
-        assert best.state["step"] == 2
 
 
 def _kept_checkpoints(folder: Path) -> dict[str, Any]:
-    kept: dict[str, Any] = {}
-    for which in ("last", "best"):
-        try:
-            loaded = load_checkpoint(folder, which)
-        except CheckpointError as error:
-            raise AssertionError(f"{which}: {error}") from error
-        assert loaded is not None
-        kept[which] = {path.name: path.read_bytes() for path in loaded.folder.iterdir()}
-    return kept
+    try:
+        loaded = load_checkpoint(folder)
+    except CheckpointError as error:
+        raise AssertionError(str(error)) from error
+    assert loaded is not None
+    return {path.name: path.read_bytes() for path in loaded.folder.iterdir()}
 
 
 SUBJECTS = {

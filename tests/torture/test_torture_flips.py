@@ -129,9 +129,8 @@ def _checkpoint(folder: Path) -> tuple[list[Path], Read]:
             model={"w": weights, "half": weights.half()},
             training={"optimizer.0/w/exp_avg": weights * 2},
             per_rank={"torch": torch.arange(5, dtype=torch.uint8)},
-            state={"epoch": step, "best": 0.25},
+            state={"epoch": step, "share": 0.25},
             metadata={"labelkit": "1"},
-            best=True,
         )
     named = folder / "checkpoints" / "step-00000003"
 
@@ -140,12 +139,10 @@ def _checkpoint(folder: Path) -> tuple[list[Path], Read]:
         assert loaded is not None
         if loaded.warnings:
             raise _ToldError
-        best = load_checkpoint(folder, "best")
-        assert best is not None
         tensors = [loaded.tensors(name) for name in sorted(loaded.state["files"])]
-        return [loaded.folder.name, loaded.state, best.folder.name, tensors]
+        return [loaded.folder.name, loaded.state, tensors]
 
-    return [*sorted(named.iterdir()), folder / "checkpoints" / "last.json", folder / "checkpoints" / "best.json"], read
+    return [*sorted(named.iterdir()), folder / "checkpoints" / "last.json"], read
 
 
 class _ToldError(Exception):

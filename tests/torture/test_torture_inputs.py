@@ -122,7 +122,7 @@ READERS: tuple[tuple[str, ...], ...] = (
     ("report", "--index", "s.h5", "--run", "run", "--out", "new.html", "--overwrite"),
     ("status", "--index", "u.h5"),
 )
-FILES = ("run/checkpoints/last.json", "run/checkpoints/best.json", "run/split.json", "run/metrics.jsonl")
+FILES = ("run/checkpoints/last.json", "run/split.json", "run/metrics.jsonl")
 FILES += ("run/summary.json", "run/config.yaml", "run/environment.json", "u.h5.run/plan.json", "u.h5.run/columns.json")
 
 

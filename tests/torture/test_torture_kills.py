@@ -22,7 +22,7 @@ from PIL import Image
 from torture_processes import Worker
 from torture_tally import FULL_SECONDS, Tally, tree
 
-ROW = "a  kill -9 of embed, train, cluster, discover, evaluate, start at random moments"
+ROW = "a  kill -9 of embed, train, cluster, discover, start at random moments"
 
 KILLED = -9
 # of each output, before it is left to end
@@ -40,7 +40,6 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "discover categories": ("discover", "categories", *STORE, "--max-classes", "6"),
     "discover snowball": ("discover", "snowball", *STORE, "--labels", "few.csv", "--per-class", "2"),
     "discover lmcs": ("discover", "lmcs", *STORE, "--labels", "few.csv", "--per-class", "2"),
-    "evaluate": ("evaluate", "clustering", *STORE, "--result", "scores"),
     "start": ("start", "{photos}", "--backbone", "pixels", "--labels", "few.csv", "--out", "made"),
 }
 

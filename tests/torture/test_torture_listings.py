@@ -71,7 +71,6 @@ def _commands(photos: Path, options: tuple[str, ...], out: Path) -> None:
     words = (*images, *options, "--batch-size", "4", "--part-rows", "8", "--threads", "1")
     assert main(["embed", *words, "--out", store, "-q"]) == 0
     assert main(["cluster", "k-means", "--index", store, "--num-clusters", "3", "-q"]) == 0
-    assert main(["evaluate", "clustering", "--index", store, "--result", "scores", "--bootstrap", "0", "-q"]) == 0
 
 
 @pytest.mark.slow
@@ -82,7 +81,7 @@ def test_folder_and_order_of_the_listing_change_no_byte(
 ) -> None:
     _commands(_make(tmp_path / "photos", random.Random(0)), options, tmp_path / "whole")
     expected = tree(tmp_path / "whole")
-    assert len(expected) >= 3
+    assert len(expected) >= 2
     for number in range(count):
         chance = random.Random(number)
         with tally.attempt(f"order {number}"), pytest.MonkeyPatch.context() as patch:

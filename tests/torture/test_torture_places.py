@@ -94,7 +94,7 @@ def _checkpoints(folder: Path) -> None:
     for step in range(1 if loaded is None else loaded.state["step"] + 1, 5):
         weights = torch.arange(600.0) + step
         tensors = {"model": {"w": weights}, "training": {"w": weights}, "per_rank": {"g": weights[:2]}}
-        writer.save(step, **tensors, state={"epoch": 0}, metadata={}, best=step == 2)
+        writer.save(step, **tensors, state={"epoch": 0}, metadata={})
 
 
 def _matches(folder: Path) -> None:

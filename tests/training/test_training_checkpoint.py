@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 from labelkit.errors import CheckpointDamaged, ResourceError
-from labelkit.store.commit import commit_json
 from labelkit.training import checkpoint
 from labelkit.training.checkpoint import (
     MODEL,
@@ -41,8 +40,8 @@ def _tensors(step: int) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def _save(writer: CheckpointWriter, step: int, *, best: bool = False, **state: Any) -> Path:
-    return writer.save(step, **_tensors(step), state={"epoch": 0, **state}, metadata={"labelkit": "1"}, best=best)
+def _save(writer: CheckpointWriter, step: int, **state: Any) -> Path:
+    return writer.save(step, **_tensors(step), state={"epoch": 0, **state}, metadata={"labelkit": "1"})
 
 
 @pytest.fixture
@@ -164,15 +163,7 @@ def test_a_torn_pointer_costs_a_warning(writer: CheckpointWriter, run: Path) -> 
 def test_a_pointer_out_of_the_folder_is_not_followed(writer: CheckpointWriter) -> None:
     _save(writer, 1)
     (writer.folder / "last.json").write_text('{"checkpoint": "../elsewhere", "state_sha256": ""}')
-    assert read_pointer(writer.folder, "last") is None
-
-
-def test_the_best_is_loaded_on_request(writer: CheckpointWriter, run: Path) -> None:
-    _save(writer, 1, best=True)
-    _save(writer, 2)
-    loaded = load_checkpoint(run, "best")
-    assert loaded is not None
-    assert loaded.state["step"] == 1
+    assert read_pointer(writer.folder) is None
 
 
 # ---------------------------------------------------------------------- kills
@@ -280,10 +271,10 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
 # ---------------------------------------------------------------------- what is kept
 
 
-def test_the_last_two_and_the_best_are_kept(writer: CheckpointWriter, run: Path) -> None:
+def test_the_last_two_are_kept(writer: CheckpointWriter, run: Path) -> None:
     for step in (1, 2, 3, 4, 5):
-        _save(writer, step, best=step == 2)
-    assert _names(run) == ["best.json", "last.json", "step-00000002", "step-00000004", "step-00000005"]
+        _save(writer, step)
+    assert _names(run) == ["last.json", "step-00000004", "step-00000005"]
 
 
 def test_the_last_sound_one_stays_while_training_may_go_wrong(writer: CheckpointWriter, run: Path) -> None:
@@ -317,54 +308,10 @@ def test_left_overs_of_a_killed_process_are_removed(writer: CheckpointWriter, ru
 
 def test_a_pointer_to_another_checkpoint_than_it_was_written_for_is_told(writer: CheckpointWriter, run: Path) -> None:
     for step in (2, 3):
-        _save(writer, step, best=True)
-    for which in ("last", "best"):
-        path = writer.folder / f"{which}.json"
-        path.write_text(path.read_text().replace("step-00000003", "step-00000002"))
+        _save(writer, step)
+    path = writer.folder / "last.json"
+    path.write_text(path.read_text().replace("step-00000003", "step-00000002"))
     loaded = load_checkpoint(run)
     assert loaded is not None
     assert loaded.folder.name == "step-00000003"
     assert "was written for another checkpoint" in loaded.warnings[0]
-    with pytest.raises(CheckpointDamaged, match=r"best\.json.*--which last"):
-        load_checkpoint(run, "best")
-
-
-def test_a_kill_between_the_pointers_does_not_forget_the_best(
-    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _save(writer, 1)
-
-    def commit_one(path: Path, obj: object) -> str:
-        if path.name == "last.json":
-            raise Killed
-        return commit_json(path, obj)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "commit_json", commit_one)
-        with pytest.raises(Killed):
-            _save(writer, 2, best=True)
-    loaded, best = load_checkpoint(run), load_checkpoint(run, "best")
-    assert loaded is not None
-    assert best is not None
-    # the resume makes the second step again and says again that it is the best
-    assert (loaded.state["step"], best.state["step"]) == (1, 2)
-
-
-def test_a_kill_while_the_best_is_saved_again_leaves_it_readable(
-    writer: CheckpointWriter, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    _save(writer, 1, best=True)
-
-    def stop(path: Path, obj: object) -> str:
-        raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "commit_json", stop)
-        with pytest.raises(Killed):
-            _save(writer, 1, resumed=True)
-    for step in (2, 3, 4):
-        _save(writer, step)
-    best = load_checkpoint(run, "best")
-    assert best is not None
-    assert best.state["step"] == 1
-    assert "resumed" not in best.state

@@ -41,7 +41,6 @@ def make_run(tmp_path: Path, steps: tuple[int, ...] = (2, 4)) -> Path:
             per_rank={"g": torch.zeros(1)},
             state={"epoch": step // 2, "metrics_bytes": len("".join(lines[:number]))},
             metadata={},
-            best=step == steps[0],
         )
     return run
 
@@ -59,18 +58,17 @@ def test_checkpoints_of_format_1_0_are_as_they_were(name: str) -> None:
 
 
 def test_a_checkpoint_of_format_1_0_is_read() -> None:
-    for which in ("last", "best"):
-        found = load_checkpoint(GOLDEN, which)
-        assert found is not None
-        assert found.folder == GOLDEN / "step-00000003"
-        assert found.warnings == ()
-        state = {key: found.state[key] for key in ("step", "epoch", "step_in_epoch", "best", "metrics")}
-        assert state == {"step": 3, "epoch": 1, "step_in_epoch": 1, "best": math.inf, "metrics": {"loss": 0.5}}
-        model = found.tensors(MODEL)
-        assert model["student.weight"].tolist() == [[1, -0.5], [0.25, 0]]
-        assert model["steps"].item() == 3
-        assert found.tensors(TRAINING)["optimizer.0/student.weight/exp_avg"].tolist() == [[0.125] * 2] * 2
-        assert found.tensors(rank_file(0))["torch"].tolist() == [0, 1, 2, 3]
+    found = load_checkpoint(GOLDEN)
+    assert found is not None
+    assert found.folder == GOLDEN / "step-00000003"
+    assert found.warnings == ()
+    state = {key: found.state[key] for key in ("step", "epoch", "step_in_epoch", "best", "metrics")}
+    assert state == {"step": 3, "epoch": 1, "step_in_epoch": 1, "best": math.inf, "metrics": {"loss": 0.5}}
+    model = found.tensors(MODEL)
+    assert model["student.weight"].tolist() == [[1, -0.5], [0.25, 0]]
+    assert model["steps"].item() == 3
+    assert found.tensors(TRAINING)["optimizer.0/student.weight/exp_avg"].tolist() == [[0.125] * 2] * 2
+    assert found.tensors(rank_file(0))["torch"].tolist() == [0, 1, 2, 3]
 
 
 # ---- runs
@@ -83,7 +81,7 @@ def test_a_stopped_run_tells_where_it_is(tmp_path: Path) -> None:
     assert (status.is_running, status.is_finished, status.faults) == (False, False, [])
     found = [(one.folder.name, one.state["step"], one.state["epoch"], one.faults) for one in status.checkpoints]
     assert found == [("step-00000002", 2, 1, []), ("step-00000004", 4, 2, [])]
-    assert (status.last, status.best) == ("step-00000004", "step-00000002")
+    assert status.last == "step-00000004"
     assert status.last_record == {"epoch": 1, "step": 4, "loss": 0.25}
 
 
@@ -114,12 +112,12 @@ def test_every_damaged_file_of_every_checkpoint_is_named(tmp_path: Path) -> None
 def test_pointers_that_name_no_or_another_checkpoint_are_faults(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     folder = run / "checkpoints"
-    (folder / "best.json").write_text('{"checkpoint":"step-00000003","state_sha256":"0"}')
     pointer = json.loads((folder / "last.json").read_text())
     (folder / "last.json").write_text(json.dumps({**pointer, "state_sha256": "0" * 64}))
-    assert wheres(training_status(run).faults) == [str(folder / "last.json"), str(folder / "best.json")]
-    (folder / "last.json").write_text("{")
-    assert wheres(training_status(run).faults)[0] == str(folder / "last.json")
+    assert wheres(training_status(run).faults) == [str(folder / "last.json")]
+    for content in ('{"checkpoint":"step-00000003","state_sha256":"0"}', "{"):
+        (folder / "last.json").write_text(content)
+        assert wheres(training_status(run).faults) == [str(folder / "last.json")]
 
 
 def test_metrics_that_were_cut_are_a_fault(tmp_path: Path) -> None:

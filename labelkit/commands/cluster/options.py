@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
 from pydantic import Field
@@ -33,8 +32,6 @@ class ClusterConfig(SplitOption, PreviousOption, IndexConfig, MemoryConfig):
 
 class PatchClusterConfig(ProcessesConfig, ClusterConfig):
     """Options shared by the clustering commands that can also cluster patches."""
-
-    constants: ClassVar[Mapping[str, object]] = {"max_patches": 100000}
 
     patches: bool = Field(
         False, description="Cluster image patches instead of images; needs a store made with embed --dense."
@@ -75,7 +72,6 @@ class SinkhornConfig(ClusterConfig):
     """Options for ``labelkit cluster sinkhorn``."""
 
     command: ClassVar[tuple[str, ...]] = ("cluster", "sinkhorn")
-    constants: ClassVar[Mapping[str, object]] = {"init": "k-means", "prototypes": None}
 
     num_clusters: int = Field(..., ge=2, description="Number of clusters.")
     temperature: float = Field(

@@ -40,7 +40,7 @@ from labelkit.models.weights.published import (
     find_best_available_backbone,
     find_recorded_weights,
 )
-from labelkit.options.base import value_text
+from labelkit.options.base import is_constant_value, retired_options, value_text
 from labelkit.options.model import ModelConfig
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
@@ -178,7 +178,7 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
         ConfigError: there is no such backbone.
     """
     if config.checkpoint is not None:
-        return load_run_network(config.checkpoint, config.which)
+        return load_run_network(config.checkpoint)
     if config.backbone == "pixels":
         return build_pixel_network(config.image_size or 32, in_channels)
     name = _best_backbone(fetch=config.pretrained, several=whole) if config.uses_best_backbone else str(config.backbone)
@@ -233,13 +233,13 @@ def _best_backbone(*, fetch: bool, several: bool) -> str:
     return name
 
 
-def load_run_network(checkpoint: Path, which: str = "last") -> EmbeddingNetwork:
+def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
     """Load the network of a training run, given by its folder or one checkpoint folder in it, for embedding.
 
     Raises:
         CheckpointError: it is neither, or it is damaged.
     """
-    run = load_run(checkpoint, which)
+    run = load_run(checkpoint)
     network, view = run.method.main_network(), run.method.eval_view()
     rows, weights = read_embedding_model(run.saved, str(run.folder / SPLIT)), ""
     if rows is not None:
@@ -274,7 +274,7 @@ def combined_fingerprint(rows: ModelIdentity, head: InferenceNetwork) -> str:
     return hashlib.sha256(f"{rows.weights_fingerprint} {fingerprint(head)}".encode()).hexdigest()
 
 
-def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
+def load_run(checkpoint: Path) -> TrainedRun:
     """Load the method of a training run with the weights of a checkpoint, given by the folder of either.
 
     Raises:
@@ -301,7 +301,7 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
             f"was trained with {method_name!r}, which this version of labelkit does not know",
             f"Upgrade labelkit; for a method of your own, set {OWN_METHODS_VARIABLE} to its file.",
         )
-    loaded = load_checkpoint(checkpoint, which, current_progress().warning)
+    loaded = load_checkpoint(checkpoint, current_progress().warning)
     if loaded is None:
         raise CheckpointError(str(run), "has no checkpoint yet", "Resume the run: `labelkit train ... --resume`.")
     try:
@@ -311,11 +311,11 @@ def load_run(checkpoint: Path, which: str = "last") -> TrainedRun:
         raise CheckpointError(str(run / SPLIT), f"cannot be read: {error}", "Restore the file.") from error
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
-    constants = spec.config.constants
+    retired = retired_options(spec.config)
     gone = [
-        f"{key} {value_text(value)} (now always {value_text(constants[key])})"
+        f"{key} {value_text(value)} (now always {value_text(retired[key])})"
         for key, value in options.items()
-        if key in constants and value_text(value) != value_text(constants[key])
+        if key in retired and not is_constant_value(retired[key], value)
     ]
     if gone:
         current_progress().warning(

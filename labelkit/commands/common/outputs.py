@@ -9,19 +9,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from labelkit.errors import CheckpointError, ConfigError, Damaged, NotAStore, StoreError, VersionError, output_exists
 from labelkit.files import decode_table, missing_store_remedy, open_regular
 from labelkit.options.base import StageConfig, field_extra, shell_name
 from labelkit.options.data import DataConfig
 from labelkit.store.schema import SIGNATURE
-
-if TYPE_CHECKING:
-    from labelkit.options.shared import IndexConfig, ScoresConfig
-    from labelkit.store.embeddings import EmbeddingStore
 
 _HEAD_BYTES = 4096
 _KEPT = {".results": "the results", ".patches": "the patches", ".run": "an unfinished run"}
@@ -190,52 +185,3 @@ def _named(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, Path) or (isinstance(item, str) and os.sep in item and "\n" not in item):
                     yield shell_name(name, field), Path(item)
-
-
-def check_result_name(config: IndexConfig, store: EmbeddingStore, kind: str, **params: object) -> None:
-    """Check that a result can be stored under the name in ``result``, if any, before any work.
-
-    Known parameters of the result are compared; see ``check_new_result``.
-
-    Raises:
-        OutputExistsError: a result of this name was made by another command or with other options.
-    """
-    from labelkit.store.results import check_new_result
-
-    if config.result is not None:
-        stage = " ".join(config.command)
-        check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage=stage, params=params)
-
-
-def store_scores(
-    config: ScoresConfig,
-    store: EmbeddingStore,
-    values: Mapping[str, object],
-    params: Mapping[str, object],
-    gallery_digest: str = "",
-) -> tuple[Path, ...]:
-    """Save scores as a result of kind ``evaluation`` next to the store, if ``--result`` requests it.
-
-    Stores are recorded without their folder, and another store that was searched by its content digest.
-
-    Raises:
-        OutputExistsError, ResourceError: the result cannot be written.
-    """
-    from labelkit.commands.common.results import to_json_types
-    from labelkit.store.commit import canonical_json
-    from labelkit.store.results import write_result
-
-    if config.result is None:
-        return ()
-    place = {key: store.path.name for key in ("index", "source") if key in values}
-    path = write_result(
-        store,
-        config.result,
-        kind="evaluation",
-        arrays={"metrics": canonical_json(to_json_types({**values, **place}))},
-        params=params,
-        stage=" ".join(config.command),
-        overwrite=config.overwrite,
-        gallery_digest=gallery_digest,
-    )
-    return (path,)

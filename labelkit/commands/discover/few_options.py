@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -95,8 +94,6 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     """Options for ``labelkit show discovered``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "discovered")
-    constants: ClassVar[Mapping[str, object]] = {"max_points": 5000, "generation": None, "map": None}
-    retired_fields: ClassVar[frozenset[str]] = frozenset({"projection", "seed"})
 
     index: Path | None = _STORE(None, "Store in which the images were discovered.", aliases=["--store"])
     result: str | None = _STORE(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -34,15 +33,6 @@ class DiscoverCategoriesConfig(
     """Options for ``labelkit discover categories``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "categories")
-    # these belonged to criteria that were removed and are refused
-    retired_fields: ClassVar[frozenset[str]] = frozenset({"search", "num_draws"})
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_rows": 3000,
-        "levels": 1,
-        "grouping": "tree",
-        "num_inits": 10,
-        "plot": None,
-    }
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
@@ -99,13 +89,6 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
     """Options for ``labelkit discover answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("discover", "answer")
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_rows": 50_000,
-        "calibration_share": 0.3,
-        "calibration_rounds": 10,
-        "num_inits": 3,
-        "coverage": None,
-    }
 
     grouping: str | None = _STORE(
         None,

@@ -51,7 +51,7 @@ def embed_rows(config: EmbedConfig) -> SimpleResult:
     assert config.index is not None
     assert config.checkpoint is not None
     started = time.monotonic()
-    run = load_run(config.checkpoint, config.which)
+    run = load_run(config.checkpoint)
     made_by = read_embedding_model(run.saved, str(run.folder / SPLIT))
     if made_by is None:
         problem = f"{config.checkpoint} was trained on images, but {config.index} contains embeddings"

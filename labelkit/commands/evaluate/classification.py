@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from labelkit.algorithms.matching import contingency
 from labelkit.commands.common.embeddings import labeled_rows
-from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClassificationConfig
 from labelkit.data.datasets import HELD_OUT_SPLITS
@@ -39,7 +38,6 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
         StoreError: there is nothing to score.
     """
     store = open_store(config.index)
-    check_result_name(config, store, "evaluation", groups="auto", seen_only=False)
     split, rows = _choose_rows(store, config.split)
     labels, scores = np.asarray(store.labels, dtype=np.int64), _read_scores(store, rows)
     names, num_classes = store.class_names, len(store.class_names)
@@ -80,8 +78,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
             if wrong[i, j]
         ],
     }
-    made = store_scores(config, store, values, {"split": split, "groups": "auto", "seen_only": False})
-    return SimpleResult(values, made, _tables(config, values))
+    return SimpleResult(values, (), _tables(config, values))
 
 
 def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int64]]:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from labelkit.algorithms.matching import match_clusters
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import choose_usable_labels
-from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -42,9 +41,6 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
     """
     store = open_store(config.index)
-    params = {name: getattr(config, name) for name in ("rows", "split", "mapping_from", "bootstrap", "seed")}
-    params |= {"protocol": _PROTOCOL, "results": list(config.results)}
-    check_result_name(config, store, "evaluation", **params)
     truth, class_names = _truth(store, config)
     scored: list[dict[str, Any]] = []
     any_held_out = False
@@ -80,8 +76,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scored,
     }
-    made = store_scores(config, store, values, params)
-    return SimpleResult(values, made, tuple(_tables(config, scored, held_out=any_held_out)))
+    return SimpleResult(values, (), tuple(_tables(config, scored, held_out=any_held_out)))
 
 
 def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:

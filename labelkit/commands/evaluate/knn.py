@@ -13,7 +13,6 @@ from labelkit.algorithms.projection import fit_principal_components, project_row
 from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import find_zero_embeddings, labeled_rows, split_rows, stored_rows
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
-from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
 from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
@@ -129,7 +128,6 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         ConfigError: no such split, or both are the same.
     """
     store = open_store(config.index)
-    check_result_name(config, store, "evaluation", gallery=config.gallery, queries=config.queries)
     splits = choose_labeled_splits(config, store)
     store, gallery, gallery_labels = splits.store, splits.gallery, splits.gallery_labels
     if config.max_gallery is not None and len(gallery) > config.max_gallery:
@@ -176,11 +174,10 @@ def evaluate_linear(config: EvaluateLinearConfig) -> SimpleResult:
         "model": {"name": store.model.name, "weights_fingerprint": store.model.weights_fingerprint},
         "protocol": protocol,
     }
-    made = store_scores(config, store, values, protocol)
     best: list[Cell] = [percent_and_std(top1), None if top5 is None else percent_and_std(top5)]
     row: list[Cell] = [config.gallery, config.queries, len(splits.queries), solver, *best]
     table = Table("accuracy in %", ["gallery", "queries", "rows", "solver", "top 1", "top 5"], [row])
-    return SimpleResult(values, made, (table,))
+    return SimpleResult(values, (), (table,))
 
 
 # Number of epochs of --linear.
@@ -199,9 +196,6 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
         ConfigError: no such split, or both are the same and there is a single row or ``--linear``.
     """
     store = open_store(config.index)
-    check_result_name(
-        config, store, "evaluation", k=list(config.k), pca=config.pca, linear=config.linear, seed=config.seed
-    )
     splits = choose_labeled_splits(config, store, leave_one_out=True)
     gallery, queries = splits.names
     store, wanted, num_classes = splits.store, splits.query_labels, len(splits.class_names)
@@ -247,9 +241,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     voted = "" if config.pca is None else f", on {config.pca} principal components"
     title = f"accuracy in %{voted}" + (", each row by all others (leave-one-out)" if splits.leave_one_out else "")
     table = Table(title, ["gallery", "queries", "rows", "k", *columns], rows)
-    params = {key: getattr(config, key) for key in ("temperature", "pca", "linear", "seed")}
-    params |= {"gallery": gallery, "queries": queries, "k": list(config.k)}
-    return SimpleResult(values, store_scores(config, store, values, params), (table,))
+    return SimpleResult(values, (), (table,))
 
 
 def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -14,10 +13,10 @@ from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
     RESULT_NAME,
-    CheckpointOptions,
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
+    IndexOption,
     LabelsOption,
     ListingOptions,
     MaxImagesOption,
@@ -25,7 +24,6 @@ from labelkit.options.shared import (
     PerClassOption,
     PrecisionOptions,
     ResamplesOptions,
-    ScoresConfig,
     ScoresOutOptions,
     SplitOption,
     ThreadsOption,
@@ -40,13 +38,10 @@ _OUTPUT = panel("Output", preset=False)
 _HEAD_LR, _TUNED_LR = 3e-3, 1e-4
 
 
-class EvaluateAnswerConfig(SplitOption, GateConfig, LabelsOption, ScoresConfig):
+class EvaluateAnswerConfig(OverwriteOption, SplitOption, GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate answer``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
-    constants: ClassVar[Mapping[str, object]] = {
-        "bins": 10,
-    }
 
     answer: str | None = _STORE(
         None, "Result from `discover answer`; default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
@@ -59,12 +54,11 @@ class EvaluateClusteringConfig(
     SplitOption,
     GateConfig,
     LabelsOption,
-    ScoresConfig,
+    IndexOption,
 ):
     """Options for ``labelkit evaluate clustering``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
-    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False, "per_class": False, "protocol": "v2"}
 
     results: tuple[str, ...] = Field((), description="Comma-separated results to score; default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
@@ -80,13 +74,10 @@ class EvaluateClusteringConfig(
     )
 
 
-class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
+class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
-    constants: ClassVar[Mapping[str, object]] = {
-        "linear_epochs": 100,
-    }
 
     k: tuple[int, ...] = Field(
         (10,),
@@ -122,11 +113,10 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, ScoresConfig):
         return value
 
 
-class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
+class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
-    constants: ClassVar[Mapping[str, object]] = {"per_class": False, "l2": (1e-3,), "seeds": 1}
 
     gallery: str = Field("train", description="Split to train the classifier on.")
     queries: str = Field("test", description="Split to evaluate on.")
@@ -166,11 +156,10 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         return self
 
 
-class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresConfig, MemoryConfig, ProcessesConfig):
+class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOption, MemoryConfig, ProcessesConfig):
     """Options for ``labelkit evaluate retrieval``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "retrieval")
-    constants: ClassVar[Mapping[str, object]] = {"threads": None}
 
     k: tuple[int, ...] = Field(
         (1, 2, 4, 8),
@@ -208,14 +197,10 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, ScoresCo
         return self
 
 
-class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, ScoresConfig):
+class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, IndexOption):
     """Options for ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
-    constants: ClassVar[Mapping[str, object]] = {
-        "groups": "auto", "seen_only": False, "confusion": None, "checkpoint": None, "which": "last",
-        "data_root": None, "batch_size": None, "device": "auto", "threads": None,
-    }  # fmt: skip
 
     split: str = Field("auto", description="Split of the store to score; auto: test, else val.")
 
@@ -243,7 +228,7 @@ class EvaluatePresenceConfig(
     )
 
 
-class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, CheckpointOptions, GateConfig):
+class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfig):
     """Options for ``labelkit evaluate probes``; defaults follow SeLa's released code (eval_linear_probes.py)."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
@@ -309,9 +294,6 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     """Options for ``labelkit evaluate segmentation``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
-    constants: ClassVar[Mapping[str, object]] = {
-        "final_lr": None, "absent_as_zero": False, "per_class": False, "select_split": None,
-    }  # fmt: skip
 
     split: str = _DATA("auto", "Split to train the head on; auto: probe if the data set has this split, else train.")
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
@@ -371,15 +353,6 @@ class EvaluatePatchClustersConfig(DenseConfig):
     """Options for ``labelkit evaluate patch-clusters``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
-    constants: ClassVar[Mapping[str, object]] = {
-        "max_patches": 200000,
-        "absent_as_zero": False,
-        "per_class": False,
-        "grid": None,
-        "pca": 50,
-        "num_inits": 5,
-        "max_iterations": 50,
-    }
 
     split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, else test.")
     num_clusters: int | None = Field(
@@ -397,13 +370,6 @@ class EvaluateTrackingConfig(DenseConfig):
     """Options for ``labelkit evaluate tracking``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
-    constants: ClassVar[Mapping[str, object]] = {
-        "per_film": False,
-        "top_k": 5,
-        "context": 7,
-        "shorter_side": 480,
-        "max_films": None,
-    }
 
     dataset: str = _DATA("scene_videos", "Videos with object masks: scene_videos or davis_2017.")
     split: str = _DATA("auto", "Videos to evaluate on; auto: val, else all.")

@@ -16,7 +16,6 @@ from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
-from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, find_group_classes
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
@@ -38,7 +37,6 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     """
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
-    check_result_name(config, store, "evaluation", answer=result.name, split=config.split)
     if result.kind != "answers":
         problem = f"contains {result.kind} ({result.stage}), not predictions"
         raise StoreError(result.where, problem, "Pass a result of `labelkit discover answer` as --answer.")
@@ -90,14 +88,13 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
             _outcome("class without labels", ~is_old, kinds, correct),
         ],
     }
-    made = list(store_scores(config, store, values, {"answer": result.name, "split": config.split}))
     if config.plot is not None:
         from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
 
         curves = {"before calibration": before, "after": after}
         title = f"{len(rows):,} images held out from calibration"
-        made.append(write_reliability_plot(config.plot, curves, risk, title=title))
-    return SimpleResult(values, tuple(made), tuple(_tables(values)))
+        write_reliability_plot(config.plot, curves, risk, title=title)
+    return SimpleResult(values, () if config.plot is None else (config.plot,), tuple(_tables(values)))
 
 
 def _choose_evaluated_rows(

@@ -206,7 +206,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
         UnsupportedBackboneError: the network is not a plain sequence of convolutions.
         ConfigError: there are no held-out images with labels.
     """
-    run = load_run(config.checkpoint, config.which)
+    run = load_run(config.checkpoint)
     if not isinstance(run.config, BackboneRunConfig):
         remedy = "Embed images with this run, then use `labelkit evaluate linear`."
         raise CheckpointError(str(config.checkpoint), "has no held-out images", remedy)

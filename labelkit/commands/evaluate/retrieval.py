@@ -22,7 +22,6 @@ from labelkit.commands.common.embeddings import (
     unit_rows,
 )
 from labelkit.commands.common.labels import override_store_labels
-from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
 from labelkit.data.keyed_random import keyed_generator
@@ -64,7 +63,6 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     """
     check_cluster(config.ray_address)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
-    check_result_name(config, store, "evaluation", k=list(config.k), nmi_seeds=config.nmi_seeds, seed=config.seed)
     names = list(store.class_names)
     asked, held = _sides(store, names, config)
     same = asked is held
@@ -226,10 +224,6 @@ def _result(
     }
     if config.per_class:
         values["per_class"] = _per_class(scores, names)
-    kept = {key: value for key, value in values.items() if key not in ("queries", "gallery")}
-    params: dict[str, object] = {"k": list(config.k), "queries": asked.what, "gallery": held.what}
-    params |= {"nmi_seeds": config.nmi_seeds, "seed": config.seed}
-    made = store_scores(config, asked.store, kept, params, held.store.content_digest)
     at_r = ["MAP@R", "R-precision"] if config.at_r else []
     columns = [*(f"R@{k}" for k in config.k), *at_r]
     cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
@@ -254,7 +248,7 @@ def _result(
             for one in values["per_class"]
         ]
         tables.append(Table("means of each class in %", ["class", "queries", *columns], shown))
-    return SimpleResult(values, made, tuple(tables))
+    return SimpleResult(values, (), tuple(tables))
 
 
 def _per_class(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:

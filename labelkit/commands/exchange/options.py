@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -45,7 +44,6 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     """Options for ``labelkit import``."""
 
     command: ClassVar[tuple[str, ...]] = ("import",)
-    constants: ClassVar[Mapping[str, object]] = {"splits_key": None, "labeled_key": None}
 
     source: Annotated[Path, _ends_in(*IMPORT_SUFFIXES)] = _FILES(
         ..., "File of embeddings: .npy, .npz, .csv, .tsv, .h5, .hdf5, .h5ad, .safetensors, .pt or .pth."
@@ -108,7 +106,6 @@ class ExportConfig(OverwriteOption, IndexOption):
     """Options for ``labelkit export``."""
 
     command: ClassVar[tuple[str, ...]] = ("export",)
-    constants: ClassVar[Mapping[str, object]] = {"format": None}
 
     out: Annotated[Path, _ends_in(*EXPORT_SUFFIXES)] = _OUTPUT(
         ...,

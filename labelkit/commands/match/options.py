@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -19,18 +18,6 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     """Options for ``labelkit match``."""
 
     command: ClassVar[tuple[str, ...]] = ("match",)
-    constants: ClassVar[Mapping[str, object]] = {
-        "candidates": 20,
-        "partners": 2,
-        "shorter_side": 256,
-        "max_tilt": 3,
-        "max_keypoints": 2000,
-        "ratio": 0.75,
-        "min_inliers": 15,
-        "min_inlier_ratio": 0.5,
-        "cache": True,
-        "threads": None,
-    }
 
     index: Path = Field(
         ...,

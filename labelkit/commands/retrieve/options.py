@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -35,15 +34,6 @@ class RetrieveConfig(
     """Options for ``labelkit retrieve``."""
 
     command: ClassVar[tuple[str, ...]] = ("retrieve",)
-    constants: ClassVar[Mapping[str, object]] = {
-        "search_width": None,
-        "rescore": 100,
-        "hnsw_links": 32,
-        "hnsw_build_width": 200,
-        "ivf_lists": None,
-        "pq_bytes": None,
-        "index_block_rows": None,
-    }
 
     device: Device = _RUN(
         "auto",

@@ -17,7 +17,6 @@ from labelkit.algorithms.row_blocks import StoredRows
 from labelkit.commands.common.embeddings import find_zero_embeddings, fits_in_memory, stored_rows
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images, read_image_pixels
 from labelkit.commands.common.labels import override_store_labels
-from labelkit.commands.common.outputs import check_result_name
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import (
     Queries,
@@ -46,7 +45,7 @@ from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
-from labelkit.store.results import write_result
+from labelkit.store.results import check_new_result, write_result
 
 # Images with at least this cosine are regarded as the same picture.
 DUPLICATE_COSINE = 1 - 1e-6
@@ -86,7 +85,9 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     if config.k > store.n:
         raise ConfigError("-k", f"{config.k} hits were requested, but the store has only {store.n} images", "Lower -k.")
-    check_result_name(config, store, "neighbors", **_settings(config))
+    if config.result is not None:
+        kind, params = "neighbors", _settings(config)
+        check_new_result(store, config.result, overwrite=config.overwrite, kind=kind, stage="retrieve", params=params)
     rows = np.arange(store.n, dtype=np.int64)
     features = stored_rows(store, rows, in_blocks=True)
     if store.metric == "cosine":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -28,7 +27,6 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     """Options for ``labelkit show patches``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
-    constants: ClassVar[Mapping[str, object]] = {"num_images": None}
 
     index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=STORE)
     rows: tuple[int, ...] | None = _IMAGES(

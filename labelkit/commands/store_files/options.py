@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -38,7 +37,6 @@ class PackConfig(OverwriteOption, ShardsOptions, IndexOption):
     """Options for ``labelkit pack``."""
 
     command: ClassVar[tuple[str, ...]] = ("pack",)
-    constants: ClassVar[Mapping[str, object]] = {"allow_stale": False}
 
     out: Path = _OUTPUT(
         ...,

@@ -200,12 +200,11 @@ def _inspect_training(run: Path) -> SimpleResult:
             for found in status.checkpoints
         ],
         "last": status.last,
-        "best": status.best,
         "last_metrics": status.last_record,
         "faults": [error.to_json() for error in status.faults],
     }
     shown = {name: values[name] for name in ("method", "state", "step", "epoch", "epochs")}
-    shown |= {"last checkpoint": status.last, "best checkpoint": status.best}
+    shown["last checkpoint"] = status.last
     tables = [Table(str(run), ["what", "found"], _rows_of(shown))]
     if status.checkpoints:
         rows: list[list[Cell]] = [
@@ -214,11 +213,10 @@ def _inspect_training(run: Path) -> SimpleResult:
                 found.state.get("epoch"),
                 round(found.num_bytes / 1e6, 2),
                 not found.faults,
-                ", ".join(which for which in ("last", "best") if getattr(status, which) == found.folder.name) or None,
             ]
             for found in status.checkpoints
         ]
-        tables.append(Table("checkpoints", ["checkpoint", "epochs done", "MB", "verifies", "is the"], rows))
+        tables.append(Table("checkpoints", ["checkpoint", "epochs done", "MB", "verifies"], rows))
     if status.last_record is not None:
         metrics: list[list[Cell]] = [
             [name, value]

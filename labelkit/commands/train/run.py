@@ -26,7 +26,7 @@ from labelkit.files import read_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import OwnSource
 from labelkit.models.weights.files import fingerprint
-from labelkit.options.base import list_legacy_defaults, value_text
+from labelkit.options.base import is_constant_value, list_legacy_defaults, retired_options
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import plain_json
@@ -107,10 +107,11 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     options = config.to_yaml_dict(operational=False)
     if config.resume:
         before = list_legacy_defaults(type(config))
-        allowed = config.resumable_fields | (config.retired_fields - options.keys())
         _, written = read_run_config(run.path)
-        constants = config.constants.items()
-        allowed |= {key for key, value in constants if value_text(written.get(key, value)) == value_text(value)}
+        retired = retired_options(type(config)).items()
+        allowed = config.resumable_fields | {
+            key for key, value in retired if is_constant_value(value, written.get(key, value))
+        }
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)

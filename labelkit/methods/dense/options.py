@@ -30,12 +30,6 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
     """Options for methods with an EMA target: networks, crops, data sets and cosine schedules."""
 
     scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
-    constants: ClassVar[Mapping[str, object]] = {
-        "scene_split": "auto",
-        "object_batch_size": None,
-        "head_lr_mult": 1.0,
-        "projector_init": "checkpoint",
-    }
 
     backbone: str = _MODEL("vit_small_patch16_224.dino", "A plain ViT with a class token (`labelkit list backbones`).")
     drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (DINO).", ge=0, lt=1)
@@ -126,29 +120,6 @@ class CoTAPConfig(EMATargetConfig):
     """Options for ``labelkit train cotap``; defaults are those of the paper unless described otherwise."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
-    constants: ClassVar[Mapping[str, object]] = {
-        "filter_fuse": "concat",
-        "filter_kernel": 3,
-        "filter_ssl_gradients": False,
-        "min_roi_tokens": 1.0,
-        "image_features": "backbone",
-        "min_overlap": (0.02, 0.01),
-        "sk_epsilon": 0.05,
-        "sk_iterations": 3,
-        "ranking_threshold": 0.8,
-        "ranking_floor": -0.2,
-        "ranking_margin": 0.5,
-        "prototype_temperature": 0.1,
-        "assign": "feature",
-        "num_prototypes": 300,
-        "sk_order": "roi-first",
-        "sk_queue": 0,
-        "ranking_targets": "projector",
-        "ranking_pairs": "random",
-        "ranking_subsample": None,
-        "ranking_max_gib": 1.0,
-        "prototype_gather": False,
-    }
 
     dataset: str = override_default(EMATargetConfig, "dataset", "scene_objects")
 
@@ -220,7 +191,6 @@ class SelfDistillationConfig(EMATargetConfig):
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
 
     scaled: ClassVar[Mapping[str, int]] = {"freeze_last_layer_steps": 0, "teacher_warmup_steps": 0}
-    constants: ClassVar[Mapping[str, object]] = {"clip_each": True}
 
     branch: Literal["online", "target"] = override_default(EMATargetConfig, "branch", "target")
     augmentation: Literal["dino", "none"] = _VIEWS(
@@ -263,17 +233,6 @@ class IBOTConfig(SelfDistillationConfig):
     """Options for ``labelkit train ibot``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "ibot")
-    constants: ClassVar[Mapping[str, object]] = {
-        "image_weight": 1.0,
-        "patch_weight": 1.0,
-        "shared_head": True,
-        "num_patch_outputs": 8192,
-        "mask_ratios": (0.0, 0.3),
-        "mask_ratio_spreads": (0.0, 0.2),
-        "mask_start_steps": 0,
-        "patch_temperature_start": 0.04,
-        "patch_center_decay": 0.9,
-    }
 
     num_outputs: int = override_default(SelfDistillationConfig, "num_outputs", 8192)
     patch_temperature: float = _HIDDEN_PATCHES(

@@ -70,7 +70,6 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     """Options for category discovery with a classifier over old and new classes; defaults follow SimGCD's code."""
 
     scaled: ClassVar[Mapping[str, int]] = {"teacher_warmup_epochs": 0}
-    constants: ClassVar[Mapping[str, object]] = {"collapse_patience_epochs": 5}
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 
@@ -96,13 +95,6 @@ class FlipClassConfig(DiscoveryTrainConfig):
     """Options for ``labelkit train flipclass``; alignment defaults follow Appendix D.1 of the paper."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "flipclass")
-    constants: ClassVar[Mapping[str, object]] = {
-        "fixmatch_threshold": 0.95,
-        "align_tokens": "all",
-        "update_grad": "stop",
-        "align_loss_blocks": None,  # of l2, kld and coral: the last block
-        "align_weight": 1.0,
-    }
 
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",

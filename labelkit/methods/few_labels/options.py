@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -32,24 +32,6 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
-    constants: ClassVar[Mapping[str, object]] = {
-        "sync_bn": True,
-        "dropout": None,  # the backbone's own
-        "ema_horizon": True,
-        "bn_recalibration": True,
-        "shift_px": None,
-        "noise": 0.0,
-        "pixel_mean": None,
-        "pixel_std": None,
-        "lr_horizon": 1.0,
-        "lr_ramp_up": 0.0,
-        "lr_ramp_down": 0.0,
-        "adam_beta1_end": 0.9,
-        "adam_beta2_start": 0.999,
-        "missing_class": "error",
-    }
-    #: These never had an effect in methods whose consistency weight does not grow.
-    retired_fields: ClassVar[frozenset[str]] = frozenset({"ema_decay_start", "ema_ramp"})
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
@@ -73,13 +55,9 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     @model_validator(mode="after")
     def _check_ramps(self) -> FewLabelTrainConfig:
-        if self.lr_schedule == "ramps" and "lr_ramp_up" in self.constants:
+        if self.lr_schedule == "ramps" and "lr_ramp_up" not in type(self).model_fields:
             raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
         return self
-
-    def recipe(self, name: str) -> Any:
-        """Return a setting of Mean Teacher's recipe: the option's value, or a constant if it is not an option."""
-        return self.constants[name] if name in self.constants else getattr(self, name)
 
     @property
     def learns_from_labels(self) -> bool:
@@ -121,12 +99,6 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
 class MixMatchOptions(StageConfig):
     """Options for MixMatch's loss, with defaults of the released code for CIFAR-10."""
 
-    constants: ClassVar[Mapping[str, object]] = {
-        "sharpening_temperature": 0.5,
-        "pairing": "mixmatch",
-        "mixup_alpha": 0.75,
-    }
-
     unlabeled_weight: float = _MIXMATCH(
         75.0,
         "Weight of the squared error on unlabeled images (75 for CIFAR-10, 250 for SVHN, 150 for CIFAR-100).",
@@ -144,7 +116,6 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
     """Options for ``labelkit train freematch``, with defaults of the published code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
-    constants: ClassVar[Mapping[str, object]] = {"pseudo_label_weight": 1.0, "dropout": 0.0}  # adds its own noise
 
     steps: int = override_default(TwoStreamTrainConfig, "steps", 1_048_576)
     labeled_batch_size: int = _OPTIMIZATION(
@@ -166,8 +137,6 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     """Options for methods whose batches hold as many labeled as unlabeled images, as in MixMatch."""
-
-    constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # the method adds its own noise
 
     labeled_batch_size: int = _OPTIMIZATION(
         64, "Number of labeled images among the --batch-size images; default: half.", ge=1
@@ -193,8 +162,6 @@ class MixMatchConfig(RowOptions, HalfLabeledConfig):
 class SearchOptions(StageConfig):
     """Options shared by Snowball's and LMCS's searches for images to label, during training and on a store."""
 
-    constants: ClassVar[Mapping[str, object]] = {"feature_norm": "none"}
-
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
         "How to divide discovered images among classes. balanced: in proportion to their labels; global: the best "
@@ -204,15 +171,6 @@ class SearchOptions(StageConfig):
 
 class CriticalSearchOptions(SearchOptions):
     """Options for LMCS's search for ambiguous unlabeled images near the classes; also used by ``discover lmcs``."""
-
-    constants: ClassVar[Mapping[str, object]] = {
-        "delta": "auto",
-        "confine_factor": 10,
-        "reference": "original",
-        "beta": "auto",
-        "confine_cap": 0.25,
-        "label_rule": "agree",
-    }
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = _DISCOVERY(
         "max_entropy",
@@ -231,27 +189,6 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
     scaled: ClassVar[Mapping[str, int]] = {"pretext_steps": 0}
-    constants: ClassVar[Mapping[str, object]] = {
-        "student": "mixmatch",
-        "guidance": "consistency",
-        "guidance_cache": False,
-        "master_init": "ema",
-        "master_lr": 1e-3,
-        "master_decay": 0.99,
-        "discrimination_weight": "auto",
-        "num_centroids": None,
-        "generations": 1,
-        "embed_with": "student",
-        "val_split": None,
-        "val_delta": 0.2,
-        "master_supervised": True,
-        "final_phase": True,
-        "disagree_stop": 0.5,
-    }
-    #: Options of a former student other than MixMatch.
-    retired_fields: ClassVar[frozenset[str]] = frozenset(
-        {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
-    )
 
     steps: int = _OPTIMIZATION(1_048_576, "Total number of student updates.", ge=1)
     eval_every_steps: int = _RUN(
@@ -359,8 +296,6 @@ class MeanTeacherRecipeOptions(PixelOptions):
 class MeanTeacherOptions(TwoStreamOptions):
     """Options for Mean Teacher's loss and the EMA decay of the teacher."""
 
-    constants: ClassVar[Mapping[str, object]] = {"ema_ramp": "step", "head_weight": 0.01}
-
     ema_decay_start: float = _AVERAGES(
         0.99,
         "EMA decay of the teacher's weights while --consistency-weight ramps up; afterward, --ema-decay applies.",
@@ -417,13 +352,6 @@ _MODEL = panel("Model")
 class ConfidentSearchOptions(SearchOptions):
     """Options for Snowball's search for unlabeled images near a class mean; also used by ``discover snowball``."""
 
-    constants: ClassVar[Mapping[str, object]] = {
-        "far_factor": 10,
-        "far_cap": 0.5,
-        "fusion_scale": False,
-        "refill": False,
-    }
-
     fusion: Literal["none", "distance", "cascade", "rank"] = _DISCOVERY(
         "none",
         "How to combine several networks. distance: mean distance; cascade: concatenated features; "
@@ -443,24 +371,6 @@ class SnowballConfig(
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
     scaled: ClassVar[Mapping[str, int]] = {"later_steps": 1, "max_steps": 1}
-    constants: ClassVar[Mapping[str, object]] = {
-        "master_on": "labeled",
-        "fusion_count": 3,
-        "growth_factor": 2.0,
-        "master_decay": 0.999,
-        "score": "distance",
-        "reinit": "never",
-        "anchor_fraction": 0.0,
-        "val_split": None,
-        "val_delta": 0.2,
-        "ema_horizon": True,
-        "bn_recalibration": True,
-        "embed_with": "auto",
-    }
-    #: Options of a former third trainer.
-    retired_fields: ClassVar[frozenset[str]] = frozenset(
-        {"fixed_threshold", "threshold_decay", "fairness_weight", "pseudo_label_weight"}
-    )
 
     steps: int = _OPTIMIZATION(150_000, "Number of steps in the first phase, on the initial labels.", ge=1)
     later_steps: int | None = _OPTIMIZATION(

@@ -38,7 +38,7 @@ from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import MonitorInputs
 from labelkit.training.method import FullPass, Method, Monitor, Phase, StepOutput, TrainState
 from labelkit.training.monitors.classification import ClassificationMonitor
-from labelkit.training.schedules import Schedule, adam_betas, compute_max_decay, ema_decay, phase_lr
+from labelkit.training.schedules import BETAS, Schedule, adam_betas, compute_max_decay, ema_decay, phase_lr
 
 StudentNetwork = ClassifierNetwork[LinearHeads]
 FewLabelConfigT = TypeVar("FewLabelConfigT", bound=FewLabelTrainConfig)
@@ -115,7 +115,7 @@ def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tup
         weak, strong = semi_supervised_views(
             size, config.augmentation, chiral=data.chiral, photographic=data.photographic
         )
-    shift, noise = config.recipe("shift_px"), config.recipe("noise")
+    shift, noise = getattr(config, "shift_px", None), getattr(config, "noise", 0.0)
     shift = weak.shift_px if shift is None else shift
     return replace(weak, noise=noise, shift_px=shift), replace(strong, noise=noise, shift_px=shift)
 
@@ -158,11 +158,12 @@ def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[Schedule, Callable[[int], tuple[float, float]] | None]:
     """Return the schedules of the learning rate and, if they vary, of Adam's betas; only the first phase warms up."""
-    up, down = config.recipe("lr_ramp_up") if first else 0.0, config.recipe("lr_ramp_down")
-    rate = phase_lr(peak, steps, config.lr_schedule, config.recipe("lr_horizon"), up, down)
+    up, down = getattr(config, "lr_ramp_up", 0.0) if first else 0.0, getattr(config, "lr_ramp_down", 0.0)
+    rate = phase_lr(peak, steps, config.lr_schedule, getattr(config, "lr_horizon", 1.0), up, down)
     if config.lr_schedule != "ramps":
         return rate, None
-    return rate, adam_betas(steps, up, down, config.recipe("adam_beta1_end"), config.recipe("adam_beta2_start"))
+    ends = getattr(config, "adam_beta1_end", BETAS[0]), getattr(config, "adam_beta2_start", BETAS[1])
+    return rate, adam_betas(steps, up, down, *ends)
 
 
 def teacher_decay(

@@ -28,12 +28,6 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     """Options for metric learning; defaults: GoogLeNet on CUB, Adam, batches of 16 classes with 5 images each."""
 
     scaled: ClassVar[Mapping[str, int]] = {"warm_epochs": 0}
-    constants: ClassVar[Mapping[str, object]] = {
-        "ms_alpha": 2.0,
-        "ms_beta": 50.0,
-        "ms_base": 0.5,
-        "ms_epsilon": 0.1,
-    }
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
@@ -114,21 +108,6 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     """Options for ``labelkit train san``, with our own defaults where the chapter specifies none."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
-    constants: ClassVar[Mapping[str, object]] = {
-        "san_predictor": "conv",
-        "san_temperature": 1.0,
-        "san_sweeps": 20,
-        "san_bound": 10.0,
-        "coherence_border": "zero",
-        "coherence_view": "source",
-        "class_temperature": 0.05,
-        "memory_decay": 0.999,
-        "memory_weight": 1.0,
-        "memory_start_epochs": 1,
-        "san_assembly": "sinkhorn",
-        "proxy_margin": 0.1,
-        "proxy_alpha": 32.0,
-    }
     # a row has one position, and a head gets no new layers
     row_refuses: ClassVar[tuple[str, ...]] = (
         "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
@@ -235,29 +214,7 @@ class TACCCLConfig(MetricLearningConfig):
     """Options for ``labelkit train tac-ccl``; defaults are for GoogLeNet on CUB, but without pretrained weights."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
-    #: The transforms of the second view are those of `labelkit.data.views.spec.PairTransform`.
     scaled: ClassVar[Mapping[str, int]] = {"ccl_start_epoch": 0, "memory_warmup_steps": 0}
-    constants: ClassVar[Mapping[str, object]] = {
-        "transforms": ("crop", "rotation", "zoom", "perspective"),
-        "pair_crop_area": (0.36, 1.0),
-        "pair_rotation_degrees": 30.0,
-        "pair_zoom": (0.7, 1.4),
-        "pair_perspective": 0.3,
-        "pair_mirror": 0.5,
-        "ccl_positive": "nearest",
-        "tac_reduction": "mean",
-        "tac_both": False,
-        "ms_both": False,
-        "match_share": 0.5,
-        "match_align": "homography",
-        "match_mask": "clip",
-        "match_sigma": 1.0,
-        "attention": True,
-        "memory": True,
-        "memory_size": None,
-        "memory_mode": "replace",
-        "tac_weight": 1.0,
-    }
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -72,12 +71,6 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     """Options for ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
-    constants: ClassVar[Mapping[str, object]] = {
-        "prototype_seed": 0,
-        "freeze_after": None,
-        "initial_assignment": "identity",
-        "class_mean_decay": 0.9,
-    }
 
     epochs: int = override_default(SupervisedTrainConfig, "epochs", 250)
 
@@ -146,7 +139,6 @@ class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
     """Options for ``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")
-    constants: ClassVar[Mapping[str, object]] = {"cosine_scale": None}
 
     epochs: int = override_default(SupervisedTrainConfig, "epochs", 250)
     uniformity_weight: float = _LOSS(

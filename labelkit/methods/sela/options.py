@@ -26,15 +26,6 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
     scaled: ClassVar[Mapping[str, int]] = {"num_optimizations": 1}
-    constants: ClassVar[Mapping[str, object]] = {
-        "solver": "auto",
-        "solver_stop": "marginal",
-        "solver_memory_gib": None,
-        "allow_empty": False,
-        "label_pass_batch_size": None,
-        "label_pass_bn": "batch",
-        "optimization_epochs": None,
-    }
     row_refuses: ClassVar[tuple[str, ...]] = ("rotation",)
 
     labels: Path | None = _TRUTH(

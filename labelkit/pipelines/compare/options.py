@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +21,6 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     """Options for ``labelkit compare``."""
 
     command: ClassVar[tuple[str, ...]] = ("compare",)
-    constants: ClassVar[Mapping[str, object]] = {"method_preset": None, "jobs": 1}
 
     methods: tuple[str, ...] = Field(
         (), description="Methods to compare, comma-separated (`labelkit list methods`); default: all."

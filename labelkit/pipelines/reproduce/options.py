@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from labelkit.options.base import StageConfig, panel
 
@@ -19,23 +19,14 @@ class ReproduceConfig(StageConfig):
 
     command: ClassVar[tuple[str, ...]] = ("reproduce",)
 
-    table: str | None = Field(
-        None,
+    table: str = Field(
+        ...,
         description="Name of a table (`labelkit list tables`), or a YAML file like the files in presets/tables.",
         json_schema_extra={"positional": True},
     )
-    all: bool = _WHAT(False, "Reproduce all tables.")
     row: tuple[str, ...] | None = _WHAT(None, "Rows of the table to reproduce; a unique part of a row's name suffices.")
     seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
     data_root: Path = _RUN(Path("data"), "Folder with the named data sets.")
     device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, or cuda:N (GPU number N, from 0).")
     dry_run: bool = _RUN(False, "Show what would run and which data are missing, without writing anything.")
     out: Path = _OUTPUT(Path("reproduced"), "Output folder; finished parts are not run again.", makes="folder")
-
-    @model_validator(mode="after")
-    def _one_or_all(self) -> ReproduceConfig:
-        if self.all == (self.table is not None):
-            raise ValueError("name a table, or pass --all")
-        if self.all and self.row is not None:
-            raise ValueError("--row requires a single table and cannot be combined with --all")
-        return self

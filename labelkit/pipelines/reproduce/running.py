@@ -1,4 +1,4 @@
-"""Run the rows of published tables, each command once, and show measured values next to published ones.
+"""Run the rows of a published table, each command once, and show measured values next to published ones.
 
 Each command of labelkit runs in a separate process.
 
@@ -29,7 +29,6 @@ from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.tables import (
     PublishedTable,
     Row,
-    available_tables,
     complete_command,
     describe_missing_data,
     list_row_inputs,
@@ -134,48 +133,43 @@ _MAX_RECORD = 1 << 24
 
 
 def reproduce(config: ReproduceConfig) -> SimpleResult:
-    """Run the unfinished commands of published tables, and compare measured with published values.
+    """Run the unfinished commands of a published table, and compare measured with published values.
 
     Raises:
         ConfigError: no such table or row, or a folder that other commands wrote.
         DatasetError: no row has its data.
     """
-    names = list(available_tables()) if config.all else [str(config.table)]
-    tables = [(table, select_rows(table, config.row)) for table in map(read_table, names)]
+    table = read_table(config.table)
+    rows, folder = select_rows(table, config.row), config.out / table.name
     progress = current_progress()
-    needs = {name for _, rows in tables for row in rows for name in list_row_inputs(row)}
+    needs = {name for row in rows for name in list_row_inputs(row)}
     missing = {name: fault for name in sorted(needs) if (fault := describe_missing_data(name, config.data_root))}
-    runnable = [row for _, rows in tables for row in rows if not missing.keys() & list_row_inputs(row)]
+    runnable = [row for row in rows if not missing.keys() & list_row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
         problem = f"data are missing for all rows, for example: {first}"
         raise DatasetError("reproduce", problem, "Use --dry-run to see what is missing.")
     for reason in missing.values():
         progress.warning(f"rows skipped: {reason}")
-    shown, values = [], []
     faults: list[LabelkitError] = []
-    with progress.task("rows", total=sum(len(rows) for _, rows in tables)) as task:
-        for table, rows in tables:
-            folder = config.out / table.name
-            outcomes = []
-            for row in rows:
-                absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
-                measured, error = ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder)
-                if error is not None:
-                    faults.append(error)
-                state = "no data" if absent else "failed" if error else "planned" if config.dry_run else "done"
-                outcomes.append((state, absent or str(error or ""), measured))
-                task.advance(1, table=table.name)
-                record = _record(config, table, rows, [*outcomes, *[("planned", "", [])] * (len(rows) - len(outcomes))])
-                if not config.dry_run:
-                    commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
-                    for name, text in render_tables(record).items():
-                        commit_bytes(folder / name, text.encode())
-            values.append(record)
-            shown.append(_shown(record))
-    states = [row["state"] for record in values for row in record["rows"]]
+    outcomes: list[tuple[str, str, list[dict[str, float]]]] = []
+    with progress.task("rows", total=len(rows)) as task:
+        for row in rows:
+            absent = next((missing[name] for name in sorted(list_row_inputs(row)) if name in missing), "")
+            measured, error = ([], None) if absent and not config.dry_run else _run_row(config, table, row, folder)
+            if error is not None:
+                faults.append(error)
+            state = "no data" if absent else "failed" if error else "planned" if config.dry_run else "done"
+            outcomes.append((state, absent or str(error or ""), measured))
+            task.advance(1, table=table.name)
+            record = _record(config, table, rows, [*outcomes, *[("planned", "", [])] * (len(rows) - len(outcomes))])
+            if not config.dry_run:
+                commit_bytes(folder / RESULT, (json.dumps(record, indent=1) + "\n").encode())
+                for name, text in render_tables(record).items():
+                    commit_bytes(folder / name, text.encode())
+    states = [row["state"] for row in record["rows"]]
     counts = {state: states.count(state) for state in sorted(set(states))}
-    made = () if config.dry_run else tuple(config.out / table.name / RESULT for table, _ in tables)
+    made = () if config.dry_run else (folder / RESULT,)
     failed: LabelkitError | None = None
     if faults:
         failed = type(faults[0])(
@@ -183,7 +177,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             f"{len(faults)} of {len(states)} rows failed, first: {faults[0]}",
             "Fix it, and run the same command again.",
         )
-    return SimpleResult({"tables": values, "rows": counts}, made, tuple(shown), fault=failed)
+    return SimpleResult({"tables": [record], "rows": counts}, made, (_shown(record),), fault=failed)
 
 
 def _run_row(
@@ -313,10 +307,9 @@ def _record(
 
 def _call(config: ReproduceConfig) -> str:
     """Return the command line that ran the rows, with the options that affect their numbers."""
-    which = ["--all"] if config.all else [str(config.table)]
     rows = [word for name in config.row or () for word in ("--row", name)]
     how = ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
-    return shlex.join(["labelkit", "reproduce", *which, *rows, *how])
+    return shlex.join(["labelkit", "reproduce", config.table, *rows, *how])
 
 
 def _shown(record: dict[str, Any]) -> Table:

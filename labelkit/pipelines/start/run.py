@@ -52,7 +52,7 @@ from labelkit.pipelines.start.given import (
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.pipelines.start.record import Record, find_last_finished_round, given_labels, remove_confirmed
 from labelkit.pipelines.start.summary import REPORT, corrected_labels, write_summary
-from labelkit.progress import SilentProgress, current_progress, use_progress
+from labelkit.progress import Progress, current_progress, use_progress
 from labelkit.store.commit import json_digest, translate_os_errors
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
@@ -621,7 +621,7 @@ def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float 
     missing = sum(name not in there for name in dataset.sample_ids)
     if there and missing <= _FEW_LATER:
         return None
-    with use_progress(SilentProgress()):
+    with use_progress(Progress()):
         short = config.model_copy(update={"dry_run": True, "batch_size": _TIMED_PHOTOS // 2, "reuse": None})
         result = _run(short)
     found = result.to_json()["estimated_minutes"]

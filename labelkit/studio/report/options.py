@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -22,7 +21,6 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     """Options for ``labelkit report``."""
 
     command: ClassVar[tuple[str, ...]] = ("report",)
-    constants: ClassVar[Mapping[str, object]] = {"examples": 18}
 
     result: str | None = _STORE(
         None,

@@ -18,7 +18,7 @@ from labelkit.errors import DatasetError, OutputExistsError
 from labelkit.models.inference import BackboneNetwork
 from labelkit.models.weights.files import LoadReport
 from labelkit.options.embed import EmbedConfig
-from labelkit.progress import SilentProgress, Task, use_progress
+from labelkit.progress import Progress, Task, use_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.writing import EmbeddingRun
 from labelkit.training.compute_device import compute_device, default_batch_size
@@ -179,7 +179,7 @@ def test_an_embed_that_is_stopped_goes_on_and_ends_with_the_same_bytes(
     assert not stopped.exists()
     totals: list[int | None] = []
 
-    class Listener(SilentProgress):
+    class Listener(Progress):
         def task(self, description: str, total: int | None = None) -> AbstractContextManager[Task]:
             totals.append(total)
             return super().task(description, total)
@@ -324,7 +324,7 @@ def test_a_network_that_gives_no_numbers_makes_no_store(
 def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: str) -> None:
     said: list[str] = []
 
-    class Listener(SilentProgress):
+    class Listener(Progress):
         def message(self, text: str) -> None:
             said.append(text)
 

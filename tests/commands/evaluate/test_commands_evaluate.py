@@ -12,7 +12,7 @@ from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.metrics.clustering import accuracy_intervals, cluster_accuracy
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import Progress, use_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import write_result
 
@@ -215,7 +215,7 @@ def test_undefined_numbers_are_null_in_json_and_a_dash_in_the_table(labelkit: An
 def test_a_stale_result_among_others_is_passed_over_with_a_warning(store: EmbeddingStore, make_store: Any) -> None:
     heard: list[str] = []
 
-    class Listener(SilentProgress):
+    class Listener(Progress):
         def warning(self, text: str) -> None:
             heard.append(text)
 

@@ -64,7 +64,7 @@ def refuse(capsys: pytest.CaptureFixture[str], code: int, *words: object) -> str
 
 
 def test_scores_are_those_of_counting(index: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    answer = evaluate(capsys, "--index", index, "--result", "top")
+    answer = evaluate(capsys, "--index", index)
     store = open_store(index)
     rows = store.rows("test")
     assert store.labels is not None
@@ -72,7 +72,6 @@ def test_scores_are_those_of_counting(index: Path, capsys: pytest.CaptureFixture
     assert answer["scores"][0]["accuracy"] == pytest.approx(np.mean(labels == named))
     top5 = np.argsort(-store.extras["logits"][rows], axis=1)[:, :5]
     assert answer["scores"][0]["top5_accuracy"] == pytest.approx(np.mean((top5 == labels[:, None]).any(axis=1)))
-    assert (index.parent / f"{index.name}.results").exists()
 
 
 def test_groups_follow_the_training_images(index: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,7 +64,7 @@ def probe(labelkit: Any, run: Path, *words: str) -> dict[str, Any]:
 def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Path) -> None:
     found = probe(labelkit, run, *PLAIN, "--at", "features")
 
-    trained = load_run(run, "last")
+    trained = load_run(run)
     network = trained.method.main_network().eval()
     options = trained.config.model_copy(update={"eval_split": "auto"})
     prepared = prepare_data(options)

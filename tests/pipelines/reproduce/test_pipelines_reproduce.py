@@ -362,8 +362,7 @@ def test_a_row_that_fails_does_not_stop_the_others(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        ([], 2, "name a table, or pass --all"),
-        (["dl2pa-6", "--all"], 2, "name a table, or pass --all"),
+        ([], 2, "TABLE: is missing"),
         (["dl2pa-99"], 2, "there is no table 'dl2pa-99'"),
         (["missing.yaml"], 2, "No such file"),
         (["dl2pa-6", "--row", "dl2pa"], 2, "matches 9 rows"),

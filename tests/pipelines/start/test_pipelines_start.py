@@ -27,7 +27,7 @@ from labelkit.pipelines.start import record as records
 from labelkit.pipelines.start import run as run_module
 from labelkit.pipelines.start import summary
 from labelkit.pipelines.start.options import StartConfig
-from labelkit.progress import SilentProgress, use_progress
+from labelkit.progress import Progress, use_progress
 from labelkit.store.commit import commit_bytes
 from labelkit.store.embeddings import open_store
 from labelkit.store.parts import hold_lock
@@ -172,7 +172,7 @@ def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path)
 def test_a_person_is_asked_whether_all_classes_have_labels(
     photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, classes: int | None, told: str
 ) -> None:
-    class Person(SilentProgress):
+    class Person(Progress):
         asked: list[str]
         heard = ""
 
@@ -1226,7 +1226,7 @@ def test_a_folder_in_the_place_of_a_store_is_told_the_newest(
     run(photos, out=out, num_classes=3)
 
     assert main(["status", "--index", str(out)]) != 0
-    assert main(["evaluate", "clustering", "--index", str(out), "--result", "groups"]) != 0
+    assert main(["evaluate", "clustering", "--index", str(out)]) != 0
 
     assert f"a folder. Pass a file in this folder: the newest is `{out / 'photos-2.h5'}`." in capsys.readouterr().err
 
