@@ -625,6 +625,7 @@ class Shard:
         start, stop: its first row, and the row after its last one.
         size: bytes of the file.
         frame: its content digest; in files of 0.1.0, SHA-256 of the whole file except its rows.
+        store: content digest of the store that it was written for; empty: the store that lists it.
     """
 
     number: int
@@ -632,6 +633,7 @@ class Shard:
     stop: int
     size: int
     frame: str
+    store: str = ""
 
     @property
     def name(self) -> str:
@@ -648,7 +650,7 @@ class Shards:
         files: the shards in the order of their rows.
 
     Attributes:
-        store_digest: content digest of the store, which each shard names.
+        store_digest: content digest of the store, which each shard names that was written for it.
     """
 
     def __init__(self, index: Path, columns: Mapping[str, ShardColumn], files: tuple[Shard, ...]) -> None:
@@ -659,7 +661,8 @@ class Shards:
 
     def to_text(self) -> str:
         """Convert to the canonical JSON that is stored in the index."""
-        files = [{"rows": one.stop - one.start, "bytes": one.size, "frame": one.frame} for one in self.files]
+        about = [{**vars(one), "rows": one.stop - one.start, "bytes": one.size} for one in self.files]
+        files = [{key: one[key] for key in ("rows", "bytes", "frame", "store") if one[key]} for one in about]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
         return canonical_json({**values, "sha256": json_digest(values)})
 
@@ -672,7 +675,7 @@ class Shards:
             columns = {name: ShardColumn(**about) for name, about in values["columns"].items()}
             stops = np.cumsum([0, *(about["rows"] for about in values["files"])]).tolist()
             files = [
-                Shard(number, stops[number], stops[number + 1], about["bytes"], about["frame"])
+                Shard(number, stops[number], stops[number + 1], about["bytes"], about["frame"], about.get("store", ""))
                 for number, about in enumerate(values["files"])
             ]
         except (AttributeError, KeyError, TypeError) as error:
@@ -686,7 +689,7 @@ class Shards:
     def check(self) -> None:
         """Check that every shard exists and has the right size, without reading it."""
         for shard in self.files:
-            self._path(shard)
+            self.path(shard)
 
     def faults(self) -> Iterator[StoreError]:
         """Read all shards, and yield an error for each one that is missing or damaged."""
@@ -715,11 +718,12 @@ class Shards:
     def _columns_of(self, shard: Shard) -> dict[str, Array]:
         """Return memory maps of the columns of a shard, after verifying it."""
         if shard.number not in self._read:
-            path = self._path(shard)
+            path = self.path(shard)
             try:
                 with open_file(path, schema.FORMAT_SHARD) as file:
                     root = file.attributes[""]
-                    if (root.get("store_digest"), root.get("row_start")) != (self.store_digest, shard.start):
+                    owner = shard.store or self.store_digest
+                    if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
                         raise Mismatch(str(path), "is a shard of another store", SHARD_RESTORE)
                     self._read[shard.number] = {name: file.later(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
@@ -728,7 +732,7 @@ class Shards:
                 raise Damaged(str(path), problem, SHARD_RESTORE) from error
         return self._read[shard.number]
 
-    def _path(self, shard: Shard) -> Path:
+    def path(self, shard: Shard) -> Path:
         """Return the path of a shard, after checking its size against the index."""
         path = self.folder / shard.name
         size = path.stat().st_size if path.is_file() else None

@@ -33,8 +33,8 @@ from labelkit.store.commit import canonical_json, json_digest, temporary_name, t
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
 from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
-from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.schema import VIEWS
+from labelkit.store.reader import CheckedFile, Shards, open_file, reopen_column
+from labelkit.store.schema import VIEWS, name_bytes
 from labelkit.store.writer import Contents, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
@@ -79,7 +79,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     def part_range(self, part: int) -> tuple[int, int]:
         """Return the first and end row (exclusive) of a part, as positions in the plan."""
-        start = part * self.plan.part_rows
+        start = self.plan.base_rows + part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
     def write_part(
@@ -130,7 +130,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._commit(part, datasets)
 
-    def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
+    def publish(self, max_bad: float = 0.01, shards: int | None = None, base: EmbeddingStore | None = None) -> Path:
         """Combine the parts into the finished store, and delete the run folder.
 
         It is harmless if two processes publish the same run, even without working locks: both write the
@@ -139,6 +139,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
             shards: number of files for the rows; ``None``: one file. The content is the same.
+            base: the store that the plan extends, in shards; ``shards`` is then the number of further ones, default 1.
 
         Returns:
             The store.
@@ -151,7 +152,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         """
         with self._publishing() as to_do:
             if to_do:
-                self._install(self._gather(max_bad).sealed(), shards)
+                self._install(self._gather(max_bad, base).sealed(), shards, None if base is None else base.shards)
                 try:
                     self._clear()
                 except ResourceError as error:
@@ -222,13 +223,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     # ---- publishing
 
-    def _gather(self, max_bad: float) -> Contents:
+    def _gather(self, max_bad: float, base: EmbeddingStore | None) -> Contents:
         plan = self.plan
         # If the store fits in memory, each part is read once, otherwise once and again for each large column.
         load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load)
-        small: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.IMAGE_COLUMNS}
+        small = {name: [] if base is None else [getattr(base, name)] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
-        ends = [0]
+        ends = [plan.base_rows]
         for part in range(plan.num_parts):
             loaded = load(part)
             ends.append(ends[-1] + len(loaded["embeddings"]))
@@ -241,8 +242,11 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             raise self._too_many(skipped, max_bad)
 
         def rows(name: str, start: int, stop: int) -> NDArray[Any]:
-            parts = range(bisect_right(ends, start) - 1, bisect_left(ends, stop))
+            parts = range(max(0, bisect_right(ends, start) - 1), bisect_left(ends, stop))
             pieces = [load(k)[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
+            if base is not None and start < ends[0]:
+                old = reopen_column(str(base.path), name, base.content_digest)
+                pieces.insert(0, old[start : min(stop, ends[0])])
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
         contents = build_planned_contents(plan, self.digest, skipped)
@@ -264,13 +268,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to keep what was embedded."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, contents: Contents, shards: int | None) -> None:
+    def _install(self, contents: Contents, shards: int | None, kept: Shards | None) -> None:
         temporary = self.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             with translate_os_errors(self.folder):
                 for old in self.folder.glob("publish-*.tmp"):
                     old.unlink(missing_ok=True)
-            install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite)
+            install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
         except (OutputExistsError, ResourceError) as error:
             gone = isinstance(error.__cause__, FileNotFoundError)  # the run folder and the temporary file in it
             if (gone or isinstance(error, OutputExistsError)) and self._published_plan() == self.digest:
@@ -280,13 +284,16 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             raise
 
 
-def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
+def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str], *features: str) -> Contents:
     """Build the store contents that are known before any embedding is computed; ``digest`` becomes ``plan_digest``.
 
-    ``skipped`` has the reason for each row of the plan that is left out.
+    ``skipped`` has the reason for each row of the plan that is left out; ``features`` are words of ``requires``.
     """
+    if plan.base_rows or list(plan.sample_ids) != sorted(plan.sample_ids, key=name_bytes):
+        features += (schema.FEATURE_UNSORTED,)
     contents = Contents.of(
         schema.FORMAT_STORE,
+        requires=",".join(features),
         kind="embeddings",
         normalized=int(plan.normalized),
         metric=plan.metric,
@@ -379,8 +386,8 @@ def write_imported(
         shards: number of files for the rows; ``None``: one file.
         overwrite: replace a file of this name.
     """
-    contents = build_planned_contents(plan, json_digest(recipe), {})
-    contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
+    features = () if images is not None else (schema.FEATURE_IMAGELESS,)
+    contents = build_planned_contents(plan, json_digest(recipe), {}, *features)
     kind = np.dtype(plan.dtype).newbyteorder("<")
     contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
     contents.datasets.update({**(images or {}), **(extras or {})})

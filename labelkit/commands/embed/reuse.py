@@ -1,9 +1,10 @@
-"""Reuse of rows of finished stores in a new store: the same image files, embedded by the same model."""
+"""Reuse of rows of finished stores in a new store, as copies or shards: the same images, embedded by the same model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from labelkit.commands.common.images.read import run_in_threads
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.errors import Mismatch
+from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, differing_keys
 from labelkit.store.plans import EmbeddingPlan
@@ -34,6 +35,70 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
     for store in stores:
         _check_reusable(store, plan)
     digests = [store.content_digest for store in stores]
+    planned = replace(plan, reused_from=digests, reused=_match_rows(stores, plan.sample_ids, _read_digests(dataset)))
+    current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
+    return planned
+
+
+def plan_extension(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset) -> EmbeddingPlan:
+    """Plan a store with all rows of the first store as they are, followed by those of images with other names.
+
+    Labels and splits are those of the data set; an image that is not in it keeps its own.
+
+    Args:
+        plan: the plan of a store of the data set alone.
+        stores: the store to extend, and others to copy from.
+        dataset: the images of the plan.
+
+    Raises:
+        Mismatch: see ``plan_reuse``; or another file has the name of one in the first store.
+        ConfigError: the first store is not in shards.
+    """
+    for store in stores:
+        _check_reusable(store, plan)
+    base = stores[0]
+    if base.shards is None:
+        remedy = f"Split it first: `labelkit pack --index {base.path} --out NAME.h5 --shards 1`."
+        raise ConfigError("--extend", f"{base.path} is a single file, to which no shard can be added", remedy)
+    digests, place = _read_digests(dataset), {name: row for row, name in enumerate(plan.sample_ids)}
+    rows = np.array([place.pop(name, -1) for name in base.sample_ids] + [*place.values()], dtype=np.int64)
+    new, gone = rows[base.n :].tolist(), np.flatnonzero(rows < 0)
+    pairs = zip(base.sample_ids, rows.tolist(), base.sha256, strict=False)
+    changed = [name for name, row, digest in pairs if row >= 0 and digests[row] not in (None, digest.tobytes())]
+    if changed:
+        problem = f"has the names of {len(changed)} images with other content, first: {changed[0]}"
+        raise Mismatch(str(base.path), problem, "Rename these images, or pass this store as --reuse, not --extend.")
+    current_progress().message(f"{len(new):,} images are new, and follow the {base.n:,} of {base.path}")
+    if len(gone):
+        first = base.sample_ids[gone[0]]
+        current_progress().message(f"{len(gone):,} of these are not in {dataset.name}, and stay, first: {first}")
+    values: dict[str, Any] = {}
+    for column, names in (("labels", "class_names"), ("splits", "split_names")):
+        now, then, old_names = getattr(plan, column), getattr(base, column), getattr(base, names)
+        known = tuple(dict.fromkeys((*getattr(plan, names), *old_names)))
+        if known:
+            numbers = np.full(len(rows), -1) if now is None else now[rows]
+            numbers[gone] = -1 if then is None else np.array([*map(known.index, old_names), -1])[then[gone]]
+            values |= {column: numbers, names: known}
+    if "labels" in values:
+        labeled = np.zeros(len(rows), bool) if plan.labeled is None else plan.labeled[rows]
+        labeled[gone] = False if base.labeled is None else base.labeled[gone]
+        used = np.isin(np.arange(len(values["class_names"])), values["labels"][labeled])
+        values |= {"labeled": labeled, "old_classes": used | np.isin(values["class_names"], _old_names(plan))}
+    ids = [plan.sample_ids[row] for row in new]
+    found = _match_rows(stores, ids, [digests[row] for row in new])
+    return replace(
+        plan,
+        sample_ids=(*base.sample_ids, *ids),
+        reused_from=[store.content_digest for store in stores],
+        reused=np.concatenate([[(0, row) for row in range(base.n)], found]),
+        base_rows=base.n,
+        **values,
+    )
+
+
+def _read_digests(dataset: ImageDataset) -> list[bytes | None]:
+    """Read every image file for its SHA-256; ``None`` where this fails."""
 
     def digest(row: int) -> bytes | None:
         try:
@@ -41,11 +106,7 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
         except BadImage:  # found again, and reported, when the image is embedded
             return None
 
-    of_files = list(run_in_threads(digest, range(len(dataset)), "digests"))
-    reused = _match_rows(stores, plan.sample_ids, of_files)
-    planned = replace(plan, reused_from=digests, reused=reused)
-    current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
-    return planned
+    return list(run_in_threads(digest, range(len(dataset)), "digests"))
 
 
 # Keys that affect only the last bits of a row, as its batch does.
@@ -61,7 +122,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     """
     if not store.has_images:
         problem = "its embeddings were imported without images, so they cannot be assigned to images"
-        raise Mismatch(str(store.path), problem, "Remove this store from --reuse.")
+        raise Mismatch(str(store.path), problem, "Remove this store from --reuse or --extend.")
     keys = store.model.differences(plan.model)
     numerics = differing_keys(store.model.numerics, plan.model.numerics)
     keys.extend(f"numerics.{key}" for key in numerics if key not in _LAST_BITS)
@@ -76,7 +137,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     if plan.views is not None:
         keys.extend(f"views.{key}" for key in differing_keys(store.view_recipe, dict(plan.views)))
     if keys:
-        remedy = "Remove this store from --reuse, or embed with the same model and options."
+        remedy = "Remove this store from --reuse or --extend, or embed with the same model and options."
         raise Mismatch(str(store.path), f"was embedded differently from this run: {', '.join(keys)} differ", remedy)
 
 
