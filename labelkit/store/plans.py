@@ -147,6 +147,18 @@ class EmbeddingPlan:
         """Number of augmented views embedded per image, in addition to the image itself."""
         return 0 if self.views is None else int(self.views.get("count", 0))
 
+    def part_shapes(self, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return type and shape, by name, of the columns of a part with this many rows."""
+        floats = "<f4" if self.dtype == "float32" else "<f2"
+        return {
+            "embeddings": (floats, (rows, self.dim)),
+            "sha256": ("|u1", (rows, 32)),  # of the image files
+            "file_sizes": ("<u8", (rows,)),
+            "image_sizes": ("<u4", (rows, 2)),  # height and width after orientation
+            **{name: ("<f4", (rows, width)) for name, width in self.extras.items()},
+            **({schema.VIEWS: (floats, (rows, self.num_views * self.dim))} if self.num_views else {}),
+        }
+
     @property
     def _row_bytes(self) -> int:
         embedded = (1 + self.num_views) * self.dim * np.dtype(self.dtype).itemsize

@@ -34,7 +34,7 @@ from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
 from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
 from labelkit.store.reader import CheckedFile, Shards, open_file, reopen_column
-from labelkit.store.schema import VIEWS, name_bytes
+from labelkit.store.schema import name_bytes
 from labelkit.store.writer import Contents, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
@@ -82,26 +82,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         start = self.plan.base_rows + part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
-    def write_part(
-        self,
-        part: int,
-        embeddings: ArrayLike,
-        sha256: ArrayLike,
-        file_sizes: ArrayLike,
-        image_sizes: ArrayLike,
-        extras: Mapping[str, ArrayLike] | None = None,
-        skipped: Sequence[tuple[int, str]] = (),
-    ) -> None:
+    def write_part(self, part: int, *, skipped: Sequence[tuple[int, str]] = (), **columns: ArrayLike) -> None:
         """Write a part to disk; rewriting it is safe, and identical values produce identical bytes.
 
         Args:
             part: number of the part.
-            embeddings: (m, d) numbers, one row per sample of the part that was not skipped, in order.
-            sha256: (m, 32) uint8, digests of the image files.
-            file_sizes: (m,) bytes.
-            image_sizes: (m, 2) height and width after orientation.
-            extras: (m, width) numbers for each extra output of the plan, and for its views, if it has any.
             skipped: (position in the plan, reason) of samples that could not be embedded.
+            columns: those of ``EmbeddingPlan.part_shapes``; a row per sample that was not skipped, in order.
 
         Raises:
             StoreError: a number is not finite in the stored type; the message names the sample.
@@ -111,14 +98,12 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         start, stop = self.part_range(part)
         reasons = {row: " ".join(reason.replace("\0", " ").split()) for row, reason in skipped}
         names = [self.plan.sample_ids[row] for row in range(start, stop) if row not in reasons]
-        given = {"embeddings": embeddings, "sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}
-        given.update(extras or {})
-        shapes = self._part_shapes(len(names))
-        if given.keys() != shapes.keys():
-            raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(given)}")
+        shapes = self.plan.part_shapes(len(names))
+        if columns.keys() != shapes.keys():
+            raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(columns)}")
         datasets: dict[str, NDArray[Any]] = {}
         for name, (dtype, shape) in shapes.items():
-            values = np.asarray(given[name])
+            values = np.asarray(columns[name])
             if values.shape != shape:
                 raise ValueError(f"{name} of part {part} has shape {values.shape}, expected {shape}")
             if name in schema.IMAGE_COLUMNS:
@@ -207,19 +192,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     # ---- parts
 
-    def _part_shapes(self, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        floats = "<f4" if self.plan.dtype == "float32" else "<f2"
-        return {
-            "embeddings": (floats, (rows, self.plan.dim)),
-            "sha256": ("|u1", (rows, 32)),
-            "file_sizes": ("<u8", (rows,)),
-            "image_sizes": ("<u4", (rows, 2)),
-            **{name: ("<f4", (rows, width)) for name, width in self.plan.extras.items()},
-            **({VIEWS: (floats, (rows, self.plan.num_views * self.plan.dim))} if self.plan.num_views else {}),
-        }
-
     def _read(self, part: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
-        return {name: file.read(name) for name in (*self._part_shapes(0), "skipped/rows", "skipped/reasons")}
+        return {name: file.read(name) for name in (*self.plan.part_shapes(0), "skipped/rows", "skipped/reasons")}
 
     # ---- publishing
 
@@ -251,7 +225,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
         contents = build_planned_contents(plan, self.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
-        for name, (dtype, shape) in self._part_shapes(ends[-1]).items():
+        for name, (dtype, shape) in plan.part_shapes(ends[-1]).items():
             if name not in small:
                 contents.datasets[name] = Stream(np.dtype(dtype), shape, partial(rows, name))
         return contents

@@ -401,14 +401,12 @@ def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool,
         return len(rows)
     if len(copied):
         assert run.plan.reused is not None
-        further = [*run.plan.extras, *([VIEWS] if run.plan.num_views else [])]
-        others = copy_rows(work.reused, run.plan.reused[copied], further)
+        others = copy_rows(work.reused, run.plan.reused[copied], list(columns))
         broken = {row for row, _ in skipped}
         kept = [row for row in rows.tolist() if row not in broken]
         order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
         columns = {name: np.concatenate([others[name], columns[name]])[order] for name in columns}
-    given = {name: columns.pop(name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
-    run.write_part(k, **given, extras=columns, skipped=skipped)
+    run.write_part(k, **columns, skipped=skipped)
     return len(rows)
 
 
@@ -419,11 +417,7 @@ def _embed_rows(
     runtime, config, network, order = work.runtime, work.config, work.model.network, work.order
     plan = work.plan
     found: dict[str, list[NDArray[Any]]] = {
-        "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
-        "sha256": [np.zeros((0, 32), dtype=np.uint8)],
-        "file_sizes": [np.zeros(0, dtype=np.uint64)],
-        "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
-        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.extras.items()},
+        name: [np.zeros(shape, dtype)] for name, (dtype, shape) in plan.part_shapes(0).items()
     }
     views: dict[str, Any] = {}
     if work.view is not None:
@@ -431,7 +425,6 @@ def _embed_rows(
         digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in work.dataset.sample_ids)
         keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
         views = {"more_views": (work.view,) * plan.num_views, "keys": keys, "seed": config.view_seed}
-        found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
     skipped: list[tuple[int, str]] = []
     loader = work.model.loader(
         work.dataset,

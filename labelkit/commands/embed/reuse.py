@@ -169,17 +169,9 @@ def _match_rows(
 
 
 def copy_rows(
-    stores: Sequence[EmbeddingStore], places: NDArray[np.int64], extras: Sequence[str]
+    stores: Sequence[EmbeddingStore], places: NDArray[np.int64], names: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """Read the embeddings and image digests of rows from several stores.
-
-    Args:
-        stores: the stores.
-        places: (m, 2) index of a store and row in it.
-        extras: names of further outputs to read, or of the column of views.
-
-    Returns:
-        ``embeddings``, ``sha256``, ``file_sizes``, ``image_sizes`` and the extras, each with m rows.
+    """Read columns of rows of several stores, each with m rows, from places (m, 2): index of a store and row in it.
 
     Raises:
         Damaged: a block of rows is not as it was written.
@@ -188,11 +180,9 @@ def copy_rows(
     for number, store in enumerate(stores):
         mine = places[:, 0] == number
         rows = places[mine, 1]
-        sources = {name: getattr(store, name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
-        for name in extras:
-            views = store.view_embeddings if name == VIEWS else None
-            sources[name] = store.extras[name] if views is None else views.reshape(store.n, -1)
-        for name, source in sources.items():
+        for name in names:
+            source = store.extras[name] if name in store.extras else getattr(store, name)
+            source = source.reshape(store.n, -1) if name == VIEWS else source
             column = columns.setdefault(name, np.zeros((len(places), *source.shape[1:]), dtype=source.dtype))
             column[mine] = source[rows]
     return columns
