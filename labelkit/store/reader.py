@@ -36,10 +36,6 @@ _CHANGED = "differs: the file was changed, or the disk is failing"
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 VIRTUAL_NAME = "all.h5"
 """File next to the shards with virtual datasets of all of them, for other programs; labelkit does not read it."""
-SHARD_RESTORE = (
-    "Restore the file from a copy, or recreate the store (`labelkit embed`, `import` or `pack`) with --overwrite."
-)
-"""Advice for a shard that is lost or damaged."""
 
 
 def open_file(path: Path, file_format: str | None) -> CheckedFile:
@@ -310,6 +306,8 @@ class CheckedFile:
             shards = Shards.parse(Path(self.where), self.read_text("", "shards"))
         except ValueError as error:
             self._refuse("shards", f"what is no table of shards ({error})")
+        if schema.FEATURE_IMAGELESS in self.features:
+            shards.restore = shards.restore.replace("labelkit embed", "labelkit import")
         self.shards = shards
         self.datasets.pop("shards", None)
         for name, column in shards.columns.items():
@@ -651,11 +649,16 @@ class Shards:
 
     Attributes:
         store_digest: content digest of the store, which each shard names that was written for it.
+        restore: advice for a shard that is lost or damaged, with the command that makes it again.
     """
 
     def __init__(self, index: Path, columns: Mapping[str, ShardColumn], files: tuple[Shard, ...]) -> None:
         self.columns, self.files, self.rows = columns, files, files[-1].stop
         self.folder = shards_folder(index)
+        own = [one for one in files if not one.store]
+        made = f"--extend STORE --out {index}" if len(own) < len(files) else f"--out {index}"
+        command = f"labelkit embed ... {made} --shards {len(own) or 1} --overwrite"
+        self.restore = f"Restore the file from a copy, or repeat the command that made the store: `{command}`."
         self.store_digest = ""
         self._read: dict[int, dict[str, Array]] = {}
 
@@ -724,12 +727,12 @@ class Shards:
                     root = file.attributes[""]
                     owner = shard.store or self.store_digest
                     if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
-                        raise Mismatch(str(path), "is a shard of another store", SHARD_RESTORE)
+                        raise Mismatch(str(path), "is a shard of another store", self.restore)
                     self._read[shard.number] = {name: file.later(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
                 problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
                 problem += f" (rows {shard.start}-{shard.stop - 1})"
-                raise Damaged(str(path), problem, SHARD_RESTORE) from error
+                raise Damaged(str(path), problem, self.restore) from error
         return self._read[shard.number]
 
     def path(self, shard: Shard) -> Path:
@@ -738,7 +741,7 @@ class Shards:
         size = path.stat().st_size if path.is_file() else None
         if size != shard.size:
             problem = "the shard does not exist" if size is None else f"has {size} bytes, expected {shard.size}"
-            raise Damaged(str(path), f"{problem} (rows {shard.start}-{shard.stop - 1} are in it)", SHARD_RESTORE)
+            raise Damaged(str(path), f"{problem} (rows {shard.start}-{shard.stop - 1} are in it)", self.restore)
         return path
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from labelkit.commands.embed.embed import embed_images
 from labelkit.commands.store_files.packing import pack_store
-from labelkit.errors import ConfigError, Mismatch
+from labelkit.errors import ConfigError, Damaged, Mismatch
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import use_progress
 from labelkit.store import writer
@@ -157,6 +157,18 @@ def test_a_kill_leaves_the_old_store_whole_and_the_command_repeated_ends_the_sam
         name: data for name, (_, data) in shards_of(new.path).items()
     }
     assert not Path(f"{out}.run").exists()
+
+
+def test_a_lost_shard_is_linked_again_by_the_command_that_its_error_names(
+    old: EmbeddingStore, new: EmbeddingStore, more: Path, tmp_path: Path
+) -> None:
+    out = embed(tmp_path / "new.h5", more, extend=old.path).path
+    next(Path(f"{out}.shards").glob("00001-*")).unlink()
+    with pytest.raises(Damaged, match=r"00001-.*the shard does not exist \(rows 16-31 are in it\)") as caught:
+        open_store(out)
+    assert f"`labelkit embed ... --extend STORE --out {out} --shards 1 --overwrite`" in caught.value.remedy
+    assert embed(out, more, extend=old.path, shards=1, overwrite=True).content_digest == new.content_digest
+    assert shards_of(old.path).items() <= shards_of(out).items()
 
 
 # ---- what cannot be extended
