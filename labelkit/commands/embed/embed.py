@@ -36,7 +36,7 @@ from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shap
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
-from labelkit.commands.embed.reuse import copy_rows, plan_extension, plan_reuse
+from labelkit.commands.embed.reuse import copy_rows, plan_reuse
 from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
 from labelkit.data.datasets import (
     ArraySource,
@@ -214,12 +214,10 @@ def _prepare(config: EmbedConfig) -> _Work:
         batch_size=batch_size,
         part_rows=-(-config.part_rows // batch_size) * batch_size,
     )
-    reused = tuple(open_store(path) for path in config.reuse or ())
-    if config.extend is not None:
-        reused = (open_store(config.extend), *reused)
-        plan = plan_extension(plan, reused, dataset)
-    elif reused:
-        plan = plan_reuse(plan, reused, dataset)
+    others = (*(() if config.extend is None else (config.extend,)), *(config.reuse or ()))
+    reused = tuple(open_store(path) for path in others)
+    if reused:
+        plan = plan_reuse(plan, reused, dataset, extend=config.extend is not None)
     # an unfinished run keeps the listing that it began with; images added since then are for the next store
     plan = continue_plan(config.out, plan)
     dataset = _restore_listing(dataset, plan)

@@ -19,7 +19,9 @@ from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import VIEWS
 
 
-def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset) -> EmbeddingPlan:
+def plan_reuse(
+    plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset, *, extend: bool = False
+) -> EmbeddingPlan:
     """Plan which embeddings to copy from existing stores instead of computing them.
 
     Every image file is read once for its digest.
@@ -28,39 +30,40 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
         plan: the plan of the new store.
         stores: stores to copy from.
         dataset: the images of the plan.
+        extend: keep all rows of the first store, in its shards, followed by those of images with other names. Labels
+            and splits are those of the data set; an image that is no longer in it keeps its own.
 
     Raises:
-        Mismatch: a store was made by another model or with other options; the message lists the keys.
+        Mismatch: a store was made by another model or with other options; the message lists the keys. Or an image of
+            the store to extend has changed.
+        ConfigError: the store to extend has no shards.
     """
     for store in stores:
         _check_reusable(store, plan)
-    digests = [store.content_digest for store in stores]
-    planned = replace(plan, reused_from=digests, reused=_match_rows(stores, plan.sample_ids, _read_digests(dataset)))
+    if extend and stores[0].shards is None:
+        remedy = f"Split it first: `labelkit pack --index {stores[0].path} --out NAME.h5 --shards 1`."
+        raise ConfigError("--extend", f"{stores[0].path} is a single file, to which no shard can be added", remedy)
+
+    def digest(row: int) -> bytes | None:
+        try:
+            return dataset.source.read(row).sha256
+        except BadImage:  # found again, and reported, when the image is embedded
+            return None
+
+    of_files = list(run_in_threads(digest, range(len(dataset)), "digests"))
+    planned = replace(plan, reused_from=[store.content_digest for store in stores])
+    if extend:
+        return _extend(planned, stores, of_files, dataset.name)
+    planned = replace(planned, reused=_match_rows(stores, plan.sample_ids, of_files))
     current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
     return planned
 
 
-def plan_extension(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset) -> EmbeddingPlan:
-    """Plan a store with all rows of the first store as they are, followed by those of images with other names.
-
-    Labels and splits are those of the data set; an image that is not in it keeps its own.
-
-    Args:
-        plan: the plan of a store of the data set alone.
-        stores: the store to extend, and others to copy from.
-        dataset: the images of the plan.
-
-    Raises:
-        Mismatch: see ``plan_reuse``; or another file has the name of one in the first store.
-        ConfigError: the first store is not in shards.
-    """
-    for store in stores:
-        _check_reusable(store, plan)
-    base = stores[0]
-    if base.shards is None:
-        remedy = f"Split it first: `labelkit pack --index {base.path} --out NAME.h5 --shards 1`."
-        raise ConfigError("--extend", f"{base.path} is a single file, to which no shard can be added", remedy)
-    digests, place = _read_digests(dataset), {name: row for row, name in enumerate(plan.sample_ids)}
+def _extend(
+    plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], digests: Sequence[bytes | None], dataset: str
+) -> EmbeddingPlan:
+    """Put the rows of the first store in front of the plan, which then has only those of images with other names."""
+    base, place = stores[0], {name: row for row, name in enumerate(plan.sample_ids)}
     rows = np.array([place.pop(name, -1) for name in base.sample_ids] + [*place.values()], dtype=np.int64)
     new, gone = rows[base.n :].tolist(), np.flatnonzero(rows < 0)
     pairs = zip(base.sample_ids, rows.tolist(), base.sha256, strict=False)
@@ -70,8 +73,8 @@ def plan_extension(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], datase
         raise Mismatch(str(base.path), problem, "Rename these images, or pass this store as --reuse, not --extend.")
     current_progress().message(f"{len(new):,} images are new, and follow the {base.n:,} of {base.path}")
     if len(gone):
-        first = base.sample_ids[gone[0]]
-        current_progress().message(f"{len(gone):,} of these are not in {dataset.name}, and stay, first: {first}")
+        told = f"{len(gone):,} of these are not in {dataset}, and stay, first: {base.sample_ids[gone[0]]}"
+        current_progress().message(told)
     values: dict[str, Any] = {}
     for column, names in (("labels", "class_names"), ("splits", "split_names")):
         now, then, old_names = getattr(plan, column), getattr(base, column), getattr(base, names)
@@ -90,23 +93,10 @@ def plan_extension(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], datase
     return replace(
         plan,
         sample_ids=(*base.sample_ids, *ids),
-        reused_from=[store.content_digest for store in stores],
         reused=np.concatenate([[(0, row) for row in range(base.n)], found]),
         base_rows=base.n,
         **values,
     )
-
-
-def _read_digests(dataset: ImageDataset) -> list[bytes | None]:
-    """Read every image file for its SHA-256; ``None`` where this fails."""
-
-    def digest(row: int) -> bytes | None:
-        try:
-            return dataset.source.read(row).sha256
-        except BadImage:  # found again, and reported, when the image is embedded
-            return None
-
-    return list(run_in_threads(digest, range(len(dataset)), "digests"))
 
 
 # Keys that affect only the last bits of a row, as its batch does.
