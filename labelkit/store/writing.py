@@ -360,8 +360,7 @@ def write_imported(
         shards: number of files for the rows; ``None``: one file.
         overwrite: replace a file of this name.
     """
-    features = () if images is not None else (schema.FEATURE_IMAGELESS,)
-    contents = build_planned_contents(plan, json_digest(recipe), {}, *features)
+    contents = build_planned_contents(plan, json_digest(recipe), {}, *([] if images else [schema.FEATURE_IMAGELESS]))
     kind = np.dtype(plan.dtype).newbyteorder("<")
     contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
     contents.datasets.update({**(images or {}), **(extras or {})})
