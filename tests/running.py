@@ -226,7 +226,7 @@ def make_store(tmp_path: Path) -> MakeStore:
             sha256=digests,
             file_sizes=np.ones(n, dtype=np.uint64),
             image_sizes=np.ones((n, 2), dtype=np.uint32),
-            extras={} if logits is None else {"logits": np.asarray(logits, dtype=np.float32)},
+            **({} if logits is None else {"logits": np.asarray(logits, dtype=np.float32)}),
         )
         run.publish()
         return open_store(tmp_path / name)

@@ -112,6 +112,11 @@ class EmbedConfig(
         "from them, whatever their file names. Default: none.",
         min_length=1,
     )
+    extend: Path | None = _RUN_ONLY(
+        None,
+        "Store in shards made with the same model. --out has its shards, which are not written again, and one more (or "
+        "--shards N) with the images that have other names. Default: none.",
+    )
     dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
 
     @model_validator(mode="after")
@@ -130,6 +135,8 @@ class EmbedConfig(
                     raise ValueError(f"{flag(name)} requires --views")
         elif self.fast_decode:
             raise ValueError("--fast-decode cannot be combined with --views, which crop images at full resolution")
-        if self.reuse is not None and self.dense:
-            raise ValueError("--reuse has no effect with --dense, which needs the network for every image")
+        if (self.reuse is not None or self.extend is not None) and self.dense:
+            raise ValueError("--dense needs the network for every image: remove --reuse and --extend")
+        if self.extend is not None and self.extend == self.out:
+            raise ValueError("--out must not be the store of --extend, whose results are of its images")
         return self

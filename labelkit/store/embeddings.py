@@ -143,14 +143,12 @@ class EmbeddingStore:
         plan_digest: digest of the plan that created the store.
         created_by: program and version.
         packed_results: names of the results in the same file; see ``labelkit.store.results``.
-        shard_borders: first row, and the row after the last one, of each file that contains the large arrays; empty if
-            they are in the file itself.
+        shards: files that contain the large arrays; ``None`` if they are in the file itself.
     """
 
     def __init__(self, file: CheckedFile, path: Path) -> None:
         self.path = path
-        shards = () if file.shards is None else file.shards.files
-        self.shard_borders = tuple((shard.start, shard.stop) for shard in shards)
+        self.shards = file.shards
         if file.shards is not None:
             file.shards.check()
         self.content_digest = file.content_digest
@@ -206,7 +204,7 @@ class EmbeddingStore:
     @property
     def num_shards(self) -> int:
         """Number of files that contain the large arrays; 0 if these are in the store's own file."""
-        return len(self.shard_borders)
+        return 0 if self.shards is None else len(self.shards.files)
 
     @property
     def embeddings(self) -> NDArray[Any]:
@@ -314,10 +312,11 @@ class EmbeddingStore:
 
 def _read_ids(file: CheckedFile) -> list[str]:
     raw = file.read("sample_ids")
-    disordered = ~(raw[1:] > raw[:-1])
+    raw_in_order = np.sort(raw) if schema.FEATURE_UNSORTED in file.features else raw
+    disordered = ~(raw_in_order[1:] > raw_in_order[:-1])
     if disordered.any():
         row = int(np.argmax(disordered)) + 1
-        problem = f"{name_text(raw[row])!r} occurs twice or out of order"
+        problem = f"{name_text(raw_in_order[row])!r} occurs twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
     names = [name_text(one) for one in raw]  # a list of the bytes as well would take as much memory again
     for row, name in enumerate(names):

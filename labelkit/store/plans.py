@@ -42,8 +42,7 @@ class EmbeddingPlan:
     """Plan of an embedding store: everything besides the images and the network that determines its bytes.
 
     Args:
-        sample_ids: N paths below the data root, sorted by their bytes, unique; bytes that are not UTF-8 as
-            surrogate escapes.
+        sample_ids: N unique paths below the data root; bytes that are not UTF-8 as surrogate escapes.
         model: the model that computes the embeddings.
         dim: values per embedding.
         batch_size: images per forward pass; the plan determines the batches, since the last bits of a row
@@ -65,6 +64,8 @@ class EmbeddingPlan:
         reused_from: content digests of stores from which rows are copied.
         reused: (N, 2) int, index into ``reused_from`` and row of that store, -1 for rows to compute; required if
             ``reused_from`` is set, and only then.
+        base_rows: number of first rows that are those of ``reused_from[0]``, the store that this one extends. They are
+            in no part.
 
     Raises:
         DatasetError: a sample id is not a path below the data root.
@@ -90,6 +91,7 @@ class EmbeddingPlan:
     split_names: Sequence[str] = ()
     reused_from: Sequence[str] = ()
     reused: NDArray[np.int64] | None = None
+    base_rows: int = 0
 
     def __post_init__(self) -> None:
         """Convert the fields to their stored types and check them against each other."""
@@ -127,16 +129,13 @@ class EmbeddingPlan:
     def _check_ids(self) -> None:
         if not self.sample_ids:
             raise ValueError("sample_ids is empty")
-        previous = b""
         for name in self.sample_ids:
             if fault := name_fault(name):
                 raise DatasetError(
                     repr(name), f"cannot be a sample id: it {fault}", "Name images by paths relative to the data root."
                 )
-            raw = name_bytes(name)
-            if raw <= previous:
-                raise ValueError(f"sample_ids are not sorted by their bytes or not unique at {name!r}")
-            previous = raw
+        if len(set(self.sample_ids)) < len(self.sample_ids):
+            raise ValueError("sample_ids are not unique")
 
     @property
     def num_reused(self) -> int:
@@ -147,6 +146,18 @@ class EmbeddingPlan:
     def num_views(self) -> int:
         """Number of augmented views embedded per image, in addition to the image itself."""
         return 0 if self.views is None else int(self.views.get("count", 0))
+
+    def part_shapes(self, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+        """Return type and shape, by name, of the columns of a part with this many rows."""
+        floats = "<f4" if self.dtype == "float32" else "<f2"
+        return {
+            "embeddings": (floats, (rows, self.dim)),
+            "sha256": ("|u1", (rows, 32)),  # of the image files
+            "file_sizes": ("<u8", (rows,)),
+            "image_sizes": ("<u4", (rows, 2)),  # height and width after orientation
+            **{name: ("<f4", (rows, width)) for name, width in self.extras.items()},
+            **({schema.VIEWS: (floats, (rows, self.num_views * self.dim))} if self.num_views else {}),
+        }
 
     @property
     def _row_bytes(self) -> int:
@@ -192,6 +203,7 @@ class EmbeddingPlan:
             "created_by": self.created_by,
             **({} if self.views is None else {"views": dict(self.views)}),
             **({"reuse": {"stores": list(self.reused_from), "rows": self.num_reused}} if self.reused_from else {}),
+            **({"base_rows": self.base_rows} if self.base_rows else {}),
         }
 
     def to_json(self) -> dict[str, Any]:
@@ -209,12 +221,12 @@ class EmbeddingPlan:
     @property
     def num_parts(self) -> int:
         """Number of parts in a run of this plan."""
-        return -(-len(self.sample_ids) // self.part_rows)
+        return -(-(len(self.sample_ids) - self.base_rows) // self.part_rows)
 
     def estimated_bytes(self) -> int:
-        """Estimate the size of the store in bytes."""
-        longest = max(len(name_bytes(name)) for name in self.sample_ids)
-        return (self._row_bytes + longest + 16) * len(self.sample_ids) + (64 << 10)
+        """Estimate the size of what is written in bytes."""
+        longest, count = max(len(name_bytes(name)) for name in self.sample_ids), len(self.sample_ids)
+        return self._row_bytes * (count - self.base_rows) + (longest + 16) * count + (64 << 10)
 
 
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:

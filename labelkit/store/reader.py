@@ -36,10 +36,6 @@ _CHANGED = "differs: the file was changed, or the disk is failing"
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 VIRTUAL_NAME = "all.h5"
 """File next to the shards with virtual datasets of all of them, for other programs; labelkit does not read it."""
-SHARD_RESTORE = (
-    "Restore the file from a copy, or recreate the store (`labelkit embed`, `import` or `pack`) with --overwrite."
-)
-"""Advice for a shard that is lost or damaged."""
 
 
 def open_file(path: Path, file_format: str | None) -> CheckedFile:
@@ -310,6 +306,8 @@ class CheckedFile:
             shards = Shards.parse(Path(self.where), self.read_text("", "shards"))
         except ValueError as error:
             self._refuse("shards", f"what is no table of shards ({error})")
+        if schema.FEATURE_IMAGELESS in self.features:
+            shards.restore = shards.restore.replace("labelkit embed", "labelkit import")
         self.shards = shards
         self.datasets.pop("shards", None)
         for name, column in shards.columns.items():
@@ -608,6 +606,7 @@ class Shard:
         start, stop: its first row, and the row after its last one.
         size: bytes of the file.
         frame: its content digest; in files of 0.1.0, SHA-256 of the whole file except its rows.
+        store: content digest of the store that it was written for; empty: the store that lists it.
     """
 
     number: int
@@ -615,6 +614,7 @@ class Shard:
     stop: int
     size: int
     frame: str
+    store: str = ""
 
     @property
     def name(self) -> str:
@@ -631,18 +631,24 @@ class Shards:
         files: the shards in the order of their rows.
 
     Attributes:
-        store_digest: content digest of the store, which each shard names.
+        store_digest: content digest of the store, which each shard names that was written for it.
+        restore: advice for a shard that is lost or damaged, with the command that makes it again.
     """
 
     def __init__(self, index: Path, columns: Mapping[str, ShardColumn], files: tuple[Shard, ...]) -> None:
         self.columns, self.files, self.rows = columns, files, files[-1].stop
         self.folder = shards_folder(index)
+        own = [one for one in files if not one.store]
+        made = f"--extend STORE --out {index}" if len(own) < len(files) else f"--out {index}"
+        command = f"labelkit embed ... {made} --shards {len(own) or 1} --overwrite"
+        self.restore = f"Restore the file from a copy, or repeat the command that made the store: `{command}`."
         self.store_digest = ""
         self._read: dict[int, dict[str, Array]] = {}
 
     def to_text(self) -> str:
         """Convert to the canonical JSON that is stored in the index."""
-        files = [{"rows": one.stop - one.start, "bytes": one.size, "frame": one.frame} for one in self.files]
+        about = [{**vars(one), "rows": one.stop - one.start, "bytes": one.size} for one in self.files]
+        files = [{key: one[key] for key in ("rows", "bytes", "frame", "store") if one[key]} for one in about]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
         return canonical_json({**values, "sha256": json_digest(values)})
 
@@ -655,7 +661,7 @@ class Shards:
             columns = {name: ShardColumn(**about) for name, about in values["columns"].items()}
             stops = np.cumsum([0, *(about["rows"] for about in values["files"])]).tolist()
             files = [
-                Shard(number, stops[number], stops[number + 1], about["bytes"], about["frame"])
+                Shard(number, stops[number], stops[number + 1], about["bytes"], about["frame"], about.get("store", ""))
                 for number, about in enumerate(values["files"])
             ]
         except (AttributeError, KeyError, TypeError) as error:
@@ -669,7 +675,7 @@ class Shards:
     def check(self) -> None:
         """Check that every shard exists and has the right size, without reading it."""
         for shard in self.files:
-            self._path(shard)
+            self.path(shard)
 
     def faults(self) -> Iterator[StoreError]:
         """Read all shards, and yield an error for each one that is missing or damaged."""
@@ -698,26 +704,27 @@ class Shards:
     def _columns_of(self, shard: Shard) -> dict[str, Array]:
         """Return memory maps of the columns of a shard, after verifying it."""
         if shard.number not in self._read:
-            path = self._path(shard)
+            path = self.path(shard)
             try:
                 with open_file(path, schema.FORMAT_SHARD) as file:
                     root = file.attributes[""]
-                    if (root.get("store_digest"), root.get("row_start")) != (self.store_digest, shard.start):
-                        raise Mismatch(str(path), "is a shard of another store", SHARD_RESTORE)
+                    owner = shard.store or self.store_digest
+                    if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
+                        raise Mismatch(str(path), "is a shard of another store", self.restore)
                     self._read[shard.number] = {name: file.later(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
                 problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
                 problem += f" (rows {shard.start}-{shard.stop - 1})"
-                raise Damaged(str(path), problem, SHARD_RESTORE) from error
+                raise Damaged(str(path), problem, self.restore) from error
         return self._read[shard.number]
 
-    def _path(self, shard: Shard) -> Path:
+    def path(self, shard: Shard) -> Path:
         """Return the path of a shard, after checking its size against the index."""
         path = self.folder / shard.name
         size = path.stat().st_size if path.is_file() else None
         if size != shard.size:
             problem = "the shard does not exist" if size is None else f"has {size} bytes, expected {shard.size}"
-            raise Damaged(str(path), f"{problem} (rows {shard.start}-{shard.stop - 1} are in it)", SHARD_RESTORE)
+            raise Damaged(str(path), f"{problem} (rows {shard.start}-{shard.stop - 1} are in it)", self.restore)
         return path
 
 

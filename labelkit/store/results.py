@@ -44,7 +44,6 @@ class Result:
             ``str``, flags are bool, ``metrics`` is its JSON text.
         params: how it was computed, including the seed.
         stage: the command that created it.
-        stale: whether it belongs to other content than the store now has.
         path: its file, or the file of the store if it is packed.
         where: its name in messages, such as ``cub.h5:/results/RESULT``.
         gallery_digest: content digest of the store that ``neighbor_rows`` refers to; empty if there is none.
@@ -56,7 +55,6 @@ class Result:
     arrays: dict[str, Any]
     params: dict[str, Any]
     stage: str
-    stale: bool
     path: Path
     where: str
     gallery_digest: str
@@ -142,13 +140,8 @@ def write_result(
     return path
 
 
-def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) -> Result:
+def read_result(store: EmbeddingStore, name: str) -> Result:
     """Read a result of a store and verify all its digests.
-
-    Args:
-        store: the store.
-        name: name of the result.
-        allow_stale: also return a result of other content, with ``stale`` set.
 
     Raises:
         NotAStore: the result does not exist.
@@ -156,15 +149,21 @@ def read_result(store: EmbeddingStore, name: str, *, allow_stale: bool = False) 
         StoreError: see ``labelkit.store.reader.open_file``.
     """
     with open_result(store, name) as file:
-        stale = file.attributes[""].get("store_digest") != store.content_digest
-        if stale and not allow_stale:
-            problem = f"was made from a different version of {store.path}"
-            raise Mismatch(file.place(""), problem, "Recreate the result with --overwrite.")
+        check_owner(file, store)
         path = store.path if name in store.packed_results else _result_path(store, name)
-        return parse_result(file, path, name, stale=stale)
+        return parse_result(file, path, name)
 
 
-def parse_result(file: CheckedFile, path: Path, name: str, *, stale: bool) -> Result:
+def check_owner(file: CheckedFile, store: EmbeddingStore) -> None:
+    """Check that a result was made from the content that a store has now; ``Mismatch`` if not."""
+    root = file.attributes[""]
+    if root.get("store_digest") != store.content_digest:
+        then = "" if root.get("n") == store.n else f", with {root.get('n')} images instead of {store.n}"
+        problem, again = f"was made from a different version of {store.path}{then}", f"`labelkit {root.get('stage')}`"
+        raise Mismatch(file.place(""), problem, f"Recreate the result with --overwrite ({again}), or delete it.")
+
+
+def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
     """Read a result from an open, checked file, or from the group of a packed store, and verify all its digests."""
     root = file.attributes[""]
     file.check_axes(schema.RESULT_COLUMNS, {"n": root.get("n", 0)})
@@ -183,7 +182,6 @@ def parse_result(file: CheckedFile, path: Path, name: str, *, stale: bool) -> Re
         arrays=arrays,
         params=file.read_json("", "params"),
         stage=str(root.get("stage", "")),
-        stale=stale,
         path=path,
         where=file.place(""),
         gallery_digest=str(root.get("gallery_digest", "")),

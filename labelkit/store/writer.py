@@ -12,8 +12,10 @@ import contextlib
 import io
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -288,10 +290,10 @@ def _attribute_array(value: AttributeValue) -> Array:
 # ---- stores, in one file or in shards
 
 
-def shard_borders(rows: int, shards: int) -> tuple[tuple[int, int], ...]:
+def shard_borders(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
     """Split rows into non-empty shards of about equal size; return the first and end row (exclusive) of each."""
-    count = min(shards, rows, schema.MAX_SHARDS)
-    return tuple(pairwise(rows * number // count for number in range(count + 1)))
+    count = min(shards, rows - first, schema.MAX_SHARDS)
+    return tuple(pairwise(first + (rows - first) * number // max(1, count) for number in range(count + 1)))
 
 
 def sharded_columns(contents: Contents) -> list[str]:
@@ -305,7 +307,9 @@ def sharded_columns(contents: Contents) -> list[str]:
     return found
 
 
-def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool) -> None:
+def install_store(
+    contents: Contents, out: Path, temporary: Path, *, shards: int | None, replace: bool, kept: Shards | None = None
+) -> None:
     """Write a store atomically, to one file or to shards, and remove the shards that it replaces.
 
     The store appears when its shards are complete. A failure leaves nothing where there was no store; files left by a
@@ -317,11 +321,12 @@ def install_store(contents: Contents, out: Path, temporary: Path, *, shards: int
         temporary: new temporary name for incomplete files, on the same file system.
         shards: number of files for its rows; ``None``: one file.
         replace: whether a store of this name may be replaced; if not, an existing one is an ``OutputExistsError``.
+        kept: shards of another store with the first rows, which are linked; ``shards``, by default 1, has the others.
     """
     names: list[str] = []
     try:
-        if shards is not None:
-            table = _write_shards(contents, shards, out, temporary)
+        if shards is not None or kept is not None:
+            table = _write_shards(contents, shards or 1, out, temporary, kept)
             names, contents = [VIRTUAL_NAME, *(shard.name for shard in table.files)], _index(contents, table)
         commit_file(out, contents.write, replace=replace, temporary=temporary)
     except BaseException:
@@ -341,15 +346,20 @@ def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
         folder.rmdir()
 
 
-def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Shards:
-    """Write all shards."""
+def _write_shards(whole: Contents, count: int, out: Path, temporary: Path, kept: Shards | None) -> Shards:
+    """Write all shards but those that another store has, which get a second name."""
     datasets, names = whole.datasets, sharded_columns(whole)
     folder = shards_folder(out)
     with translate_os_errors(folder):
         folder.mkdir(exist_ok=True)
     fsync_folder(folder.parent)
     shards: list[Shard] = []
-    for number, (start, stop) in enumerate(shard_borders(datasets["embeddings"].shape[0], count)):
+    if kept is not None:
+        for shard in kept.files:
+            _link(kept.path(shard), folder / shard.name, temporary)
+            shards.append(replace(shard, store=shard.store or kept.store_digest))
+    old = shards[-1].stop if shards else 0
+    for number, (start, stop) in enumerate(shard_borders(datasets["embeddings"].shape[0], count, old), len(shards)):
         rows = {name: _between(datasets[name], start, stop) for name in names}
         contents = Contents.of(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
         contents.set("", store_digest=whole.content_digest)
@@ -369,6 +379,15 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path) -> Sh
     table = Shards(out, about, tuple(shards))
     _write_virtual(table, temporary)
     return table
+
+
+def _link(source: Path, target: Path, temporary: Path) -> None:
+    """Give a file, which never changes, a second name, or copy it where the file system does not allow this."""
+    with contextlib.suppress(OSError, NotImplementedError):
+        target.hardlink_to(source)
+    if not (target.exists() and target.samefile(source)):
+        with source.open("rb") as file:
+            commit_file(target, partial(shutil.copyfileobj, file), temporary=temporary)
 
 
 def _write_virtual(shards: Shards, temporary: Path) -> None:

@@ -33,8 +33,8 @@ from labelkit.store.commit import canonical_json, json_digest, temporary_name, t
 from labelkit.store.embeddings import EmbeddingStore, differing_keys, open_store
 from labelkit.store.parts import RunFolder, cast_finite, check_space, part_names
 from labelkit.store.plans import EmbeddingPlan, embedding_run_folder
-from labelkit.store.reader import CheckedFile, open_file
-from labelkit.store.schema import VIEWS
+from labelkit.store.reader import CheckedFile, Shards, open_file, reopen_column
+from labelkit.store.schema import name_bytes
 from labelkit.store.writer import Contents, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
@@ -79,29 +79,16 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     def part_range(self, part: int) -> tuple[int, int]:
         """Return the first and end row (exclusive) of a part, as positions in the plan."""
-        start = part * self.plan.part_rows
+        start = self.plan.base_rows + part * self.plan.part_rows
         return start, min(start + self.plan.part_rows, len(self.plan.sample_ids))
 
-    def write_part(
-        self,
-        part: int,
-        embeddings: ArrayLike,
-        sha256: ArrayLike,
-        file_sizes: ArrayLike,
-        image_sizes: ArrayLike,
-        extras: Mapping[str, ArrayLike] | None = None,
-        skipped: Sequence[tuple[int, str]] = (),
-    ) -> None:
+    def write_part(self, part: int, *, skipped: Sequence[tuple[int, str]] = (), **columns: ArrayLike) -> None:
         """Write a part to disk; rewriting it is safe, and identical values produce identical bytes.
 
         Args:
             part: number of the part.
-            embeddings: (m, d) numbers, one row per sample of the part that was not skipped, in order.
-            sha256: (m, 32) uint8, digests of the image files.
-            file_sizes: (m,) bytes.
-            image_sizes: (m, 2) height and width after orientation.
-            extras: (m, width) numbers for each extra output of the plan, and for its views, if it has any.
             skipped: (position in the plan, reason) of samples that could not be embedded.
+            columns: those of ``EmbeddingPlan.part_shapes``; a row per sample that was not skipped, in order.
 
         Raises:
             StoreError: a number is not finite in the stored type; the message names the sample.
@@ -111,14 +98,12 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         start, stop = self.part_range(part)
         reasons = {row: " ".join(reason.replace("\0", " ").split()) for row, reason in skipped}
         names = [self.plan.sample_ids[row] for row in range(start, stop) if row not in reasons]
-        given = {"embeddings": embeddings, "sha256": sha256, "file_sizes": file_sizes, "image_sizes": image_sizes}
-        given.update(extras or {})
-        shapes = self._part_shapes(len(names))
-        if given.keys() != shapes.keys():
-            raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(given)}")
+        shapes = self.plan.part_shapes(len(names))
+        if columns.keys() != shapes.keys():
+            raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(columns)}")
         datasets: dict[str, NDArray[Any]] = {}
         for name, (dtype, shape) in shapes.items():
-            values = np.asarray(given[name])
+            values = np.asarray(columns[name])
             if values.shape != shape:
                 raise ValueError(f"{name} of part {part} has shape {values.shape}, expected {shape}")
             if name in schema.IMAGE_COLUMNS:
@@ -130,12 +115,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         datasets["skipped/reasons"] = strings(reasons[row][:_REASON_CHARACTERS] for row in sorted(reasons))
         self._commit(part, datasets)
 
-    def publish(self, max_bad: float = 0.01, shards: int | None = None) -> Path:
+    def publish(self, max_bad: float = 0.01, shards: int | None = None, base: EmbeddingStore | None = None) -> Path:
         """Combine the parts into the finished store, and delete the run folder.
 
         Args:
             max_bad: the largest allowed share of skipped samples, in [0, 1].
             shards: number of files for the rows; ``None``: one file. The content is the same.
+            base: the store that the plan extends, in shards; ``shards`` is then the number of further ones, default 1.
 
         Returns:
             The store.
@@ -148,7 +134,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         """
         with self._publishing() as to_do:
             if to_do:
-                self._install(self._gather(max_bad).sealed(), shards)
+                self._install(self._gather(max_bad, base).sealed(), shards, None if base is None else base.shards)
                 try:
                     self._clear()
                 except ResourceError as error:
@@ -203,29 +189,18 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     # ---- parts
 
-    def _part_shapes(self, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        floats = "<f4" if self.plan.dtype == "float32" else "<f2"
-        return {
-            "embeddings": (floats, (rows, self.plan.dim)),
-            "sha256": ("|u1", (rows, 32)),
-            "file_sizes": ("<u8", (rows,)),
-            "image_sizes": ("<u4", (rows, 2)),
-            **{name: ("<f4", (rows, width)) for name, width in self.plan.extras.items()},
-            **({VIEWS: (floats, (rows, self.plan.num_views * self.plan.dim))} if self.plan.num_views else {}),
-        }
-
     def _read(self, part: int, file: CheckedFile) -> dict[str, NDArray[Any]]:
-        return {name: file.read(name) for name in (*self._part_shapes(0), "skipped/rows", "skipped/reasons")}
+        return {name: file.read(name) for name in (*self.plan.part_shapes(0), "skipped/rows", "skipped/reasons")}
 
     # ---- publishing
 
-    def _gather(self, max_bad: float) -> Contents:
+    def _gather(self, max_bad: float, base: EmbeddingStore | None) -> Contents:
         plan = self.plan
         # If the store fits in memory, each part is read once, otherwise once and again for each large column.
         load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load)
-        small: dict[str, list[NDArray[Any]]] = {name: [] for name in schema.IMAGE_COLUMNS}
+        small = {name: [] if base is None else [getattr(base, name)] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
-        ends = [0]
+        ends = [plan.base_rows]
         for part in range(plan.num_parts):
             loaded = load(part)
             ends.append(ends[-1] + len(loaded["embeddings"]))
@@ -238,13 +213,16 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             raise self._too_many(skipped, max_bad)
 
         def rows(name: str, start: int, stop: int) -> NDArray[Any]:
-            parts = range(bisect_right(ends, start) - 1, bisect_left(ends, stop))
+            parts = range(max(0, bisect_right(ends, start) - 1), bisect_left(ends, stop))
             pieces = [load(k)[name][max(0, start - ends[k]) : stop - ends[k]] for k in parts]
+            if base is not None and start < ends[0]:
+                old = reopen_column(str(base.path), name, base.content_digest)
+                pieces.insert(0, old[start : min(stop, ends[0])])
             return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
         contents = build_planned_contents(plan, self.digest, skipped)
         contents.datasets.update((name, np.concatenate(pieces)) for name, pieces in small.items())
-        for name, (dtype, shape) in self._part_shapes(ends[-1]).items():
+        for name, (dtype, shape) in plan.part_shapes(ends[-1]).items():
             if name not in small:
                 contents.datasets[name] = Stream(np.dtype(dtype), shape, partial(rows, name))
         return contents
@@ -261,24 +239,27 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to keep what was embedded."
         return DatasetError(str(self.out), problem, remedy)
 
-    def _install(self, contents: Contents, shards: int | None) -> None:
+    def _install(self, contents: Contents, shards: int | None, kept: Shards | None) -> None:
         temporary = self.folder / f"publish-{secrets.token_hex(8)}.tmp"
         try:
             with translate_os_errors(self.folder):
                 for old in self.folder.glob("publish-*.tmp"):
                     old.unlink(missing_ok=True)
-            install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite)
+            install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
         except OutputExistsError as error:
             raise output_exists(self.out, state="and was made by another run in the meantime") from error
 
 
-def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str]) -> Contents:
+def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str], *features: str) -> Contents:
     """Build the store contents that are known before any embedding is computed; ``digest`` becomes ``plan_digest``.
 
-    ``skipped`` has the reason for each row of the plan that is left out.
+    ``skipped`` has the reason for each row of the plan that is left out; ``features`` are words of ``requires``.
     """
+    if plan.base_rows or list(plan.sample_ids) != sorted(plan.sample_ids, key=name_bytes):
+        features += (schema.FEATURE_UNSORTED,)
     contents = Contents.of(
         schema.FORMAT_STORE,
+        requires=",".join(features),
         kind="embeddings",
         normalized=int(plan.normalized),
         metric=plan.metric,
@@ -371,8 +352,7 @@ def write_imported(
         shards: number of files for the rows; ``None``: one file.
         overwrite: replace a file of this name.
     """
-    contents = build_planned_contents(plan, json_digest(recipe), {})
-    contents.set("", requires="" if images is not None else schema.FEATURE_IMAGELESS)
+    contents = build_planned_contents(plan, json_digest(recipe), {}, *([] if images else [schema.FEATURE_IMAGELESS]))
     kind = np.dtype(plan.dtype).newbyteorder("<")
     contents.datasets["embeddings"] = Stream(kind, embeddings.shape, lambda a, b: _cast(embeddings[order[a:b]], kind))
     contents.datasets.update({**(images or {}), **(extras or {})})

@@ -240,7 +240,7 @@ def test_a_damaged_shard_is_one_error_that_names_it(labelkit: Labelkit, many: Pa
     assert answer.out == ""
     assert answer.err.count("error:") == 1
     assert str(path) in answer.err
-    assert "recreate the store (`labelkit embed`" in answer.err
+    assert f"`labelkit embed ... --out {many} --shards {SHARDS} --overwrite`" in answer.err
 
 
 def test_verify_and_status_name_damaged_shards(labelkit: Labelkit, many: Path) -> None:

@@ -61,7 +61,7 @@ def rows_of(plan: EmbeddingPlan, positions: list[int]) -> dict[str, Any]:
         "sha256": raw,
         "file_sizes": np.array([100 + row for row in positions]),
         "image_sizes": np.array([[8, 9 + row] for row in positions]).reshape(-1, 2),
-        "extras": {name: np.full((len(positions), width), 0.5, np.float32) for name, width in plan.extras.items()},
+        **{name: np.full((len(positions), width), 0.5, np.float32) for name, width in plan.extras.items()},
     }
 
 

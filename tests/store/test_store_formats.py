@@ -79,11 +79,10 @@ def test_a_result_of_format_1_0_is_read(tmp_path):
     (tmp_path / "s.h5.results").mkdir()
     shutil.copy(FORMATS / "result-1.0.h5", tmp_path / "s.h5.results" / "clusters.h5")
     result = read_result(open_store(tmp_path / "s.h5"), "clusters")
-    assert (result.kind, result.stage, result.params, result.stale) == (
+    assert (result.kind, result.stage, result.params) == (
         "clusters",
         "cluster k-means",
         {"seed": 0},
-        False,
     )
     assert result.arrays["cluster_ids"].tolist() == [0, 1, 0, 1, -1, 0, 1]
     assert result.arrays["confidence"].tolist() == [np.float32(row / 6) for row in range(7)]
@@ -107,9 +106,8 @@ def test_a_packed_store_of_format_1_0_is_read():
     assert store.embeddings[0].tolist() == [5.0, np.float32(148 / 7), np.float32(165 / 7)]
     assert list_results(store) == ["clusters"]
     result = read_result(store, "clusters")
-    assert (result.where, result.stale, result.content_digest) == (
+    assert (result.where, result.content_digest) == (
         f"{path}:/results/clusters",
-        False,
         RESULT,
     )
     assert result.arrays["cluster_ids"].tolist() == [0, 1, 0, 1, -1, 0, 1]

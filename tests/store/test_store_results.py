@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from labelkit.errors import Damaged, Mismatch, OutputExistsError, Refused, StoreError
 from labelkit.store.results import list_results, read_result, write_result
-from store_samples import contents_of, make_plan, make_store
+from store_samples import SAMPLE_IDS, contents_of, make_plan, make_store
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_what_was_written_is_read(store):
     path = write(store, arrays=ARRAYS, gallery_digest=store.content_digest)
     result = read_result(store, "first")
     assert path == result.path == store.path.with_name("s.h5.results") / "first.h5"
-    assert (result.name, result.kind, result.stage, result.stale) == ("first", "clusters", "cluster k-means", False)
+    assert (result.name, result.kind, result.stage) == ("first", "clusters", "cluster k-means")
     assert result.params == {"seed": 3}
     assert result.metrics == {"accuracy": 0.5}
     assert result.arrays["metrics"] == '{"accuracy":0.5}'
@@ -107,8 +107,11 @@ def test_results_of_other_content_are_stale(store):
     other = make_store(store.path, make_plan(metric="l2"), overwrite=True)
     with pytest.raises(Mismatch, match="Recreate the result with --overwrite"):
         read_result(other, "first")
-    assert read_result(other, "first", allow_stale=True).stale
-    assert not read_result(store, "first").stale
+    assert read_result(store, "first").kind == "clusters"
+    nothing = dict.fromkeys(("labels", "labeled", "old_classes", "splits"))
+    fewer = make_plan(**nothing, sample_ids=SAMPLE_IDS[:3], class_names=(), split_names=())
+    with pytest.raises(Mismatch, match=r"a different version of .*s\.h5, with 8 images instead of 3"):
+        read_result(make_store(store.path, fewer, overwrite=True), "first")
 
 
 def test_results_are_listed_by_name(store):

@@ -22,7 +22,7 @@ def make(out: Path, skipped: int | None = None, **changes: Any) -> EmbeddingStor
     for part in run.pending_parts():
         kept = [row for row in range(*run.part_range(part)) if row != skipped]
         values = rows_of(run.plan, kept)
-        values["extras"]["view_embeddings"] = VIEWS[kept].reshape(len(kept), -1)
+        values["view_embeddings"] = VIEWS[kept].reshape(len(kept), -1)
         bad = [(row, "broken") for row in range(*run.part_range(part)) if row == skipped]
         run.write_part(part, skipped=bad, **values)
     run.publish(max_bad=0.5)
@@ -50,7 +50,7 @@ def test_views_of_a_skipped_sample_are_left_out(tmp_path: Path) -> None:
 def test_a_view_that_is_not_finite_is_named(tmp_path: Path) -> None:
     run = EmbeddingRun.open(tmp_path / "s.h5", make_plan(views=RECIPE))
     values = rows_of(run.plan, [0, 1, 2, 3])
-    values["extras"]["view_embeddings"] = np.full((4, 2 * DIM), np.nan)
+    values["view_embeddings"] = np.full((4, 2 * DIM), np.nan)
     with pytest.raises(StoreError) as caught:
         run.write_part(0, **values)
     assert SAMPLE_IDS[0] in caught.value.where

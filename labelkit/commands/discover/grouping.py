@@ -15,7 +15,7 @@ from labelkit.commands.common.stored_predictions import find_group_classes
 from labelkit.commands.discover.categories import discover_categories
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.errors import Mismatch, StoreError
+from labelkit.errors import StoreError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, list_results, read_result
@@ -159,10 +159,7 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         if "logits" in store.extras:
             remedy = "Run `labelkit discover head` on this store first, or pass --num-clusters."
         raise StoreError(str(store.path), "has no result that groups its images into known and new classes", remedy)
-    result = read_result(store, name, allow_stale=True)
-    if result.stale:
-        problem = f"was made from a different version of {store.path}"
-        raise Mismatch(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
+    result = read_result(store, name)
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:
         raise StoreError(

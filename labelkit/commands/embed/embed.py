@@ -130,7 +130,8 @@ class _Work:
 
     Attributes:
         order: order of the classifier's columns; ``None``: its output is not stored.
-        reused: stores that rows are copied from.
+        dataset: the images to embed: all rows of the plan but those of a store that is extended.
+        reused: stores that rows are copied from; the first is the store that is extended, if there is one.
         view: how further views are made that are also embedded; ``None``: none.
         patch_shape: shape of the feature map; ``None``: patches are not stored.
         reader: decodes images.
@@ -213,9 +214,10 @@ def _prepare(config: EmbedConfig) -> _Work:
         batch_size=batch_size,
         part_rows=-(-config.part_rows // batch_size) * batch_size,
     )
-    reused = tuple(open_store(path) for path in config.reuse or ())
+    others = (*(() if config.extend is None else (config.extend,)), *(config.reuse or ()))
+    reused = tuple(open_store(path) for path in others)
     if reused:
-        plan = plan_reuse(plan, reused, dataset)
+        plan = plan_reuse(plan, reused, dataset, extend=config.extend is not None)
     # an unfinished run keeps the listing that it began with; images added since then are for the next store
     plan = continue_plan(config.out, plan)
     dataset = _restore_listing(dataset, plan)
@@ -304,11 +306,12 @@ def _published(begun: _StartedRun) -> EmbeddingStore:
     work, run, patches = begun
     shards = work.config.shards
     if not run.already_done:
-        run.publish(work.config.max_bad_fraction, shards)
+        run.publish(work.config.max_bad_fraction, shards, work.reused[0] if run.plan.base_rows else None)
     if patches is not None:
         patches.publish(open_store(work.config.out))
     store = open_store(work.config.out)
-    if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
+    expected = 0 if shards is None else len(shard_borders(store.n, shards))
+    if run.already_done and not run.plan.base_rows and store.num_shards != expected:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} already exists and stays {held}; use `labelkit pack` to change this")
     if patches is not None and patches.already_done:
@@ -327,8 +330,8 @@ def _summary(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, secon
     if work.reused:
         reused = run.plan.reused
         shown: list[list[Cell]] = [
-            [path, 0 if reused is None else int((reused[:, 0] == number).sum())]
-            for number, path in enumerate(work.config.reuse or ())
+            [store.path, 0 if reused is None else int((reused[:, 0] == number).sum())]
+            for number, store in enumerate(work.reused)
         ]
         tables.append(Table("copied, not computed", ["from", "rows"], shown))
     if patches is not None:
@@ -347,7 +350,9 @@ def _summary(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, secon
 
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
     """Return the data set with the rows of a plan; files that vanished since are found to be missing when read."""
-    ids = tuple(plan.sample_ids)
+    old, ids = set(plan.sample_ids[: plan.base_rows]), tuple(plan.sample_ids[plan.base_rows :])
+    if old:
+        dataset = dataset.select([row for row, name in enumerate(dataset.sample_ids) if name not in old])
     if dataset.sample_ids == ids:
         return dataset
     source: ImageSource
@@ -367,9 +372,9 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
         sample_ids=ids,
         draw_order=None,
         masks=None,
-        labels=plan.labels if plan.labels is not None else np.full(n, -1, dtype=np.int64),
+        labels=plan.labels[len(old) :] if plan.labels is not None else np.full(n, -1, dtype=np.int64),
         given=np.zeros(n, dtype=bool),
-        splits=plan.splits if plan.splits is not None else np.full(n, -1, dtype=np.int16),
+        splits=plan.splits[len(old) :] if plan.splits is not None else np.full(n, -1, dtype=np.int16),
         source=source,
     )
 
@@ -388,42 +393,36 @@ def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool,
         is_copied = run.plan.reused[start:end, 0] >= 0
         rows, copied = rows[~is_copied], rows[is_copied]
         task.skip(len(copied))
-    columns, skipped = _embed_rows(work, rows, collector, task)
+    columns, skipped = _embed_rows(work, rows - run.plan.base_rows, collector, task)
+    skipped = [(run.plan.base_rows + row, reason) for row, reason in skipped]
     if not with_rows:
         return len(rows)
     if len(copied):
         assert run.plan.reused is not None
-        further = [*run.plan.extras, *([VIEWS] if run.plan.num_views else [])]
-        others = copy_rows(work.reused, run.plan.reused[copied], further)
+        others = copy_rows(work.reused, run.plan.reused[copied], list(columns))
         broken = {row for row, _ in skipped}
         kept = [row for row in rows.tolist() if row not in broken]
         order = np.argsort(np.concatenate([copied, np.array(kept, dtype=np.int64)]))
         columns = {name: np.concatenate([others[name], columns[name]])[order] for name in columns}
-    given = {name: columns.pop(name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
-    run.write_part(k, **given, extras=columns, skipped=skipped)
+    run.write_part(k, **columns, skipped=skipped)
     return len(rows)
 
 
 def _embed_rows(
     work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
-    """Embed some rows of a part; return columns of the readable ones, and the others with reasons."""
+    """Embed some images of ``work.dataset``; return columns of the readable ones, and the others with reasons."""
     runtime, config, network, order = work.runtime, work.config, work.model.network, work.order
     plan = work.plan
     found: dict[str, list[NDArray[Any]]] = {
-        "embeddings": [np.zeros((0, plan.dim), dtype=np.float32)],
-        "sha256": [np.zeros((0, 32), dtype=np.uint8)],
-        "file_sizes": [np.zeros(0, dtype=np.uint64)],
-        "image_sizes": [np.zeros((0, 2), dtype=np.uint32)],
-        **{name: [np.zeros((0, width), dtype=np.float32)] for name, width in plan.extras.items()},
+        name: [np.zeros(shape, dtype)] for name, (dtype, shape) in plan.part_shapes(0).items()
     }
     views: dict[str, Any] = {}
     if work.view is not None:
         # the random keys of an image depend only on its name
-        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in plan.sample_ids)
+        digests = b"".join(hashlib.sha256(name_bytes(name)).digest()[:8] for name in work.dataset.sample_ids)
         keys = np.frombuffer(digests, dtype="<i8").astype(np.int64)
         views = {"more_views": (work.view,) * plan.num_views, "keys": keys, "seed": config.view_seed}
-        found[VIEWS] = [np.zeros((0, plan.num_views * plan.dim), dtype=np.float32)]
     skipped: list[tuple[int, str]] = []
     loader = work.model.loader(
         work.dataset,
@@ -481,13 +480,13 @@ def _describe_plan(work: _Work) -> SimpleResult:
     _embed_rows(work, rows[: plan.batch_size], None, Task())  # warm-up: the device starts and chooses kernels
     started = time.perf_counter()
     _embed_rows(work, rows, None, Task())
-    seconds = (time.perf_counter() - started) / len(rows)
+    seconds = (time.perf_counter() - started) / max(1, len(rows))
     at_once = min(config.processes, plan.num_parts)
     width = (1 + plan.num_views) * plan.dim * (2 if config.dtype == "float16" else 4)
     parameters = sum(p.numel() for p in model.network.parameters())
     values: dict[str, object] = {
         "config": config.to_yaml_dict(),
-        "images": len(dataset),
+        "images": len(plan.sample_ids),
         "dim": plan.dim,
         **({} if plan.views is None else {"views": f"{plan.num_views}, {plan.views['augmentation']}"}),
         **({"reused": plan.num_reused} if plan.reused is not None else {}),
@@ -495,7 +494,7 @@ def _describe_plan(work: _Work) -> SimpleResult:
         "parameters": parameters,
         "store_mib": round(len(dataset) * (width + 48) / 2**20, 2),
         "memory_mib": round(runtime.peak_memory() / 2**20),
-        "estimated_minutes": round((len(dataset) - plan.num_reused) * seconds / 60 / at_once, 2),
+        "estimated_minutes": round((len(plan.sample_ids) - plan.num_reused) * seconds / 60 / at_once, 2),
         "device": str(runtime.device),
         "batch_size": plan.batch_size,
         "precision": config.precision,
@@ -530,6 +529,8 @@ def _choose_numerics(
         What a store records of the computation: ``batch_size`` and, with ONNX Runtime, its version, among others.
     """
     before = read_recorded_numerics(config.out, overwrite=config.overwrite)
+    if not before and config.extend is not None:
+        before = read_recorded_numerics(config.extend)
     batch_size = config.batch_size or int(before.get("batch_size") or default_batch_size(runtime.device))
     numerics = collect_numerics_settings(runtime, config.precision, batch_size)
     if config.fast_decode:

@@ -1,9 +1,10 @@
-"""Reuse of rows of finished stores in a new store: the same image files, embedded by the same model."""
+"""Reuse of rows of finished stores in a new store, as copies or shards: the same images, embedded by the same model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,14 +12,16 @@ from numpy.typing import NDArray
 from labelkit.commands.common.images.read import run_in_threads
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage
-from labelkit.errors import Mismatch
+from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, differing_keys
 from labelkit.store.plans import EmbeddingPlan
 from labelkit.store.schema import VIEWS
 
 
-def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset) -> EmbeddingPlan:
+def plan_reuse(
+    plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: ImageDataset, *, extend: bool = False
+) -> EmbeddingPlan:
     """Plan which embeddings to copy from existing stores instead of computing them.
 
     Every image file is read once for its digest.
@@ -27,13 +30,19 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
         plan: the plan of the new store.
         stores: stores to copy from.
         dataset: the images of the plan.
+        extend: keep all rows of the first store, in its shards, followed by those of images with other names. Labels
+            and splits are those of the data set; an image that is no longer in it keeps its own.
 
     Raises:
-        Mismatch: a store was made by another model or with other options; the message lists the keys.
+        Mismatch: a store was made by another model or with other options; the message lists the keys. Or an image of
+            the store to extend has changed.
+        ConfigError: the store to extend has no shards.
     """
     for store in stores:
         _check_reusable(store, plan)
-    digests = [store.content_digest for store in stores]
+    if extend and stores[0].shards is None:
+        remedy = f"Split it first: `labelkit pack --index {stores[0].path} --out NAME.h5 --shards 1`."
+        raise ConfigError("--extend", f"{stores[0].path} is a single file, to which no shard can be added", remedy)
 
     def digest(row: int) -> bytes | None:
         try:
@@ -42,10 +51,52 @@ def plan_reuse(plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], dataset: I
             return None
 
     of_files = list(run_in_threads(digest, range(len(dataset)), "digests"))
-    reused = _match_rows(stores, plan.sample_ids, of_files)
-    planned = replace(plan, reused_from=digests, reused=reused)
+    planned = replace(plan, reused_from=[store.content_digest for store in stores])
+    if extend:
+        return _extend(planned, stores, of_files, dataset.name)
+    planned = replace(planned, reused=_match_rows(stores, plan.sample_ids, of_files))
     current_progress().message(f"{planned.num_reused} of {len(plan.sample_ids)} embeddings are copied, not recomputed")
     return planned
+
+
+def _extend(
+    plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], digests: Sequence[bytes | None], dataset: str
+) -> EmbeddingPlan:
+    """Put the rows of the first store in front of the plan, which then has only those of images with other names."""
+    base, place = stores[0], {name: row for row, name in enumerate(plan.sample_ids)}
+    rows = np.array([place.pop(name, -1) for name in base.sample_ids] + [*place.values()], dtype=np.int64)
+    new, gone = rows[base.n :].tolist(), np.flatnonzero(rows < 0)
+    pairs = zip(base.sample_ids, rows.tolist(), base.sha256, strict=False)
+    changed = [name for name, row, digest in pairs if row >= 0 and digests[row] not in (None, digest.tobytes())]
+    if changed:
+        problem = f"has the names of {len(changed)} images with other content, first: {changed[0]}"
+        raise Mismatch(str(base.path), problem, "Rename these images, or pass this store as --reuse, not --extend.")
+    current_progress().message(f"{len(new):,} images are new, and follow the {base.n:,} of {base.path}")
+    if len(gone):
+        told = f"{len(gone):,} of these are not in {dataset}, and stay, first: {base.sample_ids[gone[0]]}"
+        current_progress().message(told)
+    values: dict[str, Any] = {}
+    for column, names in (("labels", "class_names"), ("splits", "split_names")):
+        now, then, old_names = getattr(plan, column), getattr(base, column), getattr(base, names)
+        known = tuple(dict.fromkeys((*getattr(plan, names), *old_names)))
+        if known:
+            numbers = np.full(len(rows), -1) if now is None else now[rows]
+            numbers[gone] = -1 if then is None else np.array([*map(known.index, old_names), -1])[then[gone]]
+            values |= {column: numbers, names: known}
+    if "labels" in values:
+        labeled = np.zeros(len(rows), bool) if plan.labeled is None else plan.labeled[rows]
+        labeled[gone] = False if base.labeled is None else base.labeled[gone]
+        used = np.isin(np.arange(len(values["class_names"])), values["labels"][labeled])
+        values |= {"labeled": labeled, "old_classes": used | np.isin(values["class_names"], _old_names(plan))}
+    ids = [plan.sample_ids[row] for row in new]
+    found = _match_rows(stores, ids, [digests[row] for row in new])
+    return replace(
+        plan,
+        sample_ids=(*base.sample_ids, *ids),
+        reused=np.concatenate([[(0, row) for row in range(base.n)], found]),
+        base_rows=base.n,
+        **values,
+    )
 
 
 # Keys that affect only the last bits of a row, as its batch does.
@@ -61,7 +112,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     """
     if not store.has_images:
         problem = "its embeddings were imported without images, so they cannot be assigned to images"
-        raise Mismatch(str(store.path), problem, "Remove this store from --reuse.")
+        raise Mismatch(str(store.path), problem, "Remove this store from --reuse or --extend.")
     keys = store.model.differences(plan.model)
     numerics = differing_keys(store.model.numerics, plan.model.numerics)
     keys.extend(f"numerics.{key}" for key in numerics if key not in _LAST_BITS)
@@ -76,7 +127,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     if plan.views is not None:
         keys.extend(f"views.{key}" for key in differing_keys(store.view_recipe, dict(plan.views)))
     if keys:
-        remedy = "Remove this store from --reuse, or embed with the same model and options."
+        remedy = "Remove this store from --reuse or --extend, or embed with the same model and options."
         raise Mismatch(str(store.path), f"was embedded differently from this run: {', '.join(keys)} differ", remedy)
 
 
@@ -108,17 +159,9 @@ def _match_rows(
 
 
 def copy_rows(
-    stores: Sequence[EmbeddingStore], places: NDArray[np.int64], extras: Sequence[str]
+    stores: Sequence[EmbeddingStore], places: NDArray[np.int64], names: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """Read the embeddings and image digests of rows from several stores.
-
-    Args:
-        stores: the stores.
-        places: (m, 2) index of a store and row in it.
-        extras: names of further outputs to read, or of the column of views.
-
-    Returns:
-        ``embeddings``, ``sha256``, ``file_sizes``, ``image_sizes`` and the extras, each with m rows.
+    """Read columns of rows of several stores, each with m rows, from places (m, 2): index of a store and row in it.
 
     Raises:
         Damaged: a block of rows is not as it was written.
@@ -127,11 +170,9 @@ def copy_rows(
     for number, store in enumerate(stores):
         mine = places[:, 0] == number
         rows = places[mine, 1]
-        sources = {name: getattr(store, name) for name in ("embeddings", "sha256", "file_sizes", "image_sizes")}
-        for name in extras:
-            views = store.view_embeddings if name == VIEWS else None
-            sources[name] = store.extras[name] if views is None else views.reshape(store.n, -1)
-        for name, source in sources.items():
+        for name in names:
+            source = store.extras[name] if name in store.extras else getattr(store, name)
+            source = source.reshape(store.n, -1) if name == VIEWS else source
             column = columns.setdefault(name, np.zeros((len(places), *source.shape[1:]), dtype=source.dtype))
             column[mine] = source[rows]
     return columns

@@ -19,7 +19,6 @@ from labelkit.errors import (
     DatasetError,
     InputError,
     LabelkitError,
-    Mismatch,
     NotAStore,
     StoreError,
 )
@@ -31,7 +30,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import open_part
 from labelkit.store.patches import SET_NAME, PatchFile, check_patch_owner, patches_folder, read_set_json
 from labelkit.store.reader import CheckedFile, is_in_results, open_file
-from labelkit.store.results import list_result_files, parse_result, results_folder
+from labelkit.store.results import check_owner, list_result_files, parse_result, results_folder
 from labelkit.training.checkpoint import STATE
 from labelkit.training.run_dir import CONFIG
 from labelkit.training.run_status import (
@@ -303,12 +302,10 @@ def _verify_result(
 
 
 def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: Verified) -> None:
-    stale = store is not None and file.attributes[""].get("store_digest") != store.content_digest
-    if stale and store is not None:
-        problem = f"was made from a different version of {store.path}"
-        found.faults.append(Mismatch(file.place(""), problem, "Recreate this result with --overwrite, or delete it."))
-    if not found.faults or stale:
-        parse_result(file, path, name, stale=stale)
+    with found.collect_faults():
+        if store is not None:
+            check_owner(file, store)
+        parse_result(file, path, name)
 
 
 def _open_adjacent_store(folder: Path) -> EmbeddingStore | None:

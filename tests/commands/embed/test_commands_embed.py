@@ -203,7 +203,7 @@ def test_who_names_no_batch_size_goes_on_with_that_of_the_store(
     whole = embed(tmp_path / "whole.h5", **options, batch_size=6)
     out = tmp_path / "x.h5"
 
-    def stop(run: EmbeddingRun, max_bad: float, sharding: object) -> None:
+    def stop(run: EmbeddingRun, *given: object) -> None:
         raise RuntimeError
 
     if finished:

@@ -118,7 +118,7 @@ class _Stopped(Exception):  # noqa: N818 - not an error
 
 
 def embed_unpublished(patch: pytest.MonkeyPatch, out: Path, folder: Path, reuse: Path) -> None:
-    def stop(self: EmbeddingRun, max_bad: float, sharding: object) -> Path:
+    def stop(self: EmbeddingRun, *given: object) -> Path:
         raise _Stopped
 
     patch.setattr(EmbeddingRun, "publish", stop)
