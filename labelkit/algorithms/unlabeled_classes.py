@@ -9,7 +9,8 @@ disregarded, which stand for classes without labels, the share of the rows in su
 .. math:: \nu = (1/2 - p) / (1/2 - q)
 
 The standard error of p with m labels is at most :math:`1 / \sqrt{12 m}`, so :math:`\nu` over its error is about
-standard normal if every class has labels. On draws of five sets, :math:`\nu` was right in the mean, for shares of 0 to .8.
+standard normal if every class has labels. On draws of five sets, :math:`\nu` was right in the mean, for shares of 0 to
+.8.
 
 **How many groups** these rows form is seen from a tree of groups, which is built without the hidden labels and cut
 into one group for each labeled class and k others. A share M of the unlabeled rows is in one of the other groups, and a
