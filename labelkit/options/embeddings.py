@@ -32,29 +32,29 @@ class RowOptions(LabelsOption):
 
     index: Path | None = _ROWS(
         None,
-        "Store (NAME.h5) on whose embeddings a small network is trained. This takes only seconds, needs no GPU, and "
+        "Store (NAME.h5) on whose embeddings a small head is trained. This takes only seconds, needs no GPU, and "
         "uses the defaults of the preset `index`. Without this option, training uses the images of --dataset.",
         aliases=["--store"],
     )
     head_layers: int = _ROWS(
         2,
-        "Number of linear layers of the network (with --index). The network's output is added to the "
-        "embedding and is zero at first.",
+        "Number of linear layers of the head (with --index). The head's output is added to the embedding and is "
+        "initially zero.",
         ge=1,
         le=3,
         before=2,
     )
     head_width: int | None = _ROWS(
-        256, "Hidden width of the network (with --index); none: the embedding dimension.", ge=1, before=256
+        256, "Hidden width of the head (with --index); none: the embedding dimension.", ge=1, before=256
     )
     row_noise: float = _ROWS(
         0.3, "Length of the random step that moves an embedding on the unit sphere (with --index).", ge=0, before=0.3
     )
     row_views: Literal["auto", "on", "off"] = _ROWS(
         "auto",
-        "What to train on (with --index). on: a stored view of the image (`labelkit embed --views`), "
-        "drawn at random each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, "
-        "augmented by these three options. auto: on if the store has views, else off.",
+        "What to train on (with --index). on: a stored view of the image (`labelkit embed --views`), drawn at random "
+        "each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented by "
+        "these three options. auto: on if the store has views, otherwise off.",
         before="auto",
     )
 

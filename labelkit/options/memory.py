@@ -37,8 +37,8 @@ class MemoryConfig(StageConfig):
 
     max_memory: str | None = _RUN(
         None,
-        "Memory limit, such as 2GiB or 500MB; a plain number is in GiB. Embeddings larger than half of this limit are "
-        "read in blocks. Default: hold all in memory.",
+        "Memory limit, such as 2GiB or 500MB; a plain number is in GiB. Embeddings larger than half of this limit "
+        "are read in blocks. Default: hold all embeddings in memory.",
     )
 
     @field_validator("max_memory", mode="before")

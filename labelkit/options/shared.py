@@ -53,8 +53,8 @@ class LabelColumnOption(StageConfig):
 
     label_column: str | None = _LABELS(
         None,
-        "Column with the labels in --labels FILE, or in the CSV or Parquet files of --dataset; "
-        "default: label, class or category.",
+        "Column with the labels in --labels FILE, or in the CSV or Parquet files of --dataset. Default: label, class "
+        "or category.",
     )
 
 
@@ -63,8 +63,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = _LABELS(
         None,
-        "CSV with a path and a label column, or the name of a result from `labelkit label`. Default: the labels in "
-        "the store.",
+        "CSV with a path column and a label column, or the name of a result of `labelkit label`. Default: the labels "
+        "in the store.",
     )
 
 
@@ -83,7 +83,7 @@ class SplitOption(StageConfig):
 class NormalizeOption(StageConfig):
     """Option that scales embeddings to unit length."""
 
-    normalize: bool = Field(True, description="Scale every embedding to unit length first.")
+    normalize: bool = Field(True, description="Normalize every embedding to unit length first.")
 
 
 class NewClassesOption(StageConfig):
@@ -108,10 +108,10 @@ class DatasetOptions(StageConfig):
 
     dataset: str = _DATA(
         "digits",
-        "A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, a CSV with columns "
-        "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
+        "Name of a dataset (see `labelkit list datasets`), folder of class folders or images, CSV with columns "
+        "path,label[,split], or archives such as shards/{000..099}.tar. Images with an empty label are unlabeled.",
     )
-    data_root: Path = _DATA(Path("data"), "Folder with the named data sets.")
+    data_root: Path = _DATA(Path("data"), "Folder that contains the registered datasets.")
 
 
 class ListingOptions(StageConfig):
@@ -123,7 +123,7 @@ class ListingOptions(StageConfig):
     exclude: tuple[str, ...] = _DATA(
         (),
         "Skip images and folders whose name matches one of these comma-separated patterns, such as "
-        "'thumbs,*_mask.png'. A pattern with / is matched against the path within the data set.",
+        "'thumbs,*_mask.png'. A pattern with / is matched against the path within the dataset.",
         before=[],
     )
 
@@ -141,7 +141,7 @@ class MaxImagesOption(StageConfig):
 class EvalSplitOption(StageConfig):
     """Option for commands that train on one split and score another."""
 
-    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val, else test.")
+    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val if there is one, otherwise test.")
 
 
 PICTURES: Final = 6
@@ -153,7 +153,7 @@ class ScoresOutOptions(StageConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"num_pictures": PICTURES}
 
-    out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
+    out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data to this JSON.", makes="json")
 
 
 class StoredImagesOptions(StageConfig):
@@ -161,8 +161,8 @@ class StoredImagesOptions(StageConfig):
 
     constants: ClassVar[Mapping[str, object]] = {"columns": 10}
 
-    dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
-    data_root: Path = _IMAGES(Path("data"), "Folder with the named data sets for --dataset.")
+    dataset: str | None = _IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
+    data_root: Path = _IMAGES(Path("data"), "Folder that contains the registered datasets (for --dataset).")
 
 
 class CheckpointOptions(StageConfig):
@@ -185,8 +185,8 @@ class WorkersOption(StageConfig):
 
     num_workers: int | None = _RUN(
         None,
-        "Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm "
-        "has room; none for images in memory or fewer than 500.",
+        "Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm has room; 0 "
+        "for images in memory and for fewer than 500 images.",
         ge=0,
         le=256,
     )
@@ -201,13 +201,13 @@ class PrecisionOptions(WorkersOption):
 class ThreadsOption(StageConfig):
     """Option for the number of CPU threads of torch."""
 
-    threads: int | None = _RUN(None, "Number of CPU threads; default: torch's choice.", ge=1)
+    threads: int | None = _RUN(None, "Number of CPU threads. Default: PyTorch's default.", ge=1)
 
 
 class ResamplesOptions(StageConfig):
     """Options for bootstrap confidence intervals of scores."""
 
-    bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
+    bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for 95 % intervals; 0: no intervals.")
     seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
@@ -220,7 +220,7 @@ class PerClassOption(StageConfig):
 class TableOption(StageConfig):
     """Option to write results as a CSV table."""
 
-    csv: Path | None = _OUTPUT(None, "CSV to write; default: INDEX.RESULT.csv next to the store.", makes="csv")
+    csv: Path | None = _OUTPUT(None, "CSV to write. Default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
 class StoreOutOption(StageConfig):
@@ -255,10 +255,10 @@ class PreviousOption(StageConfig):
 
     previous: Path | None = _EARLIER(
         None,
-        "Store of an earlier run, often with fewer images. Groups keep the ids of that run; new groups get unused ids.",
+        "Store from an earlier run, often with fewer images. Groups keep their ids from it; new groups get unused ids.",
     )
     previous_result: str | None = _EARLIER(
-        None, "Result in --previous; default: the name of the new result.", pattern=RESULT_NAME
+        None, "Result in --previous whose ids are kept. Default: the name of the new result.", pattern=RESULT_NAME
     )
 
     @model_validator(mode="after")
@@ -272,7 +272,7 @@ class IndexConfig(IndexOption):
     """Options for commands that read a store and save a named result next to it."""
 
     result: str | None = _OUTPUT(
-        None, "Name of the result, saved next to the store; default: the command's name.", pattern=RESULT_NAME
+        None, "Name of the result, saved next to the store. Default: the command's name.", pattern=RESULT_NAME
     )
     overwrite: bool = _OUTPUT(False, "Replace an existing result of this name and its files.")
 

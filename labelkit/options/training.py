@@ -29,7 +29,7 @@ class UpdateOptions(StageConfig):
     weight_decay: float = _OPTIMIZATION(
         5e-5, "Weight decay; biases and one-dimensional parameters are not decayed.", ge=0
     )
-    clip_grad_norm: float | None = _OPTIMIZATION(None, "Maximum gradient norm; default: no clipping.", gt=0)
+    clip_grad_norm: float | None = _OPTIMIZATION(None, "Maximum gradient norm. Default: no clipping.", gt=0)
     seed: int = _RUN(0, "Random seed for everything except the split.", ge=0)
 
 
@@ -56,7 +56,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         }
     )  # fmt: skip
 
-    log_every_steps: int = _RUN(10, "Number of steps between lines of metrics.jsonl.", ge=1)
+    log_every_steps: int = _RUN(10, "Number of steps between lines written to metrics.jsonl.", ge=1)
     deterministic: bool = _RUN(
         False,
         "Use deterministic algorithms on a GPU, and fail on operations that have none. Runs on a CPU are always "
@@ -65,7 +65,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     compile: bool = _RUN(
         False,
         "Compile the backbone with torch.compile: the first step takes minutes, but later steps are faster on most "
-        "GPUs. Results differ in the last digits. Not for methods that hook into the backbone.",
+        "GPUs. Results differ in the last digits. Not available for methods that hook into the backbone.",
     )
     guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
@@ -75,7 +75,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     stop_after_steps: int | None = _RUN_ONLY(
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
     )
-    out: Path | None = _RUN_ONLY(None, "Run folder to create; default: runs/METHOD-DATASET.", makes="folder")
+    out: Path | None = _RUN_ONLY(None, "Run folder to create. Default: runs/METHOD-DATASET.", makes="folder")
     init_from: Path | None = _RUN(None, "Initialize from the weights of this run folder or weights file.")
     resume: bool = _RUN_ONLY(False, "Resume the run in --out.")
     overwrite: bool = _RUN_ONLY(False, "Delete an existing run in --out first.")

@@ -53,11 +53,11 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "class-halves", "none"] = _DATA(
         "auto",
-        "Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn with "
-        "--label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given for "
-        "your own folder or CSV. Other values: as in `labelkit train gcd --help`.",
+        "Which labels training may use. few-labels: --num-labels in total, divided equally among the classes and "
+        "drawn with --label-seed; given: all existing labels; auto: few-labels with --num-labels and for registered "
+        "datasets, given for your own folder or CSV. For other values, see `labelkit train gcd --help`.",
     )
-    num_classes: int | None = _DATA(None, "Number of classes of the classifier; default: from the data.", ge=2)
+    num_classes: int | None = _DATA(None, "Number of classes of the classifier. Default: as in the dataset.", ge=2)
 
     augmentation: Literal["none", "digits", "crop-flip"] = _VIEWS(
         "crop-flip",
@@ -97,8 +97,8 @@ class TwoStreamOptions(StageConfig):
 
     labeled_batch_size: int = _OPTIMIZATION(
         31,
-        "Number of labeled images in a batch. The few labeled images repeat often; every unlabeled "
-        "image is seen once before any repeats.",
+        "Number of labeled images in a batch. The few labeled images repeat often; every unlabeled image is seen "
+        "once before any is repeated.",
         ge=1,
     )
 
@@ -148,19 +148,19 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
     steps: int = override_default(TwoStreamTrainConfig, "steps", 1_048_576)
     labeled_batch_size: int = _OPTIMIZATION(
-        64, "Number of labeled images among the --batch-size images (published code: 64, plus 448 unlabeled).", ge=1
+        64, "Number of labeled images in each batch of --batch-size images (in the published code, 64 of 512).", ge=1
     )
 
     fixed_threshold: float | None = _FREEMATCH(
         None,
-        "Minimum confidence at which an unlabeled image is used for training (FixMatch: 0.95); default: "
-        "thresholds that adapt to the network's confidence and the distribution of its predictions.",
+        "Minimum confidence at which an unlabeled image is used for training (0.95 in FixMatch). Default: thresholds "
+        "that adapt to the network's confidence and the distribution of its predictions.",
         ge=0,
         le=1,
     )
     threshold_decay: float = _FREEMATCH(0.999, "EMA decay of the adaptive thresholds.", ge=0, lt=1)
     fairness_weight: float = _FREEMATCH(
-        0.01, "Weight of the published fairness term on the class distribution; 0: none.", ge=0
+        0.01, "Weight of the paper's fairness loss on the class distribution; 0: off.", ge=0
     )
 
 
@@ -170,7 +170,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # the method adds its own noise
 
     labeled_batch_size: int = _OPTIMIZATION(
-        64, "Number of labeled images among the --batch-size images; default: half.", ge=1
+        64, "Number of labeled images in each batch of --batch-size images. Default: half.", ge=1
     )
 
     @model_validator(mode="after")
@@ -197,8 +197,8 @@ class SearchOptions(StageConfig):
 
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
-        "How to divide discovered images among classes. balanced: in proportion to their labels; global: the best "
-        "images over all classes (a literal reading of the paper), so some classes may get none.",
+        "How to divide discovered images among classes. balanced: in proportion to their numbers of labels; global: "
+        "the best images over all classes (a literal reading of the paper), so some classes may get none.",
     )
 
 
@@ -288,7 +288,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     )
     master_steps: int | None = _MASTER(
         None,
-        "Number of updates of the master after each block; default: a tenth of the block (our choice; not published).",
+        "Number of master updates after each block. Default: a tenth of the block (our choice; not in the paper).",
         ge=1,
     )
     discrimination: Literal["ratio", "none"] = _MASTER(
@@ -297,7 +297,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     growth_factor: float = _GROWTH(2.0, "Factor by which the number of labels grows at each discovery.", gt=1)
     growth_limit: float = _GROWTH(
-        10.0, "Maximum number of labels, as a multiple of the initial labels (paper: R_L); 1: no growth.", ge=1
+        10.0, "Maximum number of labels, as a multiple of the initial labels (R_L in the paper); 1: no growth.", ge=1
     )
     first_blocks: int = _GROWTH(30, "Number of blocks before the first discovery (our choice; not in the paper).", ge=1)
     generation_blocks: int = _GROWTH(
@@ -326,7 +326,7 @@ _LOSS = panel("Loss")
 class MeanTeacherRecipeOptions(PixelOptions):
     """Options for pixels, views and learning rate in Mean Teacher's recipe, shared by methods compared with it."""
 
-    shift_px: float | None = _VIEWS(None, "Maximum shift in pixels; default: an eighth of the image size.", ge=0)
+    shift_px: float | None = _VIEWS(None, "Maximum shift in pixels. Default: an eighth of the image size.", ge=0)
     noise: float = _VIEWS(0.0, "Standard deviation of the Gaussian noise added to the normalized pixels.", ge=0)
     lr_horizon: float = _OPTIMIZATION(1.0, "Length of the cosine schedule, as a multiple of the training length.", ge=1)
     lr_ramp_up: float = _OPTIMIZATION(0.0, "Fraction of training over which the learning rate ramps up.", ge=0, le=1)
@@ -368,20 +368,20 @@ class MeanTeacherOptions(TwoStreamOptions):
         lt=1,
     )
     consistency_weight: float = _LOSS(
-        100.0, "Weight of the squared difference between student and teacher predictions (paper: lambda_2).", ge=0
+        100.0, "Weight of the squared difference between student and teacher predictions (lambda_2 in the paper).", ge=0
     )
     consistency_ramp: float = _LOSS(
         0.25, "Fraction of the first phase over which --consistency-weight ramps up.", ge=0, le=1
     )
     class_norm: Literal["labeled", "batch"] = _LOSS(
         "labeled",
-        "Divisor of the summed cross-entropy: the number of labeled images, or the batch size (published "
+        "Divisor of the summed cross-entropy: the number of labeled images, or the batch size (as in the published "
         "code for ResNet-26).",
     )
     num_heads: Literal[1, 2] = _LOSS(
         1,
-        "Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the "
-        "consistency loss (published code for ResNet-26).",
+        "Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the consistency "
+        "loss (as in the published code for ResNet-26).",
     )
 
     @model_validator(mode="after")
@@ -464,7 +464,7 @@ class SnowballConfig(
 
     steps: int = _OPTIMIZATION(150_000, "Number of steps in the first phase, on the initial labels.", ge=1)
     later_steps: int | None = _OPTIMIZATION(
-        None, "Number of steps in each later phase; default: a third of --steps (our choice; not in the paper).", ge=1
+        None, "Number of steps in each later phase. Default: a third of --steps (our choice; not in the paper).", ge=1
     )
     later_lr_ratio: float = _OPTIMIZATION(
         0.5,
@@ -474,8 +474,8 @@ class SnowballConfig(
 
     dropout: float | None = _MODEL(
         None,
-        "Dropout rate inside the backbone; values above 0 require a backbone with dropout layers; none: the backbone's "
-        "default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
+        "Dropout rate of the backbone; values above 0 require a backbone with dropout layers. Default: the "
+        "backbone's own rate (0.5 for convnet13, as in Mean Teacher; use 0 with mixmatch).",
         ge=0,
         lt=1,
     )
@@ -490,8 +490,8 @@ class SnowballConfig(
     )
     generations: int = _GROWTH(
         3,
-        "Number of times the labels grow from the initial ones. Each generation discards the discoveries "
-        "of the generation before it.",
+        "Number of times the labels grow from the initial labels. Each generation discards the discoveries of the "
+        "previous one.",
         ge=1,
     )
     cap: float = _GROWTH(
@@ -500,9 +500,9 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        "Which images to take. min: the nearest to a class mean; max: the farthest; far: like max, but only among the "
-        "most confident images (10 times the number to take); random: drawn at random; auto: far for mixmatch, else "
-        "min.",
+        "Which images to select. min: the nearest to a class mean; max: the farthest; far: the farthest among the "
+        "most confident images (10 times as many as selected); random: drawn at random; auto: far for mixmatch, "
+        "otherwise min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",

@@ -49,8 +49,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters per head, or one number for all heads.")
     lam: float = _LABELS(
         25.0,
-        "Weight of the assignment's cost relative to its entropy (paper: lambda); good values depend on the scale of "
-        "the logits.",
+        "Weight of the assignment's cost relative to its entropy (lambda in the paper); good values depend on the "
+        "scale of the logits.",
         gt=0,
     )
     prior: str = _LABELS(
@@ -70,8 +70,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     label_pass: Literal["clean", "official"] = _PASS(
         "clean",
-        "How to run the network on all images before labels are optimized. clean: without augmentation "
-        "and dropout; official: as in training, updating running statistics (published code).",
+        "How to run the network on all images before labels are optimized. clean: without augmentation and dropout; "
+        "official: as in training, updating running statistics (as in the published code).",
     )
     solver_tolerance: float = _SOLVER(1e-4, "Convergence tolerance of the solver.", gt=0)
     solver_max_iterations: int = _SOLVER(500, "Maximum number of iterations of the solver.", ge=1)
