@@ -103,7 +103,7 @@ class StoredRows:
             ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
-            raise ValueError("these rows are moved already")
+            raise ValueError("these rows were already moved")
         found = copy(self)
         found._divisors = (*self._divisors, divisors)
         return found
@@ -115,7 +115,7 @@ class StoredRows:
             ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
-            raise ValueError("these rows are moved already")
+            raise ValueError("these rows were already moved")
         found = copy(self)
         found._offset = offset
         return found
@@ -223,11 +223,11 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
             bad += int((~np.isfinite(part).all(axis=1)).sum())
         largest = max(largest, high, -low)
     if bad:
-        raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
+        raise ValueError(f"{bad} of {len(rows)} rows of {name} contain NaN or infinity")
     # Sums of squared differences must stay finite too.
     limit = float(np.sqrt(np.finfo(np.float64).max / (64 * max(rows.shape))))
     if largest > limit:
-        raise ValueError(f"{name} has values beyond {limit:.1e}, whose squares overflow float64")
+        raise ValueError(f"{name} contains values above {limit:.1e}, whose squares overflow float64")
     return rows
 
 
@@ -240,7 +240,7 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
     lengths = np.concatenate([row_lengths(part) for _, part in iterate_blocks(rows)] or [np.empty(0)])
     zeros = int((lengths == 0).sum())
     if zeros:
-        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
+        raise ValueError(f"{zeros} of {len(rows)} rows of {name} have zero norm, and thus no direction")
     divisors: Floats = lengths.astype(rows.dtype)
     return rows.divided(divisors) if isinstance(rows, StoredRows) else rows / divisors[:, None]
 

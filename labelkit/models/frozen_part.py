@@ -92,7 +92,7 @@ def find_frozen_part(
         rate = getattr(module, "drop_prob", None) or (isinstance(module, nn.Dropout) and module.p) or 0.0
         if rate > 0 or isinstance(module, _BatchNorm):
             kind = type(module).__name__
-            problem = f"{name} of the frozen part is a {kind}, whose output differs between passes"
+            problem = f"{name} in the frozen part is a {kind}, whose output differs between passes"
             raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
     moved = tuple(sorted({block for block in moved_blocks if block < grad_from_block}))
     if not moved and grad_from_block == depth:

@@ -57,10 +57,10 @@ class Runtime:
         chosen = compute_device(device)
         use_cpu = chosen.type == "cpu"
         if chosen.index is not None and count_processes() > 1:
-            problem = f"names one GPU, but {count_processes()} processes need one each"
+            problem = f"selects one GPU, but each of the {count_processes()} processes requires its own"
             raise ResourceError(f"--device {device}", problem, "Use --device cuda.")
         if precision == "fp16" and use_cpu:
-            raise ResourceError("--precision fp16", "needs a GPU", "On a CPU, use --precision bf16 or float32.")
+            raise ResourceError("--precision fp16", "requires a GPU", "On a CPU, use --precision bf16 or float32.")
         if use_cpu:
             keep_freed_memory()
         else:

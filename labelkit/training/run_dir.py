@@ -265,14 +265,14 @@ def read_split(run: Path) -> dict[str, Any]:
         check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
         check_keys(found["info"], _INFO_KEYS)
         if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MAX_SAMPLES:
-            raise ValueError("the numbers of images differ")
+            raise ValueError("more images are labeled than exist")
         if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
             raise ValueError("old_classes contains unknown classes")
         labels = found.get("labels", found["split"]["labeled"])  # an earlier version stored no labels
         if len(labels) != len(found["split"]["labeled"]) or not set(found.get("labels", ())) <= set(
             range(len(found["class_names"]))
         ):
-            raise ValueError("labels are not those of the labeled images")
+            raise ValueError("labels do not match the labeled images")
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore the file.") from error
     return found

@@ -214,11 +214,15 @@ CASES = {
     ),
     "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a known prior nor a file", "zipf:1")),
     "prior that does not sum to one": Case(
-        text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: sums to 0.9, not to 1", "3 positive numbers", "sum to 48")
+        text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: must sum to 1, got 0.9", "3 positive numbers", "sum to 48")
     ),
-    "prior with NaN": Case(text("0.5, nan, 0.5"), BALANCED, 3, ("{bad}: entry 1 is nan; shares must be positive",)),
-    "prior with a negative share": Case(text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: entry 1 is -0.2",)),
-    "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: entry 1 is 0.0",)),
+    "prior with NaN": Case(
+        text("0.5, nan, 0.5"), BALANCED, 3, ("{bad}: must have positive entries, got nan as entry 1",)
+    ),
+    "prior with a negative share": Case(
+        text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: must have positive entries, got -0.2",)
+    ),
+    "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: must have positive entries, got 0.0",)),
     "prior of words": Case(text("0.5 half 0"), BALANCED, 3, ("{bad}: could not convert string to float: 'half'",)),
     "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: contains 0 numbers, but there are 3 clusters",)),
     "prior that is no text": Case(

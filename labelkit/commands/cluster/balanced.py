@@ -156,5 +156,5 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
     except ValueError as error:
-        problem = str(error).removeprefix("prior: ")
+        problem = str(error).removeprefix("prior ")
         raise (ConfigError("--prior", problem, words) if is_word else InputError(spec, problem, remedy)) from error

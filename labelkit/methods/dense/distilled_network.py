@@ -134,5 +134,5 @@ def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -
     if own.lengths is not None:
         own.lengths.copy_(lengths)
     elif not bool((lengths == 1).all()):
-        problem = f"the weight vectors in the last layer of {where} do not have norm 1"
+        problem = f"the weight vectors in the last layer of {where} do not have unit norm"
         raise ConfigError("--norm-last-layer", problem, "Pass --no-norm-last-layer.")

@@ -114,15 +114,15 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
-                raise ValueError(f"{name} must be ordered in (0, 1], got {low},{high}")
+                raise ValueError(f"{name} must be two increasing fractions in (0, 1], got {low},{high}")
         if self.lr_warmup_steps >= self.steps:
-            raise ValueError(f"lr_warmup_steps ({self.lr_warmup_steps}) must be smaller than steps ({self.steps})")
+            raise ValueError(f"lr_warmup_steps must be less than steps ({self.steps}), got {self.lr_warmup_steps}")
         return self
 
     @model_validator(mode="after")
     def _check_shares(self) -> EMATargetConfig:
         if not self.has_objects and self.scene_dataset is None:
-            raise ValueError("dataset none requires a scene_dataset")
+            raise ValueError("--dataset none requires --scene-dataset")
         return self
 
 
@@ -199,9 +199,9 @@ class CoTAPConfig(EMATargetConfig):
     def _check_terms(self) -> CoTAPConfig:
         terms = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
         if not any(getattr(self, name) for name in terms):
-            raise ValueError("all terms have weight 0, so there is nothing to learn")
+            raise ValueError("at least one loss term must have a weight above 0")
         if self.prototype_entropy and not self.filter:
-            raise ValueError("prototype_entropy requires the filter: pass prototype_entropy 0, or filter")
+            raise ValueError("--prototype-entropy requires --filter: pass --filter, or --prototype-entropy 0")
         return self
 
     @model_validator(mode="after")
@@ -209,7 +209,7 @@ class CoTAPConfig(EMATargetConfig):
         for name in ("image_alignment", "image_concentration", "prototype_entropy"):
             if getattr(self, name) and self.objects_per_batch == 0:
                 raise ValueError(
-                    f"{name} {getattr(self, name):g} needs images with a single object: pass {name} 0, or a dataset"
+                    f"{name} must be 0 without images of single objects (--dataset), got {getattr(self, name):g}"
                 )
         return self
 

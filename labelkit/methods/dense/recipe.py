@@ -113,7 +113,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         if cosine is not None and float(cosine) > COLLAPSED_COSINE:
             problem = f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
         elif entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
-            problem = f"assignments have {float(entropy):.3f} of the maximum entropy: they are collapsing"
+            problem = f"the entropy of assignments is {float(entropy):.3f} of its maximum: they are collapsing"
         else:
             return
         kind = problem.split(":")[-1]

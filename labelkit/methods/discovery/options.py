@@ -139,7 +139,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
     def _check_mode_options(self) -> FlipClassConfig:
         for name in ("update_space", "alpha", "beta", "gamma_update", "gamma_reg"):
             if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} has no effect with align_mode {self.align_mode}, only with flip")
+                raise ValueError(f"{name} has no effect with --align-mode {self.align_mode}, only with flip")
         return self
 
     @field_validator("beta")

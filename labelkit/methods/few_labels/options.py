@@ -74,7 +74,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     @model_validator(mode="after")
     def _check_ramps(self) -> FewLabelTrainConfig:
         if self.lr_schedule == "ramps" and "lr_ramp_up" in self.constants:
-            raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
+            raise ValueError("--lr-schedule ramps is only available for supervised, mean-teacher and snowball")
         return self
 
     def recipe(self, name: str) -> Any:
@@ -107,7 +107,7 @@ class TwoStreamOptions(StageConfig):
         batch_size = getattr(self, "batch_size", None)  # an option of the run that these belong to
         if batch_size is not None and self.labeled_batch_size >= batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} leaves no unlabeled images in batch_size {batch_size}"
+                f"labeled_batch_size must be less than batch_size ({batch_size}), got {self.labeled_batch_size}"
             )
         return self
 
@@ -177,7 +177,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     def _check_halves(self) -> HalfLabeledConfig:
         if 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size}"
+                f"labeled_batch_size must be half of batch_size ({self.batch_size}), got {self.labeled_batch_size}"
             )
         return self
 
@@ -352,7 +352,7 @@ class MeanTeacherRecipeOptions(PixelOptions):
     @model_validator(mode="after")
     def _check_shares(self) -> MeanTeacherRecipeOptions:
         if self.lr_ramp_up + self.lr_ramp_down > 1:
-            raise ValueError("lr_ramp_up and lr_ramp_down must not sum to more than 1")
+            raise ValueError("lr_ramp_up and lr_ramp_down must sum to at most 1")
         return self
 
 
@@ -388,7 +388,7 @@ class MeanTeacherOptions(TwoStreamOptions):
     def _check_decays(self) -> MeanTeacherOptions:
         ema_decay = getattr(self, "ema_decay", 1.0)  # an option of the run that these belong to
         if self.ema_decay_start > ema_decay:
-            raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {ema_decay}")
+            raise ValueError(f"ema_decay_start must be at most ema_decay ({ema_decay}), got {self.ema_decay_start}")
         return self
 
 
@@ -531,10 +531,11 @@ class SnowballConfig(
     def _check_growth(self) -> SnowballConfig:
         if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
+                f"labeled_batch_size must be half of batch_size {self.batch_size} for mixmatch, got "
+                f"{self.labeled_batch_size}"
             )
         if self.max_steps is not None and self.max_steps < self.steps:
-            raise ValueError(f"max_steps {self.max_steps} is less than the first phase (steps {self.steps})")
+            raise ValueError(f"max_steps must be at least steps ({self.steps}), the first phase, got {self.max_steps}")
         return self
 
     def length(self) -> dict[str, int]:

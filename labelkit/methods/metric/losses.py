@@ -69,7 +69,7 @@ class _PairLoss(nn.Module):
             else:
                 reference = F.normalize(promote(reference), dim=1)
             if reference_labels is None:
-                raise ValueError("a reference needs reference_labels")
+                raise ValueError("reference requires reference_labels")
             positive, negative = reference_pairs(labels, reference_labels, own)
             if self.epsilon is not None:
                 with torch.no_grad():

@@ -90,8 +90,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     def _check_statistics(self) -> MetricLearningConfig:
         if self.freeze_bn and not (self.pretrained or self.weights or self.init_from):
             raise ValueError(
-                "freeze_bn would keep the running statistics of random weights, which make all features alike: set "
-                "pretrained, weights or init_from, or set freeze_bn to false"
+                "--freeze-bn requires pretrained weights, since random running statistics make all features alike: "
+                "pass --pretrained, --weights or --init-from, or --no-freeze-bn"
             )
         return self
 
@@ -99,14 +99,14 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     def _check_groups(self) -> MetricLearningConfig:
         if self.batch_size % self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of images_per_class {self.images_per_class}"
+                f"batch_size must be a multiple of images_per_class ({self.images_per_class}), got {self.batch_size}"
             )
         if self.batch_size < 2 * self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} contains one class of {self.images_per_class} images, so no negatives"
+                f"batch_size must be more than images_per_class ({self.images_per_class}), so that there are negatives"
             )
         if self.warm_epochs >= self.epochs:
-            raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
+            raise ValueError(f"warm_epochs must be less than epochs ({self.epochs}), got {self.warm_epochs}")
         return self
 
 
@@ -202,12 +202,12 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
                 "--san moves features between positions, but an embedding has only one: pass --no-san with --index"
             )
         if self.mode == "unsupervised" and self.has_class_vectors:
-            raise ValueError(f"loss {self.loss} needs labels: set mode supervised")
+            raise ValueError(f"--loss {self.loss} requires labels: pass --mode supervised")
         start, end = self.term_ramp
         if not 0 <= start <= end <= 1:
             raise ValueError(f"term_ramp must be two fractions in increasing order, got {start:g},{end:g}")
         if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
-            raise ValueError(f"memory_size {self.memory_size} is less than batch_size {self.batch_size}")
+            raise ValueError(f"memory_size must be at least batch_size ({self.batch_size}), got {self.memory_size}")
         return self
 
     @property
@@ -292,5 +292,5 @@ class TACCCLConfig(MetricLearningConfig):
     @model_validator(mode="after")
     def _check_parts(self) -> TACCCLConfig:
         if self.matches is not None and not self.tac:
-            raise ValueError("matches requires tac, which is off")
+            raise ValueError("--matches requires --tac")
         return self

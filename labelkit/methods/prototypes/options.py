@@ -132,13 +132,13 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     @model_validator(mode="after")
     def _check_loss(self) -> DL2PAConfig:
         if self.reduction == "sum" and self.loss != "inner-product":
-            raise ValueError("reduction sum requires loss inner-product")
+            raise ValueError("--reduction sum requires --loss inner-product")
         if self.prototypes_from is not None and self.prototypes != "uniform":
-            raise ValueError("prototypes and prototypes_from cannot be combined")
+            raise ValueError("--prototypes and --prototypes-from cannot be combined")
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
-            raise ValueError("sharpest_t requires prototypes uniform without prototypes_from")
+            raise ValueError("--sharpest-t requires --prototypes uniform without --prototypes-from")
         if (self.class_vectors is not None) != (self.prototypes == "words"):
-            raise ValueError("prototypes words requires class_vectors, which no other prototypes use")
+            raise ValueError("--prototypes words and --class-vectors require each other")
         return self
 
 

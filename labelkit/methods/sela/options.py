@@ -88,16 +88,16 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     @model_validator(mode="after")
     def _check_labels(self) -> SeLaConfig:
         if len(self.num_clusters) not in (1, self.num_heads):
-            raise ValueError(f"num_clusters has {len(self.num_clusters)} values for num_heads {self.num_heads}")
+            raise ValueError(f"num_clusters must have 1 or {self.num_heads} values, got {len(self.num_clusters)}")
         if any(k < 2 for k in self.num_clusters):
             raise ValueError(f"num_clusters must be at least 2, got {min(self.num_clusters)}")
         if self.prior.startswith("zipf:"):
             try:
                 exponent = float(self.prior.removeprefix("zipf:"))
             except ValueError as error:
-                raise ValueError(f"prior {self.prior}: zipf: needs a number, such as zipf:1") from error
+                raise ValueError(f"prior zipf requires a number, such as zipf:1, got {self.prior}") from error
             if not 0 <= exponent < float("inf"):
-                raise ValueError(f"prior {self.prior}: the number must be finite and not negative")
+                raise ValueError(f"prior must have an exponent that is finite and not negative, got {self.prior}")
         return self
 
     @property

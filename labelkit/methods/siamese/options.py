@@ -87,13 +87,13 @@ class SiameseConfig(RepresentationTrainConfig):
     def _check_views(self) -> SiameseConfig:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
-            raise ValueError(f"crop_scale must be ordered in (0, 1], got {low},{high}")
+            raise ValueError(f"crop_scale must be two increasing fractions in (0, 1], got {low},{high}")
         if min(self.widths) < 1:
             raise ValueError(f"projector_dims must be positive, got {min(self.widths)}")
         if self.augmentation == "digits":
             for name in _OF_CROPS:
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} requires augmentation crops, not digits")
+                    raise ValueError(f"{name} requires --augmentation crops")
         return self
 
     @property

