@@ -13,7 +13,7 @@ def config() -> None:
 
     Example: labelkit config train flipclass --dataset digits > my.yaml
     """
-    problem = "no command is given"
+    problem = "no command was given"
     raise ConfigError("labelkit config", problem, "Name a command, for example: `labelkit config train sela`.")
 
 

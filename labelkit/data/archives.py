@@ -258,7 +258,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
     try:
         import pyarrow.parquet  # noqa: F401 - to check that it is installed
     except ImportError as error:
-        raise DatasetError(name, "reading Parquet needs pyarrow", "Run `pip install pyarrow`.") from error
+        raise DatasetError(name, "reading Parquet requires pyarrow", "Run `pip install pyarrow`.") from error
     stems = [path.stem for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
@@ -276,7 +276,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
         column, group_rows, own_labels, names, fault = _read_listing(path, column, label_column)
         if class_names and names and names != class_names:
             problem = f"its classes differ from those of {paths[0].name}"
-            raise DatasetError(str(path), problem, "Pass files from the same data set.")
+            raise DatasetError(str(path), problem, "Pass files from the same dataset.")
         class_names = class_names or names
         count = sum(group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
@@ -308,8 +308,8 @@ def _read_listing(
             schema = table.schema_arrow
             wanted = column or _image_column(schema, where)
             if wanted not in schema.names:
-                problem = f"has no column {wanted!r}, which other files have"
-                raise DatasetError(where, problem, "Pass files from the same data set.")
+                problem = f"has no column {wanted!r}, but the other files do"
+                raise DatasetError(where, problem, "Pass files from the same dataset.")
             groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
             features = _features(schema.metadata or {})
             others = [name for name in schema.names if name != wanted]

@@ -165,22 +165,22 @@ class ImageDataset:
                 continue
             array = np.array(getattr(self, key), dtype=dtype)
             if array.shape != (n,):
-                raise ValueError(f"{key} has shape {array.shape}, there are {n} sample ids")
+                raise ValueError(f"{key} must have shape ({n},), like sample_ids, got {array.shape}")
             array.setflags(write=False)
             object.__setattr__(self, key, array)
         if self.presence is not None and self.presence.shape != (n, len(self.presence_classes)):
-            raise ValueError(f"presence has shape {self.presence.shape}, expected {(n, len(self.presence_classes))}")
+            raise ValueError(f"presence must have shape {(n, len(self.presence_classes))}, got {self.presence.shape}")
         keys = [os.fsencode(sample_id) for sample_id in self.sample_ids]
         if any(a >= b for a, b in itertools.pairwise(keys)):
             raise ValueError("sample_ids must be unique and sorted by their bytes")
         for key, stop in (("labels", len(self.class_names)), ("splits", len(self.split_names))):
             array = getattr(self, key)
             if n and not (-1 <= array.min() and array.max() < stop):
-                raise ValueError(f"{key} reach from {array.min()} to {array.max()}, allowed are -1 to {stop - 1}")
+                raise ValueError(f"{key} must be from -1 to {stop - 1}, got values from {array.min()} to {array.max()}")
         if bool((self.given & (self.labels < 0)).any()):
-            raise ValueError("given is set where the label is unknown")
+            raise ValueError("given must be false where the label is unknown")
         if self.in_channels not in (1, 3):
-            raise ValueError(f"in_channels is {self.in_channels}, must be 1 or 3")
+            raise ValueError(f"in_channels must be 1 or 3, got {self.in_channels}")
 
     def __len__(self) -> int:
         """Return the number of images."""
@@ -194,7 +194,7 @@ class ImageDataset:
         """
         index = np.asarray(rows, dtype=np.int64)
         if index.ndim != 1 or (len(index) and (index[0] < 0 or index[-1] >= len(self))):
-            raise ValueError(f"rows of shape {index.shape} must be one list of numbers in [0, {len(self)})")
+            raise ValueError(f"rows must be a 1-D list of numbers in [0, {len(self)}), got shape {index.shape}")
         if bool((np.diff(index) <= 0).any()):
             raise ValueError("rows must be strictly increasing")
         return replace(
@@ -491,9 +491,9 @@ class FileMasks:
             ranges = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
             raise DatasetError(
                 str(path),
-                f"value {values[row, column]} in row {row}, column {column} is not the number of a class; known "
-                f"values are {ranges}",
-                "Check whether the mask belongs to another data set, or shows classes as colors.",
+                f"value {values[row, column]} in row {row}, column {column} is not a class number; known values are "
+                f"{ranges}",
+                "Check whether the mask belongs to another dataset, or encodes classes as colors.",
             )
         return classes.astype(np.uint8)
 
@@ -506,7 +506,7 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
     """
     if dataset.masks is None:
         raise DatasetError(
-            dataset.name, "has no masks", "Choose a data set with masks (`labelkit datasets` lists mask classes)."
+            dataset.name, "has no masks", "Choose a dataset with masks (`labelkit datasets` lists mask classes)."
         )
     sample_id = dataset.sample_ids[index]
     try:

@@ -190,7 +190,7 @@ class ImageBank:
                     "--image-size",
                     f"views of {spec.size} pixels are too small for cached images of {side} pixels, as some pixels "
                     "would be skipped",
-                    "Raise --image-size (or --local-size), or lower the area of the views (--local-scale).",
+                    "Raise --image-size (or --local-size), or reduce the area of the views (--local-scale).",
                 )
 
     def make_views(

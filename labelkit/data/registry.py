@@ -40,8 +40,8 @@ def check_dataset(name_or_path: str) -> None:
     elif beside:
         remedy = f"Did you mean `{beside}`?"
     else:
-        remedy = f"Pass a folder, a CSV or a named data set: {', '.join(DATASETS)}."
-    raise DatasetError(name_or_path, "is neither a known data set nor a folder or CSV", remedy)
+        remedy = f"Pass a folder, a CSV or the name of a dataset: {', '.join(DATASETS)}."
+    raise DatasetError(name_or_path, "is neither a known dataset nor a folder or CSV", remedy)
 
 
 def load_dataset(
@@ -107,7 +107,7 @@ def _load(
             return load_mask_folder(path)
         return load_folder(path, any_classes=any_classes, exclude=exclude)
     if path.suffix.lower() not in (*TABLE_SUFFIXES, ".xlsx", ".xls", ".xml") or not path.is_file():
-        problem = f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet"
+        problem = f"a dataset file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet"
         remedy = "Pass a folder of images, a .csv with columns path,label, or archives of images."
         raise DatasetError(name_or_path, problem, remedy)
     return load_csv(path, data_root=data_root, label_column=label_column)

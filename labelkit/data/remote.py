@@ -66,7 +66,7 @@ class FileLocation:
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
             problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
-            remedy = "Restore the file; if the server cannot send parts of files, download the file to a local folder."
+            remedy = "Restore the file; if the server does not support range requests, download the file."
             raise DatasetError(str(self), problem, remedy)
         return content
 
@@ -141,7 +141,7 @@ def _opened(address: str) -> tuple[Any, str]:
         raise DatasetError(address, f"requires a package that is not installed: {error}", remedy) from error
     except ValueError as error:
         remedy = "Use, for example, s3://, gs://, hf://, https:// or file://."
-        raise DatasetError(address, "is not an address that fsspec supports", remedy) from error
+        raise DatasetError(address, "is not a URL that fsspec supports", remedy) from error
     return system, path
 
 
@@ -153,7 +153,7 @@ def _told(where: str) -> Iterator[None]:
     except DatasetError:
         raise
     except FileNotFoundError as error:
-        raise DatasetError(where, "does not exist or is empty", "Check the address.") from error
+        raise DatasetError(where, "does not exist or is empty", "Check the URL.") from error
     except PermissionError as error:
         remedy = "Check the credentials and the permissions."
         raise DatasetError(where, f"access is denied: {_reason(error)}", remedy) from error

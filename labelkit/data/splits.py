@@ -79,11 +79,11 @@ def _draw_old_classes(
     old, new = tuple(map(int, old_classes)), tuple(map(int, new_classes))
     differ = [i for i, count in Counter([*range(num_classes), *old, *new]).items() if count != 2]
     if differ:
-        problem = f"{len(old)} old and {len(new)} new classes are not the {num_classes} classes of the data, each once"
+        problem = f"the {len(old)} old and {len(new)} new classes do not contain each of the {num_classes} classes once"
         problem = f"{problem}; the first missing or extra class is {differ[0]}"
         raise DatasetError("split", problem, "List each class exactly once, as old or as new.")
     if not old:
-        raise DatasetError("split", "there would be no old class", "Choose at least one old class.")
+        raise DatasetError("split", "no class is left as an old class", "Choose at least one old class.")
     return old, new
 
 
@@ -159,7 +159,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
-        problem = f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}"
+        problem = f"{int(wanted.max())} labeled images per class were requested, but {', '.join(short[:10])}"
         raise DatasetError("split", problem, "Request fewer labels.")
     params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
@@ -178,7 +178,7 @@ def class_halves_split(classes: Classes) -> LabelSplit:
     half = classes.count // 2
     labeled = classes.given & (classes.labels >= 0) & (classes.labels < half)
     if not labeled.any():
-        raise DatasetError("split", "the first half of the classes has no labeled images", "Use data with labels.")
+        raise DatasetError("split", "the first half of the classes has no labeled images", "Use a dataset with labels.")
     old, new = tuple(range(half)), tuple(range(half, classes.count))
     warnings = _without_labels(classes, old, labeled)
     return LabelSplit("class-halves", labeled, old, new, {"num_classes": int(classes.count)}, warnings)
@@ -231,7 +231,9 @@ class LabelSplit:
         labeled.setflags(write=False)
         object.__setattr__(self, "labeled", labeled)
         if len(set(self.class_order)) != len(self.class_order):
-            raise ValueError(f"a class occurs twice among old {self.old_classes} and new {self.new_classes}")
+            raise ValueError(
+                f"a class occurs twice in old_classes {self.old_classes} and new_classes {self.new_classes}"
+            )
 
     @property
     def class_order(self) -> tuple[int, ...]:
@@ -251,7 +253,7 @@ class LabelSplit:
         shown = classes[self.labeled]
         outside = np.setdiff1d(shown, self.old_classes)
         if len(outside):
-            raise ValueError(f"labeled images have classes {outside.tolist()}, which are not old classes")
+            raise ValueError(f"labeled images belong to classes {outside.tolist()}, which are not old classes")
         result = np.full(len(classes), -1, dtype=np.int64)
         position = np.full(max(self.old_classes, default=0) + 1, -1, dtype=np.int64)
         position[list(self.old_classes)] = np.arange(len(self.old_classes))
@@ -408,8 +410,8 @@ def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         i = int(empty[0])
-        remedy = "Use an imbalance factor closer to 1, or a data set with images of every class."
-        raise DatasetError("split", f"{classes.title(i)} would be left without an image (it has {sizes[i]})", remedy)
+        remedy = "Use an --imbalance-factor closer to 1, or a dataset with images of every class."
+        raise DatasetError("split", f"{classes.title(i)} would be left without images (it has {sizes[i]})", remedy)
     generator = keyed_generator(seed, "long-tail")
     kept = [
         generator.choice(np.flatnonzero(usable & (labels == i)), int(counts[i]), replace=False) for i in range(count)

@@ -93,7 +93,7 @@ class PixelOptions(StageConfig):
         for name in ("pixel_mean", "pixel_std"):
             values = getattr(self, name)
             if values is not None and len(values) not in (1, 3):
-                raise ValueError(f"{name} needs 1 or 3 values, got {len(values)}")
+                raise ValueError(f"{name} must have 1 or 3 values, got {len(values)}")
         return self
 
 

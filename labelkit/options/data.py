@@ -94,15 +94,15 @@ class DataConfig(ListingOptions, DatasetOptions):
     @model_validator(mode="after")
     def _check_combinations(self) -> DataConfig:
         if self.holdout not in (None, "auto") and self.holdout_classes is not None:
-            raise ValueError("holdout and holdout_classes cannot be combined")
+            raise ValueError("--holdout and --holdout-classes cannot be combined")
         if self.holdout_classes is not None and not self.holdout_classes:
-            raise ValueError("holdout_classes contains no class")
+            raise ValueError("--holdout-classes must contain at least one class")
         if self.pool_splits and self.holdout is None:
-            raise ValueError("pool_splits requires holdout")
+            raise ValueError("--pool-splits requires --holdout")
         if self.old_classes is not None and self.num_old_classes is not None:
-            raise ValueError("old_classes and num_old_classes cannot be combined")
+            raise ValueError("--old-classes and --num-old-classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
-            raise ValueError("old_classes contains no class")
+            raise ValueError("--old-classes must contain at least one class")
         return self
 
     @property

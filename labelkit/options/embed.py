@@ -120,7 +120,7 @@ class EmbedConfig(
     def _check_combinations(self) -> EmbedConfig:
         if self.index is not None:
             if self.checkpoint is None:
-                raise ValueError("index requires --checkpoint, a run that was trained on embeddings")
+                raise ValueError("--index requires a --checkpoint that was trained on embeddings")
             for name, field in type(self).model_fields.items():
                 if name not in _OF_ROWS and getattr(self, name) != field.default:
                     raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")

@@ -77,10 +77,10 @@ class RowOptions(LabelsOption):
             for name in ("head_layers", "head_width", "row_views", *_OF_CHANGES):
                 field = type(self).model_fields.get(name)
                 if field is not None and getattr(self, name) != field.default:
-                    raise ValueError(f"{flag(name)} requires --index, but training is on images: remove it")
+                    raise ValueError(f"{flag(name)} requires --index, but training uses images: remove it")
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
-            raise ValueError("index and dataset cannot be combined: pass either a store or images")
+            raise ValueError("--index and --dataset cannot be combined: pass either a store or images")
         for name in (*_OF_IMAGES, *self.row_refuses):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
@@ -88,7 +88,7 @@ class RowOptions(LabelsOption):
         if self.row_views == "on" and (changed := self.overridden_option()):
             raise ValueError(f"{flag(changed)} has no effect with --row-views on: remove one of the two")
         if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
-            raise ValueError("head_width has no effect with head_layers 1, which has no hidden layer")
+            raise ValueError("--head-width has no effect with --head-layers 1, which has no hidden layer")
         return self
 
     def overridden_option(self) -> str | None:

@@ -78,6 +78,6 @@ class ProcessesConfig(StageConfig):
     def _check_local_or_cluster(self) -> Self:
         if self.ray_address is not None and self.processes != 1:
             raise ValueError(
-                "--processes (on this machine) cannot be combined with --ray-address (on a cluster): remove one of them"
+                "--processes (this machine) and --ray-address (a cluster) cannot be combined: remove one of them"
             )
         return self

@@ -50,11 +50,11 @@ class ModelConfig(CheckpointOptions):
             if self.weights is not None or self.image_size is not None:
                 raise ValueError("--weights and --image-size apply to one network: remove them with --backbone A+B")
         if self.backbone == "pixels" and any(sources):
-            raise ValueError("backbone pixels has no weights: remove the option for weights")
+            raise ValueError("--backbone pixels has no weights: remove --pretrained, --weights or --random-weights")
         if self.uses_best_backbone:
             if self.random_weights or self.weights is not None:
                 option = "--random-weights" if self.random_weights else "--weights"
-                raise ValueError(f"{option} needs a network: pass --backbone (a name; see `labelkit list backbones`)")
+                raise ValueError(f"{option} requires a network: pass --backbone NAME (see `labelkit list backbones`)")
         elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
             raise ValueError("pass one of --pretrained, --weights FILE, --random-weights to set the weights")
         return self

@@ -99,7 +99,7 @@ class NewClassesOption(StageConfig):
     @model_validator(mode="after")
     def _check_single_number(self) -> Self:
         if getattr(self, "num_classes", None) is not None and self.new_classes != "auto":
-            raise ValueError("--num-classes counts all classes, --new-classes only new classes: remove one of them")
+            raise ValueError("--num-classes (all classes) and --new-classes cannot be combined: remove one of them")
         return self
 
 

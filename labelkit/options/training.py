@@ -86,7 +86,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     @model_validator(mode="after")
     def _check_run(self) -> RunConfig:
         if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite cannot be combined")
+            raise ValueError("--resume and --overwrite cannot be combined")
         return self
 
     # ------------------------------------------------------------------ properties for trainer and stages
@@ -176,9 +176,9 @@ class TrainConfig(RunConfig):
     @model_validator(mode="after")
     def _check_schedule(self) -> TrainConfig:
         if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
-            raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
+            raise ValueError(f"lr_warmup_epochs must be less than epochs ({self.epochs}), got {self.lr_warmup_epochs}")
         if self.lr_schedule == "step" and not self.lr_drop_epochs:
-            raise ValueError("lr_schedule step requires lr_drop_epochs")
+            raise ValueError("--lr-schedule step requires --lr-drop-epochs")
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs must be positive and increasing, got {value_text(self.lr_drop_epochs)}")
         return self
@@ -240,7 +240,7 @@ class StepTrainConfig(StepRunConfig):
     @model_validator(mode="after")
     def _check_nesterov(self) -> StepTrainConfig:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
-            raise ValueError("nesterov requires optimizer sgd with momentum")
+            raise ValueError("--nesterov requires --optimizer sgd with a --momentum above 0")
         return self
 
     @property

@@ -76,7 +76,7 @@ def _check_table(array: Any, where: str) -> None:
         remedy = "Write the embeddings as one array of numbers, such as float32."
         raise Refused(where, f"embeddings of type {array.dtype} are not supported", remedy)
     if len(array.shape) != 2 or 0 in array.shape:
-        problem = f"embeddings have shape {_shape_text(array.shape)}, expected (rows, values), both above 0"
+        problem = f"embeddings have shape {_shape_text(array.shape)}, expected (n, d) with n, d >= 1"
         raise Refused(where, problem, "Write one row per image.")
 
 

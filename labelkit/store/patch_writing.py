@@ -89,7 +89,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         rows = np.asarray(piece.rows, dtype="<i8")
         shape = (len(rows), plan.count, plan.dim)
         if piece.features.shape != shape or piece.regions.shape != (len(rows), 4):
-            raise ValueError(f"a piece of {len(rows)} rows has {piece.features.shape}, expected {shape}")
+            raise ValueError(f"a chunk of {len(rows)} rows must have shape {shape}, got {piece.features.shape}")
         names = [plan.rows.sample_ids[row] for row in rows.tolist()]
         flat, kind = piece.features.reshape(len(rows), -1), np.dtype(plan.dtype)
         stored = cast_finite(flat, kind, lambda row: f"{self.out}: {names[row]}", "patches", "--patch-dtype")
@@ -174,7 +174,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             entries.append({**entry, "patches": patches, "content_digest": digest})
             ids += sample_ids
         if ids != list(store.sample_ids):
-            problem = f"its {store.n} images differ from the {len(ids)} readable ones that the patches were made of"
+            problem = f"its {store.n} images differ from the {len(ids)} readable images whose patches were extracted"
             raise Mismatch(str(store.path), problem, "Recreate the store and its patches with --overwrite.")
         listed: dict[str, Any] = {
             "format": schema.FORMAT_PATCHES,

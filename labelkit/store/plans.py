@@ -116,7 +116,7 @@ class EmbeddingPlan:
         for name, shape in {**shapes, "reused": (count, 2)}.items():
             values = getattr(self, name)
             if values is not None and values.shape != shape:
-                raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
+                raise ValueError(f"{name} must have shape {shape}, got {values.shape}")
         largest = max(1, schema.PART_BYTES // self._row_bytes)
         batches = max(1, min(self.part_rows, largest) // self.batch_size)
         self._set("part_rows", batches * self.batch_size)
@@ -126,7 +126,7 @@ class EmbeddingPlan:
 
     def _check_ids(self) -> None:
         if not self.sample_ids:
-            raise ValueError("sample_ids is empty")
+            raise ValueError("sample_ids must not be empty")
         previous = b""
         for name in self.sample_ids:
             if fault := name_fault(name):
@@ -135,7 +135,7 @@ class EmbeddingPlan:
                 )
             raw = name_bytes(name)
             if raw <= previous:
-                raise ValueError(f"sample_ids are not sorted by their bytes or not unique at {name!r}")
+                raise ValueError(f"sample_ids must be unique and sorted by their bytes, but are not at {name!r}")
             previous = raw
 
     @property

@@ -237,7 +237,7 @@ class CheckedFile:
         self.features = tuple(word for word in str(texts.get("requires", "")).split(",") if word)
         known = schema.KNOWN_FEATURES | ({schema.FEATURE_SHARDED} if found == schema.FORMAT_STORE else set())
         if unknown := sorted(set(self.features) - known):
-            problem = f"needs features that this version of labelkit lacks: {', '.join(unknown)}"
+            problem = f"requires features that this version of labelkit lacks: {', '.join(unknown)}"
             raise VersionError(self.place(""), problem, "Upgrade labelkit.")
 
     def _walk(self, group: h5py.Group, path: str, depth: int) -> None:
@@ -380,7 +380,7 @@ class CheckedFile:
             for axis, length in zip(axes, info.shape, strict=True):
                 expected = int(axis) if axis.isdecimal() else known.setdefault(axis, length)
                 if length != expected:
-                    problem = f"{length} rows where {owner.get(axis, 'the format')} has {expected}"
+                    problem = f"{length} rows, but {owner.get(axis, 'the format')} has {expected}"
                     raise Mismatch(self.place(name), problem, RESTORE)
                 owner.setdefault(axis, f"/{name}")
         return known
@@ -676,11 +676,11 @@ class Shards:
                 for number, about in enumerate(values["files"])
             ]
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{error} is missing, or of another kind") from error
+            raise ValueError(f"{error} is missing, or has another type") from error
         if digest != json_digest(values):
             raise ValueError("its digest differs")
         if not files or not all(SHARD_NAME.fullmatch(one.name) for one in files):
-            raise ValueError("it names no shards")
+            raise ValueError("it lists no shards")
         return cls(index, columns, tuple(files))
 
     def check(self) -> None:

@@ -106,7 +106,7 @@ def write_result(
     """
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
-        raise ValueError(f"kind must be one lower-case word, got {kind!r}")
+        raise ValueError(f"kind must be a single lower-case word, got {kind!r}")
     root: dict[str, Any] = {
         "store_digest": store.content_digest,
         "n": store.n,
@@ -174,7 +174,7 @@ def parse_result(file: CheckedFile, path: Path, name: str, rows: int | None, *, 
     gallery_digest = str(root.get("gallery_digest", ""))
     found = root.get("n")
     if not isinstance(found, int) or (rows is not None and found != rows):
-        problem = f"n is {found!r}" + ("" if rows is None else f" where the store has {rows} rows")
+        problem = f"n is {found!r}" + ("" if rows is None else f", but the store has {rows} rows")
         raise Mismatch(where, problem, RESTORE)
     arrays = _read_arrays(file, found, own_gallery=gallery_digest in ("", root.get("store_digest")))
     try:

@@ -115,12 +115,12 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         given.update(extras or {})
         shapes = self._part_shapes(len(names))
         if given.keys() != shapes.keys():
-            raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(given)}")
+            raise ValueError(f"a part of this plan must contain {sorted(shapes)}, got {sorted(given)}")
         datasets: dict[str, NDArray[Any]] = {}
         for name, (dtype, shape) in shapes.items():
             values = np.asarray(given[name])
             if values.shape != shape:
-                raise ValueError(f"{name} of part {part} has shape {values.shape}, expected {shape}")
+                raise ValueError(f"{name} of part {part} must have shape {shape}, got {values.shape}")
             if name in schema.IMAGE_COLUMNS:
                 datasets[name] = values.astype(dtype)
             else:

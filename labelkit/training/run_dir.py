@@ -78,7 +78,7 @@ class RunDir:
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(
-                    str(self.path), "is a file, so no run folder can be created there", "Choose another --out."
+                    str(self.path), "is a file, so no run folder can be created there", "Pass a different --out."
                 )
             entries = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
             # a process that died early leaves its lock and perhaps a temporary file
@@ -89,12 +89,12 @@ class RunDir:
                 raise output_exists(self.path, instead="--resume to continue that run")
             if present and not _is_run(self.path):
                 raise ConfigError(
-                    str(self.path), "is not a run folder, so it is not overwritten", "Choose another --out."
+                    str(self.path), "is not a run folder, so it is not overwritten", "Pass a different --out."
                 )
             if present and overwrite and (foreign := _foreign(self.path)):
                 more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
                 problem = f"contains files that are not from training: {', '.join(foreign[:3])}{more}"
-                raise ConfigError(str(self.path), problem, "Move these files, or choose another --out.")
+                raise ConfigError(str(self.path), problem, "Move these files, or pass a different --out.")
             if self.writes:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._take_lock()
@@ -142,7 +142,7 @@ class RunDir:
             self._lock.close()
             self._lock = None
             problem = "another process is training in this folder"
-            raise BusyError(str(self.path), problem, "Wait until it ends, or choose another --out.")
+            raise BusyError(str(self.path), problem, "Wait until it ends, or pass a different --out.")
 
     def _clear(self) -> None:
         """Remove all files of a run, the options last, so that the rest is still a run if this process dies."""

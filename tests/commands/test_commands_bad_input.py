@@ -167,7 +167,7 @@ CASES = {
         ("every image is labeled, so mixmatch has no unlabeled", "--num-labels N", "labelkit train supervised"),
     ),
     "path column missing": Case(
-        csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no column of paths", "The first line")
+        csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no path column", "The first line")
     ),
     "label column missing": Case(
         csv("path,kind", "ant/00.png,ant", "ant/01.png,ant"), CSV, 3, ("no image has a label", "--supervised-weight 0")
@@ -210,7 +210,7 @@ CASES = {
         nothing,
         "cluster ss-kmeans --index {index} --num-clusters 49",
         2,
-        ("--num-clusters: 49 clusters are too many for 48 images", "{index}", "Choose fewer"),
+        ("--num-clusters: 49 clusters are too many for 48 images", "{index}", "Lower --num-clusters"),
     ),
     "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a known prior nor a file", "zipf:1")),
     "prior that does not sum to one": Case(
@@ -250,7 +250,7 @@ CASES = {
         ("{bad}", "has no usable labels", "labelkit cluster k-means"),
     ),
     "store without labels, evaluate": Case(
-        unlabeled_store, "evaluate clustering --index {bad}", 3, ("{bad}:/labels", "no labels", "Embed a data set")
+        unlabeled_store, "evaluate clustering --index {bad}", 3, ("{bad}:/labels", "no labels", "Embed a dataset")
     ),
     "run below a file": Case(
         a_file,

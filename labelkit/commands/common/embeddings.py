@@ -42,7 +42,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
 
 
 def labeled_rows(
-    store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a data set with labels."
+    store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a dataset with labels."
 ) -> NDArray[np.int64]:
     """Return the rows of a split whose label is known; see :func:`split_rows`.
 
@@ -131,7 +131,7 @@ def check_nonzero_embeddings(
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(
             f"{store.path}:/embeddings",
-            f"{int(zero.sum())} embeddings are all zeros, so they have no direction (first: {store.sample_ids[first]})",
+            f"{int(zero.sum())} embeddings are all zeros and have no direction (first: {store.sample_ids[first]})",
             remedy,
         )
 

@@ -55,5 +55,5 @@ def _read(kind: str, key: str) -> dict[str, Any] | None:
     try:
         return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
     except ValueError as error:
-        current_progress().warning(f"{error}; this file is ignored, and the next `labelkit embed` rewrites it")
+        current_progress().warning(f"{error}; this file is ignored, and will be rewritten by the next `labelkit embed`")
         return None

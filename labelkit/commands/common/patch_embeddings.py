@@ -46,7 +46,7 @@ def plan_patches(
     rows, columns, dim = shape
     if config.patches_per_image is not None and config.patches_per_image > rows * columns:
         problem = f"{config.patches_per_image} patches were requested, but each image has only {rows} x {columns}"
-        raise ConfigError("--patches-per-image", problem, "Request fewer, or remove this option to store all.")
+        raise ConfigError("--patches-per-image", problem, "Lower it, or remove --patches-per-image to store all.")
     return PatchPlan(
         rows=plan,
         layer=network.patch_identity["layer"],

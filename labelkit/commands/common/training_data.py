@@ -74,7 +74,7 @@ def _draw_holdout(dataset: ImageDataset, config: DataConfig) -> NDArray[np.int64
         rows = draw_holdout_rows(dataset.labels, share, seed=config.split_seed)
     if len(rows) == 0:
         problem = "no image is held out, since each class keeps at least one image for training"
-        raise ConfigError(option, problem, "Use a data set with more images.")
+        raise ConfigError(option, problem, "Use a dataset with more images.")
     return rows
 
 
@@ -299,7 +299,7 @@ def prepare_listing(
     """
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
-        raise DatasetError(config.dataset, f"split {config.split} has no images", "Choose another --split.")
+        raise DatasetError(config.dataset, f"split {config.split} has no images", "Pass a different value for --split.")
     if config.imbalance_factor is not None:
         with _raise_as_option_error(f"--imbalance-factor {config.imbalance_factor:g}"):
             classes = _classes_of(dataset, dataset.given)
@@ -339,7 +339,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         wanted = found[0]
     elif trained in ("auto", "all", wanted):
         problem = f"{wanted} is used for training"
-        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --split or --holdout.")
+        raise ConfigError("--eval-split", problem, "Pass a different --eval-split, or pass --split or --holdout.")
     with _raise_as_option_error("--eval-split"):
         rows = listing.in_split(wanted)
     images = _limit_per_class(config, listing.select(rows))
@@ -347,7 +347,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         if config.judging_split == "auto":
             return None
         problem = f"no image of {wanted} has a label"
-        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --eval-split none.")
+        raise ConfigError("--eval-split", problem, "Pass a different --eval-split, or pass --eval-split none.")
     return images
 
 
@@ -376,7 +376,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     if classes.count == 0:
         raise DatasetError(
             config.dataset,
-            "has no labels to choose from (it is a flat folder, or a CSV without labels)",
+            "has no labels to choose from (it is a folder without class folders, or a CSV without labels)",
             "Pass a folder of class folders or a CSV with some labels.",
         )
     if kind == "gcd":

@@ -52,7 +52,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
         if self.labels is not None and self.num_labels is not None:
             raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
-            raise ValueError(f"count must be >= 0, or double (value {self.count})")
+            raise ValueError(f"count must be >= 0 or double, got {self.count}")
         if self.per_class is not None and self.count != "double":
             raise ValueError("pass either --count or --per-class, not both")
         if self.per_class is not None and self.balance == "global":
@@ -115,5 +115,5 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     @model_validator(mode="after")
     def _check_option_combinations(self) -> ShowDiscoveredConfig:
         if self.result is not None and self.table is not None:
-            raise ValueError("pass either --result (stored next to the store) or --table (a CSV), not both")
+            raise ValueError("pass either --result (next to the store) or --table (a CSV), not both")
         return self

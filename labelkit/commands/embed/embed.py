@@ -262,7 +262,7 @@ def _embed_pending(begun: _StartedRun) -> int:
         return 0
     if config.processes > len(parts):
         current_progress().message(
-            f"only {len(parts)} of {config.processes} processes have work, in parts of {run.plan.part_rows:,} "
+            f"only {len(parts)} of {config.processes} processes have work, since parts contain {run.plan.part_rows:,} "
             "images: lower --part-rows"
         )
     with current_progress().task("embed", total=sum(sizes.values())) as task:
@@ -310,7 +310,7 @@ def _published(begun: _StartedRun) -> EmbeddingStore:
     store = open_store(work.config.out)
     if run.already_done and store.shard_borders != (() if shards is None else shard_borders(store.n, shards)):
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists and stays {held}; use `labelkit pack` to change this")
+        current_progress().warning(f"{store.path} already exists and remains {held}; `labelkit pack` can change this")
     if patches is not None and patches.already_done:
         # only a complete set of patches counts as done
         open_patches(store).verify()
@@ -356,7 +356,7 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
         gone = [name for name in ids if name not in place]
         if gone:
             problem = f"{len(gone)} images have disappeared since this run began, first: {gone[0]!r}"
-            raise DatasetError(dataset.name, problem, "Restore these images, or choose another --out.")
+            raise DatasetError(dataset.name, problem, "Restore these images, or pass a different --out.")
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)

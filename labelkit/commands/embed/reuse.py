@@ -60,7 +60,7 @@ def _check_reusable(store: EmbeddingStore, plan: EmbeddingPlan) -> None:
     threads and runtime (torch or ONNX Runtime, and its version) may differ.
     """
     if not store.has_images:
-        problem = "its embeddings were imported without images, so they cannot be assigned to images"
+        problem = "its embeddings were imported without images, so they cannot be matched to images"
         raise Mismatch(str(store.path), problem, "Remove this store from --reuse.")
     keys = store.model.differences(plan.model)
     numerics = differing_keys(store.model.numerics, plan.model.numerics)

@@ -162,7 +162,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, ScoresConfig):
         if self.solver not in ("sgd", "adamw"):
             raise ValueError("--no-rescale requires --solver sgd or adamw, since lbfgs needs rescaled features")
         if self.lr is None:
-            raise ValueError("--no-rescale requires --lr: the default is for features of mean norm 1")
+            raise ValueError("--no-rescale requires --lr, since the default is for features with a mean norm of 1")
         return self
 
 
@@ -356,9 +356,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     @model_validator(mode="after")
     def _heads_of_depths(self) -> EvaluateSegmentationConfig:
         if self.head in ("fpn", "upernet") and not self.tune:
-            raise ValueError(f"head {self.head} requires --tune, since it is trained together with the network")
+            raise ValueError(f"--head {self.head} requires --tune, since it is trained together with the network")
         if self.tune and self.backbone == "pixels":
-            raise ValueError("backbone pixels has no weights to tune: remove --tune")
+            raise ValueError("--backbone pixels has no weights to tune: remove --tune")
         return self
 
     @property
@@ -472,7 +472,7 @@ class EvaluateDetectionConfig(
     @model_validator(mode="after")
     def _trainable(self) -> EvaluateDetectionConfig:
         if self.backbone == "pixels":
-            raise ValueError("backbone pixels has no feature maps for detection: choose another backbone")
+            raise ValueError("--backbone pixels has no feature maps for detection: choose another backbone")
         return self
 
     @property

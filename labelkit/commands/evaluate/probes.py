@@ -231,7 +231,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     for one in (train, test):
         if len(one.rows) < 2:
             raise DatasetError(
-                one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a data set with more labels."
+                one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a dataset with more labels."
             )
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
     with collect_outputs(list(layers.values())) as maps:

@@ -184,7 +184,7 @@ def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _E
     if single is None if kind == ".npy" else not columns:
         held = ", ".join(sorted(result.arrays))
         problem = f"{result.path} contains nothing that can be written as {kind}: {held}"
-        raise ConfigError("--out", problem, "Write a .npz file, which can hold all arrays.")
+        raise ConfigError("--out", problem, "Write a .npz file, which can contain all arrays.")
     return _Export(columns, None, arrays, single)
 
 

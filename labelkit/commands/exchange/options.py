@@ -92,7 +92,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     def _reject_ignored_options(self) -> ImportConfig:
         kind = self.source.suffix.lower()
         if kind in (".csv", ".tsv") and self.ids is not None:
-            raise ValueError("--ids applies to array files; for a CSV, pass the column with the names as --ids-key")
+            raise ValueError("--ids applies to array files: for a CSV, pass the column with the names as --ids-key")
         if kind == ".npy" and self.embeddings_key is not None:
             raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:

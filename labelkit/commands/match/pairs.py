@@ -215,7 +215,9 @@ def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -
     if config.num_clusters is not None:
         if config.num_clusters > len(features):
             raise ConfigError(
-                "--num-clusters", f"{config.num_clusters} exceeds the {len(features)} images", "Choose fewer clusters."
+                "--num-clusters",
+                f"{config.num_clusters} exceeds the number of images ({len(features)})",
+                "Lower --num-clusters.",
             )
         generator = keyed_generator(config.seed, "match clusters")
         found = kmeans(features, config.num_clusters, generator=generator, num_inits=3)

@@ -95,7 +95,7 @@ class RetrieveConfig(
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
-            raise ValueError("--query-rows must be row numbers of at least 0")
+            raise ValueError("--query-rows must be row numbers >= 0")
         for name in ("label", "split"):
             if getattr(self, name) == ():
                 raise ValueError(f"{flag(name)} is empty: remove it to search all images")
@@ -104,7 +104,7 @@ class RetrieveConfig(
         for name in ("patch", "pixel"):
             place = getattr(self, name)
             if place is not None and (len(place) != 2 or min(place) < 0):
-                raise ValueError(f"{flag(name)} must be two numbers of at least 0, such as 3,4")
+                raise ValueError(f"{flag(name)} must be two numbers >= 0, such as 3,4")
         if self.patch is None and self.pixel is None:
             if self.own_image:
                 raise ValueError("--own-image requires --patch or --pixel")

@@ -42,9 +42,9 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     @model_validator(mode="after")
     def _check_row_choice(self) -> ShowPatchesConfig:
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
-            raise ValueError("--rows must be row numbers of at least 0")
+            raise ValueError("--rows must be row numbers >= 0")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
-            raise ValueError("--patch must be two numbers of at least 0, such as 3,4")
+            raise ValueError("--patch must be two numbers >= 0, such as 3,4")
         return self
 
 

@@ -216,7 +216,7 @@ def list_files(
     names, labels, splits = zip(*listed, strict=True)
     if len(set(names)) < len(names):
         twice, count = Counter(names).most_common(1)[0]
-        raise DatasetError(str(root), f"names {twice} {count} times", remedy)
+        raise DatasetError(str(root), f"lists {twice} {count} times", remedy)
     if missing := _missing(root, names):
         gone = set(missing)
         expected = Counter(row.split for row in listed)

@@ -126,10 +126,10 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or remove --reuse-frozen.")
         if self.config.align_mode == "sda":
             problem = "the views of --align-mode sda change with the epoch, so they cannot be cached"
-            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen, or choose another --align-mode.")
+            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen, or pass a different --align-mode.")
         if self.pull is not None and self.config.linear_probe:
             problem = f"--align-mode {self.config.align_mode} requires blocks that --linear-probe freezes"
-            remedy = "Remove --reuse-frozen or --linear-probe, or choose another --align-mode."
+            remedy = "Remove --reuse-frozen or --linear-probe, or pass a different --align-mode."
             raise ConfigError("--reuse-frozen", problem, remedy)
         part = self.network.reuse_frozen(self.config.align_blocks if self._update is not None else ())
         there = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}

@@ -77,15 +77,15 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     @classmethod
     def _time(cls, value: str) -> str:
         if not re.fullmatch(r"\d+(\.\d+)?[smh]", value) or float(value[:-1]) == 0:
-            raise ValueError("must be a number with s, m or h, like 90s, 10m or 2h")
+            raise ValueError("must be a number followed by s, m or h, such as 90s, 10m or 2h")
         return value
 
     @model_validator(mode="after")
     def _check_old_class_choice(self) -> CompareConfig:
         if self.old_classes is not None and self.num_old_classes is not None:
-            raise ValueError("old_classes and num_old_classes cannot be combined")
+            raise ValueError("--old-classes and --num-old-classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
-            raise ValueError("old_classes contains no class")
+            raise ValueError("--old-classes must contain at least one class")
         return self
 
     @property

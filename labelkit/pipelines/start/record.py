@@ -64,7 +64,7 @@ class Record(BaseModel):
             return cls(path=path)
         except ValidationError as error:
             problem = "was not written by this version of labelkit"
-            raise StoreError(str(path), problem, "Choose another --out.") from error
+            raise StoreError(str(path), problem, "Pass a different value for --out.") from error
         except (OSError, ValueError) as error:
             problem = f"cannot be read: {error}"
             raise StoreError(str(path), problem, "Restore the file, or choose a new --out.") from error

@@ -76,7 +76,7 @@ def check_set(config: LabelConfig) -> None:
         try:
             import pyarrow.parquet  # noqa: F401 - to check that it is installed
         except ImportError as error:
-            problem = "writing Parquet needs pyarrow, which is not installed"
+            problem = "writing Parquet requires pyarrow, which is not installed"
             raise ConfigError("--out", problem, "Run `pip install pyarrow`.") from error
     if config.export in SET_FILES:
         check_output(config, out, {"atlas": "export", "coco": "json"}[config.export])

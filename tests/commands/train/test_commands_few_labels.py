@@ -32,7 +32,7 @@ def write_csv(path: Path, photos: Path, labels: dict[str, int | None]) -> Path:
     ("options", "code", "message"),
     [
         (["--num-labels", "5"], 2, "5 labels are too few for 10 classes"),
-        (["--num-labels", "5000"], 2, "labeled images per class are requested"),
+        (["--num-labels", "5000"], 2, "labeled images per class were requested"),
         (["--num-labels", "none"], 2, "is required for --label-split few-labels"),
         (["--labeled-batch-size", "64"], 2, "must be less than batch_size"),
         (["--trainer", "mixmatch"], 2, "must be half of batch_size"),

@@ -84,7 +84,7 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
         (("--eval-split", "train"), 2, "is used for training"),
         (("--eval-split", "val"), 2, "no split"),
         (("--lr-drop-epochs", "2,1"), 2, "must be positive and increasing"),
-        (("--lr-drop-epochs", ""), 2, "step requires lr_drop_epochs"),
+        (("--lr-drop-epochs", ""), 2, "step requires --lr-drop-epochs"),
         (("--split", "test", "--eval-split", "test"), 2, "is used for training"),
     ],
 )
