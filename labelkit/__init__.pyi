@@ -2547,7 +2547,7 @@ def datasets(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Show the named data sets: their purpose, their source, and whether they are here and complete; exit 3 if --dataset is not."""
+    """Show the registered datasets: their purpose, their source, and whether they are here and complete; exit 3 if --dataset is not."""
 
 def status(
     *,

@@ -86,7 +86,7 @@ def read_arrays(path: Path) -> tuple[NDArray[Any], ...] | None:
 
 
 def write_arrays(path: Path, arrays: Sequence[ArrayLike]) -> bool:
-    """Write arrays to a file, whole or not at all; return whether that was possible."""
+    """Write arrays to a file atomically, and return whether that was possible."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

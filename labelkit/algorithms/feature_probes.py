@@ -215,7 +215,7 @@ def _tensors(
 
 
 def _centered_and_scaled(rows: torch.Tensor, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move and scale features and queries so that the features have mean 0 and mean squared length 1."""
+    """Center and scale features and queries so that the features have mean 0 and mean squared norm 1."""
     mean = rows.mean(0, dtype=torch.float64).to(rows.dtype)
     squares = (rows - mean).square().sum(dtype=torch.float64)
     scale = max(math.sqrt(float(squares) / len(rows)), 1e-12)

@@ -141,7 +141,7 @@ def index_format() -> str:
 
 
 def write_index(index: Any, take: Callable[[Any], None]) -> None:
-    """Serialize an index and pass its bytes to ``take``, piece by piece."""
+    """Serialize an index and pass its bytes to ``take``, chunk by chunk."""
     import faiss
 
     made: Any = faiss  # its annotations lack this class

@@ -174,7 +174,7 @@ def _rough(
 
 
 def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
-    """Check queries (q, d) against the gallery and scale them to unit length for ``cosine``.
+    """Check queries (q, d) against the gallery and normalize them for ``cosine``.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity, or a zero row with ``cosine``.
@@ -186,7 +186,7 @@ def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.flo
 
 
 def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
-    """Check an array (n, d) and scale its rows to unit length for ``cosine``, lazily if they are read in blocks.
+    """Check an array (n, d) and normalize its rows for ``cosine``, lazily if they are read in blocks.
 
     Args:
         x: (n, d).
@@ -266,7 +266,7 @@ def rescore(
 
 
 def _squared_lengths(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the squared lengths, (n,)."""
+    """Return the squared norms (n,)."""
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 

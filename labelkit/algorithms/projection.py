@@ -61,7 +61,7 @@ def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
 
 
 def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rows on the first directions, (n, count), and shares of the variance; 0 if there are fewer directions."""
+    """Return rows projected on the first directions, (n, count), and fractions of variance; 0 if there are fewer."""
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
@@ -73,7 +73,7 @@ def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float
 
 
 def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the leading principal directions of samples and their shares of the variance.
+    """Compute the leading principal directions of samples and their fractions of the variance.
 
     Args:
         x: (n, d) numbers, n >= 1.

@@ -81,7 +81,7 @@ class StoredRows:
         return rows
 
     def lengths(self) -> NDArray[np.float32]:
-        """Compute the row lengths (n,) to divide by for unit length, with 1 for all-zero rows."""
+        """Compute the row norms (n,) to divide by when normalizing, with 1 for all-zero rows."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
             lengths[block] = row_lengths(self[block])
@@ -232,7 +232,7 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
 
 
 def to_unit_length(rows: Rows, name: str) -> Rows:
-    """Scale rows to length 1.
+    """Normalize rows to unit norm.
 
     Raises:
         ValueError: a row is zero.
@@ -246,7 +246,7 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
 
 
 def row_lengths(rows: Floats) -> NDArray[np.float64]:
-    """Compute row lengths (n,), even if the squares would overflow or underflow."""
+    """Compute row norms (n,), even if the squares would overflow or underflow."""
     largest = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
     scaled = rows / np.where(largest > 0, largest, 1)[:, None]
     return np.asarray(largest * np.linalg.norm(scaled, axis=1))
@@ -261,7 +261,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
 
 
 def squared_norms(rows: Rows) -> NDArray[np.float64]:
-    """Compute the squared length (n,) of each row in float64."""
+    """Compute the squared norm (n,) of each row in float64."""
     squares = np.empty(len(rows))
     for block, values in iterate_blocks(rows):
         part = values.astype(np.float64)

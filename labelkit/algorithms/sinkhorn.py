@@ -451,7 +451,7 @@ def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
 
 
 def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
-    """Build the prior shares of the k clusters.
+    """Build the prior fractions of the k clusters.
 
     Args:
         spec: ``uniform``; ``zipf:a``, shares proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
@@ -482,7 +482,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
 
 
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
-    """Assign larger prior shares to larger clusters; ties keep the order of the ids.
+    """Assign larger prior fractions to larger clusters; ties keep the order of the ids.
 
     The numbering of clusters is arbitrary, so an unequal prior would inflate some cluster for no reason. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.

@@ -448,7 +448,7 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "datasets": Command(
-        "Show the named data sets: their purpose, their source, and whether they are here and complete; exit 3 if "
+        "Show the registered datasets: their purpose, their source, and whether they are here and complete; exit 3 if "
         "--dataset is not.",
         "labelkit datasets --data-root data",
         "labelkit.commands.datasets.options:DatasetsConfig",

@@ -46,7 +46,7 @@ def is_shards(text: str) -> bool:
 
 
 def expand_shards(text: str) -> list[FileLocation]:
-    """Return the archive files that match a path, an address or a pattern, sorted by name.
+    """Return the archive files that match a path, a URL or a pattern, sorted by name.
 
     Raises:
         DatasetError: there are none, or a named one is missing.
@@ -326,7 +326,7 @@ def _read_listing(
 
 
 def _image_column(schema: Any, where: str) -> str:
-    """Return the column that holds bytes, or structs of bytes and path as in Hugging Face files."""
+    """Return the column that contains bytes, or structs of bytes and path as in Hugging Face files."""
     import pyarrow as pa
 
     def holds_images(kind: Any) -> bool:

@@ -417,7 +417,7 @@ class JoinedSource:
     num_first: int
 
     def read(self, index: int) -> EncodedImage:
-        """Read the item at ``index`` from the source that holds it."""
+        """Read the item at ``index`` from the source that contains it."""
         return self.first.read(index) if index < self.num_first else self.second.read(index - self.num_first)
 
 

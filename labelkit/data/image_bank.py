@@ -139,7 +139,7 @@ class ImageBank:
         return Reader(self.dataset.source, self.channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
-        """Raise an error if a larger share of the images is unreadable than ``max_bad`` in ``[0, 1]``.
+        """Raise an error if the fraction of unreadable images exceeds ``max_bad``, in ``[0, 1]``.
 
         Raises:
             DatasetError: more are bad, or all of them; the message names the first ones with reasons.

@@ -1,4 +1,4 @@
-"""The table of named data sets, and the functions that turn a name or a path into a listing."""
+"""The table of registered datasets, and the functions that turn a name or a path into a listing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_dataset(name_or_path: str) -> None:
     """Check that a data set exists, without reading its images.
 
     Raises:
-        DatasetError: there is no such named set, folder or file.
+        DatasetError: there is no such registered dataset, folder or file.
     """
     if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
         return
@@ -53,14 +53,14 @@ def load_dataset(
     label_column: str | None = None,
     exclude: Sequence[str] = (),
 ) -> ImageDataset:
-    """List the images of a named data set, a folder, a CSV file, or archives.
+    """List the images of a registered dataset, a folder, a CSV file, or archives.
 
     Args:
         name_or_path: a key of ``DATASETS``; the path of a folder, or of a CSV or JSON file; files of ``.tar`` or
             ``.parquet``, as `labelkit.data.archives.expand_shards` understands them; or the address of a folder or of
             such files, such as ``s3://bucket/photos``.
-        data_root: folder of the named sets; paths in a CSV may be relative to it too.
-        download: fetch a named set if it is missing.
+        data_root: folder of the registered datasets; paths in a CSV may be relative to it too.
+        download: fetch a registered dataset if it is missing.
         any_classes: if False, folders are classes only if they look like it; see ``load_folder``.
         label_column: column of the labels in a CSV or Parquet file.
         exclude: patterns of images to leave out of a folder or of tar archives; see

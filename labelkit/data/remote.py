@@ -24,13 +24,13 @@ _GO_ON: Final = "Check the file or the connection, and run the same command agai
 
 
 def is_address(text: str) -> bool:
-    """Return whether a string is an address in a remote file system, such as ``s3://bucket``."""
+    """Return whether a string is the URL of a remote file system, such as ``s3://bucket``."""
     return _ADDRESS.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class FileLocation:
-    """File on this machine or at a remote address.
+    """File on this machine or at a URL.
 
     Attributes:
         system: the fsspec file system.
@@ -51,7 +51,7 @@ class FileLocation:
         return PurePosixPath(self.path).stem
 
     def __str__(self) -> str:
-        """Return the address, or the path on this machine."""
+        """Return the URL, or the path on this machine."""
         if "file" in self.system.protocol:
             return self.path
         return str(self.system.unstrip_protocol(self.path)).replace(":///", "://")
@@ -77,7 +77,7 @@ class FileLocation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSource:
-    """Image files at remote addresses, one per row."""
+    """Image files at URLs, one per row."""
 
     files: tuple[FileLocation, ...]
 
@@ -105,7 +105,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
 
 
 def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
-    """Return the files that match the given paths or addresses, sorted by name.
+    """Return the files that match the given paths or URLs, sorted by name.
 
     Names may have ``*`` and ``?`` as wildcards for existing files; ``text`` is what the user wrote, for messages.
 
@@ -131,7 +131,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
 
 
 def _opened(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, set up by fsspec's own configuration, and the path in it."""
+    """Return the file system of a URL, set up by fsspec's own configuration, and the path in it."""
     from fsspec.core import url_to_fs
 
     try:

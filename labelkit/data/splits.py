@@ -97,7 +97,7 @@ def gcd_split(
     seed: int = 0,
     draw_order: ArrayLike | None = None,
 ) -> LabelSplit:
-    """Label a share of the old-class images, as in generalized category discovery.
+    """Label a fraction of the images in old classes, as in generalized category discovery.
 
     The images of old classes, in data set order, are drawn uniformly and not per class, so that a
     class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
@@ -138,7 +138,7 @@ def gcd_split(
 
 
 def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
-    """Label ``total`` images, equally many of every class, as in semi-supervised learning.
+    """Label ``total`` images, divided equally among the classes, as in semi-supervised learning.
 
     The first ``total % classes.count`` classes get one more.
 
@@ -276,7 +276,7 @@ class LabelSplit:
 
 
 def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw the increasing rows to hold out, with the same share, in ``(0, 1)``, from each class.
+    """Draw the rows to hold out, a fraction in ``(0, 1)`` of each class, in increasing order.
 
     The total is ``share * n`` rounded up; it is divided among the classes of the labels (n,), -1 included, by largest
     remainder (ties go to the first class), and each class keeps at least one image.

@@ -152,7 +152,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
 
 
 def _file_of(written: str, folders: Sequence[Path]) -> Path:
-    """Return the file that a path names: below the first folder in which it exists, else below the first folder."""
+    """Return the file that a path names: below the first folder in which it exists, otherwise below the first."""
     files = [Path(os.path.normpath(folder / written)) for folder in folders]
     return next((file for file in files if is_there(file)), files[0])
 

@@ -193,7 +193,7 @@ def _hits(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDArray[np.i
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the purity, in (0, 1]: the share of samples that have the most frequent class of their cluster.
+    """Compute the purity, in (0, 1]: the fraction of samples with the most frequent class of their cluster.
 
     Use it for more clusters than classes, when a one-to-one matching would leave out most clusters. It grows
     with the number of clusters, up to 1 for clusters of one sample each.

@@ -190,7 +190,7 @@ class _Side:
 
 
 class _Ranking:
-    """Queries and gallery, prepared for ranking.
+    """Queries and gallery, preprocessed for ranking.
 
     For the queries with a match, sorted by class: ``places`` among all queries; ``own``, the place of the query itself
     in the gallery, -1 for none; ``starts`` and ``ends`` of its class there; ``wanted``, the number of matches.

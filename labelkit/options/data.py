@@ -15,7 +15,7 @@ _DATA = panel("Data")
 class DataConfig(ListingOptions, DatasetOptions):
     """Options for the images to read and the labels to use."""
 
-    #: Meaning of ``label_split`` auto for a named set whose labels are all available.
+    #: Meaning of ``label_split`` auto for a registered dataset whose labels are all available.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
     download: bool = _DATA(False, "Download a registered dataset to --data-root if it is missing.")

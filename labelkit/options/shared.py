@@ -81,7 +81,7 @@ class SplitOption(StageConfig):
 
 
 class NormalizeOption(StageConfig):
-    """Option that scales embeddings to unit length."""
+    """Option that normalizes embeddings to unit length."""
 
     normalize: bool = Field(True, description="Normalize every embedding to unit length first.")
 

@@ -77,11 +77,11 @@ class PatchRun(RunFolder[_WrittenFile]):
         return sorted({self.plan.pieces[number][0] for number in super().pending_parts()})
 
     def pieces_of(self, part: int) -> list[int]:
-        """Return the numbers of the pieces that belong to a part of the store, in order."""
+        """Return the numbers of the chunks that belong to a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
     def write_piece(self, number: int, piece: Piece) -> None:
-        """Write one piece as a file of the patch set; it may be written again, and equal values give equal bytes.
+        """Write one chunk as a file of the patch set; it may be written again, and equal values give equal bytes.
 
         ``StoreError`` if a number is not finite in the stored type, ``ValueError`` if shapes do not match the plan.
         """

@@ -396,7 +396,7 @@ class CheckedFile:
         return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
     def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
-        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is yielded in one piece.
+        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is yielded as one block.
 
         ``Damaged`` if a digest differs; the message names the rows, or the shard that contains them.
         """

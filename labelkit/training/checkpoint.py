@@ -40,7 +40,7 @@ MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.jso
 
 
 def rank_file(rank: int) -> str:
-    """Return the name of the checkpoint file that holds the state of one process."""
+    """Return the name of the checkpoint file with the state of one process."""
     return f"rank-{rank:05d}.safetensors"
 
 

@@ -90,7 +90,7 @@ class Runtime:
             torch.cuda.synchronize(self.device)
 
     def peak_memory(self) -> int:
-        """Return the peak memory use so far in bytes, of the GPU if one is used, else of this process."""
+        """Return the peak memory use so far in bytes, of the GPU if one is used, otherwise of this process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         try:

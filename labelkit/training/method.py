@@ -188,7 +188,7 @@ class Monitor(ABC):
         return []
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning if training worsened the scores in ``before`` (which may be empty), else ``None``."""
+        """Return a warning if training worsened the scores in ``before`` (which may be empty), otherwise ``None``."""
         return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
@@ -262,7 +262,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return phases[index] if index < len(phases) else None
 
     def planned_steps(self) -> int | None:
-        """Return the maximum number of updates if phases are decided during training, else ``None``."""
+        """Return the maximum number of updates if phases are decided during training, otherwise ``None``."""
         return None
 
     def main_network(self) -> InferenceNetwork:

@@ -221,7 +221,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON cannot hold, by null."""
+    """Replace NaN and infinities, which JSON cannot represent, by null."""
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, float):

@@ -138,7 +138,7 @@ def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor)
 
 
 def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
-    """Read the shares of the clusters from a word (``uniform``, ``zipf:a``) or a file."""
+    """Read the fractions of the clusters from a word (``uniform``, ``zipf:a``) or a file."""
     is_word, path = spec == "uniform" or spec.startswith("zipf:"), Path(spec)
     words = "Pass uniform, zipf:A (such as zipf:1), or an existing file."
     if not is_word and not is_file(path):

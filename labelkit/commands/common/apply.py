@@ -154,7 +154,7 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def _call_with_core_share(function: Callable[[Item], Result], item: Item) -> Result:
-    """Call a function with the share of the cores that a process has."""
+    """Call a function with the number of cores that a process may use."""
     with threadpool_limits(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"]))):
         return function(item)
 

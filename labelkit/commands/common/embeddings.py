@@ -137,7 +137,7 @@ def check_nonzero_embeddings(
 
 
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale embeddings to unit length; zero embeddings stay zero."""
+    """Normalize embeddings to unit length; zero embeddings remain zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
         lengths = row_lengths(features[block])[:, None]
@@ -158,7 +158,7 @@ def block_bytes(config: MemoryConfig, most: int) -> int:
 def load_within_memory_limit(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return rows of a store, of length 1 if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
+    """Return rows of a store, normalized if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
 
     Raises:
         StoreError: the rows are not as they were written.

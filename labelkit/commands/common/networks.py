@@ -340,7 +340,7 @@ def build_pixel_network(size: int, channels: int) -> EmbeddingNetwork:
 
 
 def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
-    """Load the network that a store was embedded with.
+    """Load the network that computed a store's embeddings.
 
     Without ``checkpoint``, it is looked for where it was last seen on this machine, then in ``runs/``.
 

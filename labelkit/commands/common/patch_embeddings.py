@@ -77,7 +77,7 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
 
 
 class PatchCollector:
-    """Collector of the batches of one part of a store, in order; each full piece of patch features is committed."""
+    """Collector of the batches of one part of a store, in order; each full chunk of patch features is committed."""
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
         self._run, self._view = run, view

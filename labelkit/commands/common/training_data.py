@@ -57,7 +57,7 @@ def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageData
 
 
 def _draw_holdout(dataset: ImageDataset, config: DataConfig) -> NDArray[np.int64]:
-    """Draw the rows that ``--holdout`` holds out: a share of each class, or every second image."""
+    """Draw the rows that ``--holdout`` holds out: a fraction of each class, or every second image."""
     holdout = config.holdout
     assert holdout is not None
     option = f"--holdout {holdout if isinstance(holdout, str) else format(holdout, 'g')}"
@@ -218,7 +218,7 @@ def _replace_labels(config: DataConfig, dataset: ImageDataset, labels: Path, col
 
 
 def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
-    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, else all)."""
+    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, otherwise all)."""
     if split == "all" or (split == "auto" and "train" not in dataset.split_names):
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
     with _raise_as_option_error("--split"):
@@ -279,7 +279,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
 
 
 def _prepare_one(config: DataConfig) -> PreparedData:
-    """Prepare the rows of a store if the options name one, else the images of the data set."""
+    """Prepare the rows of a store if the options name one, otherwise the images of the dataset."""
     stored = None
     if isinstance(config, RowOptions) and config.index is not None:
         stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
@@ -400,7 +400,7 @@ def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
 def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
     """Reject options of another kind, and resolve ``auto``.
 
-    That is the rule whose options are given; all labels of a user's own data; a draw in named sets.
+    That is the rule whose options are given; all labels of a user's own data; a draw in registered datasets.
     """
     kind: str = config.label_split
     asked = config.num_old_classes is not None or config.old_classes is not None

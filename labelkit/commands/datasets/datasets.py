@@ -1,4 +1,4 @@
-"""Show the named data sets: their purpose and source, and which of their images are on this machine."""
+"""Show the registered datasets: their purpose and source, and which of their images are on this machine."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _classes(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
 
 
 def survey_datasets(config: DatasetsConfig) -> SimpleResult:
-    """List the named data sets and the contents found for each, without decoding images.
+    """List the registered datasets and the contents found for each, without decoding images.
 
     Raises:
         ConfigError: there is no data set of this name.

@@ -284,7 +284,7 @@ def _answer(
 
 
 def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Estimate the share of the unlabeled rows that are of new classes.
+    """Estimate the fraction of the unlabeled rows that belong to new classes.
 
     It is the share of rows predicted as a new group, or, if larger, the share that the new groups would have if all
     groups were equally large and as many as is plausible: which images are mistaken for known classes is unknown, but

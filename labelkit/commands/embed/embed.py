@@ -523,7 +523,7 @@ _ONNX: Final = "onnxruntime"
 def _choose_numerics(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, num_images: int, *, with_logits: bool
 ) -> dict[str, Any]:
-    """Choose runtime and batch size: from the options, else from an earlier run, else a suitable default.
+    """Choose runtime and batch size: from the options, otherwise from an earlier run, otherwise a suitable default.
 
     Returns:
         What a store records of the computation: ``batch_size`` and, with ONNX Runtime, its version, among others.

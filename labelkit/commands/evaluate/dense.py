@@ -178,7 +178,7 @@ def describe_dense_network(model: EmbeddingNetwork) -> dict[str, object]:
 
 
 def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
-    """Check that a network takes as many input channels as the images have.
+    """Check that a network has as many input channels as the images.
 
     Raises:
         ConfigError: the numbers differ.

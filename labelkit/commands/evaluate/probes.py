@@ -144,7 +144,7 @@ class ConvProbe(nn.Sequential):
 
 @dataclass(frozen=True)
 class EvalImages:
-    """Images that a frozen network is evaluated on, and how they are prepared for the network.
+    """Images that a frozen network is evaluated on, and how they are preprocessed for it.
 
     Attributes:
         bank: reads the images.

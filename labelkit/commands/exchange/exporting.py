@@ -240,7 +240,7 @@ def _texts(numbers: NDArray[Any], names: Any) -> list[str | None]:
 
 
 def _csv_lines(export: _Export) -> Iterator[bytes]:
-    """CSV in pieces; nine digits bring every float32 back."""
+    """Yield a CSV in chunks; nine digits represent every float32 exactly."""
     columns = list(export.columns.values())
     width = 0 if export.embeddings is None else export.embeddings.shape[1]
     buffer = io.StringIO(newline="")

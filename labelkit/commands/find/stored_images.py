@@ -35,7 +35,7 @@ _MAX_LINES = 100
 
 
 class StoredImages:
-    """Image files that the given rows of a store were made from.
+    """Image files that the given rows of a store were created from.
 
     Args:
         store: whose.

@@ -167,7 +167,7 @@ class ViewSpec:
 
     @property
     def resized_side(self) -> int:
-        """Return the length in pixels of the shorter side before the square crop."""
+        """Return the size in pixels of the shorter side before the square crop."""
         return resized_side(self.size, self.resize_ratio)
 
     def find_source_view(self, number: int) -> int:

@@ -165,7 +165,7 @@ def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Items and thresholds of a sequence in one sorted order, prepared for blockwise sums.
+    """Items and thresholds of a sequence in one sorted order, arranged for blockwise sums.
 
     Attributes:
         blocks: partition of the sequence.

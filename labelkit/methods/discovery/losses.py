@@ -268,7 +268,7 @@ class ConfidentPseudoLabelLoss(nn.Module):
     def forward(
         self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the share of images that are kept."""
+        """Return the loss and the fraction of images that are kept."""
         with without_autocast(student_logits):
             targets = F.softmax(promote(teacher_logits.detach()) / teacher_temperature, dim=1)
             confidence, pseudo_labels = targets.max(dim=1)

@@ -165,7 +165,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """Options for methods whose batches hold as many labeled as unlabeled images, as in MixMatch."""
+    """Options for methods whose batches contain as many labeled as unlabeled images, as in MixMatch."""
 
     constants: ClassVar[Mapping[str, object]] = {"dropout": 0.0}  # the method adds its own noise
 

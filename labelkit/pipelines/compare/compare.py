@@ -309,7 +309,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
 
 
 def length_text(row: Row) -> str | None:
-    """Describe the training length in words, with its share of the preset's length and a note if it is over budget."""
+    """Describe the training length in words, with its fraction of the preset's length and a note if over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]

@@ -89,7 +89,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
 
     @property
     def output_format(self) -> str:
-        """Output format: ``format`` if it is set, else inferred from ``out``."""
+        """Output format: ``format`` if it is set, otherwise inferred from ``out``."""
         if self.format is not None:
             return self.format
         return "table" if self.out is None else _FORMAT_OF_SUFFIX.get(self.out.suffix.lower(), "csv")

@@ -72,7 +72,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
 
 
 def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
-    """Return the rule of answers, or a rule made from groups."""
+    """Return the rule of the predictions, or a rule built from groups."""
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:

@@ -110,7 +110,7 @@ class _Round:
 
     @property
     def store(self) -> Path:
-        """Path of the store that holds the embeddings of a round's photos."""
+        """Path of the store that contains the embeddings of a round's photos."""
         return self.folder / str(self.record["store"])
 
     @property

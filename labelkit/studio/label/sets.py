@@ -280,7 +280,7 @@ def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:
 
 
 def _flat_names(ids: Sequence[str], *, stems: bool) -> list[str]:
-    """Return a file name for each image: its own if that (for ``stems``, without suffix) is unique, else its path."""
+    """Return a file name for each image: its own if (for ``stems``, without suffix) unique, otherwise its path."""
 
     def key(name: str) -> str:
         return (PurePosixPath(name).stem if stems else name).casefold()
