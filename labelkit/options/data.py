@@ -113,7 +113,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def main_dataset(self) -> str:
-        """Return the data set that a run is named after."""
+        """Return the dataset that a run is named after."""
         return self.dataset
 
     @property

@@ -81,7 +81,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
     def write_piece(self, number: int, piece: Piece) -> None:
-        """Write one chunk as a file of the patch set; it may be written again, and equal values give equal bytes.
+        """Write one chunk as a file of the patch set; rewriting is safe, and identical values give identical bytes.
 
         ``StoreError`` if a number is not finite in the stored type, ``ValueError`` if shapes do not match the plan.
         """

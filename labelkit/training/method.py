@@ -275,7 +275,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @abstractmethod
     def eval_view(self) -> ViewSpec:
-        """Return the transform that prepares an image for ``network.embed``."""
+        """Return the transform that preprocesses an image for ``network.embed``."""
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
         """Return further networks to evaluate besides the main one, by name; none by default."""
@@ -293,7 +293,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield parameter groups for the optimizer; by default, what is decayed and, unless all is, the others."""
+        """Yield parameter groups for the optimizer; by default, one with and, if needed, one without weight decay."""
         decayed = [parameter for parameter in self.parameters() if self.decays_all or parameter.ndim >= 2]
         yield {"params": decayed, "weight_decay": self.config.weight_decay}
         if not self.decays_all:

@@ -237,7 +237,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     with collect_outputs(list(layers.values())) as maps:
 
         def look(images: Tensor) -> list[Tensor]:
-            """Return the maps of the layers, or the embedding as maps of one position."""
+            """Return the feature maps of the layers, or the embedding as 1x1 maps."""
             maps.clear()
             with torch.no_grad():
                 features = network.embed(images)

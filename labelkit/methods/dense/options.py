@@ -84,7 +84,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def main_dataset(self) -> str:
-        """Return the data set that a run is named after."""
+        """Return the dataset that a run is named after."""
         return self.dataset if self.has_objects else str(self.scene_dataset)
 
     @property

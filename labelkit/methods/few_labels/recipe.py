@@ -305,7 +305,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return self.chain.master or self.chain.teacher
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return the student, its EMA and, if it is formed, the master by name."""
+        """Return the student, its EMA and, if it exists, the master by name."""
         networks = {"student": self.network, "teacher": self.chain.teacher}
         return networks if self.chain.master is None else networks | {"master": self.chain.master}
 

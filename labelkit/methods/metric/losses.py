@@ -266,7 +266,7 @@ class ProxyAnchorLoss(_ClassVectorLoss):
 
 
 class NormalizedSoftmaxLoss(_ClassVectorLoss):
-    r"""Cross-entropy over temperature-scaled cosines between embeddings and learned class vectors.
+    r"""Cross-entropy over temperature-scaled cosines between embeddings and learned class weight vectors.
 
     In nats, >= 0; log c if all cosines are equal. The temperature is 0.05.
 

@@ -562,7 +562,7 @@ def _do(
     tables: GeneratedTables,
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
-    """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command told."""
+    """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command reported."""
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
