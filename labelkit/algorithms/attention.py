@@ -165,8 +165,8 @@ def _check_pair(keys: Tensor, queries: Tensor) -> None:
     fits = keys.ndim == 4 and queries.ndim == 4 and keys.shape[:2] == queries.shape[:2]
     if not fits or keys.shape[-1] != queries.shape[-1]:
         raise ValueError(
-            "keys (b, h, t, d) and queries (b, h, s, d) must have the same b, h and d, got {tuple(keys.shape)} and "
-            "{tuple(queries.shape)}"
+            "keys (b, h, t, d) and queries (b, h, s, d) must have the same b, h and d, "
+            f"got {tuple(keys.shape)} and {tuple(queries.shape)}"
         )
 
 

@@ -46,8 +46,8 @@ class DistillationLoss(nn.Module):
         positive(teacher_temperature, "teacher_temperature")
         if student_logits.shape != teacher_logits.shape or student_logits.ndim != 2:
             raise ValueError(
-                "student and teacher logits must both have shape (b, c), got {tuple(student_logits.shape)} and "
-                "{tuple(teacher_logits.shape)}"
+                "student and teacher logits must both have shape (b, c), "
+                f"got {tuple(student_logits.shape)} and {tuple(teacher_logits.shape)}"
             )
         with without_autocast(student_logits):
             target = F.softmax(promote(teacher_logits.detach()) / teacher_temperature, dim=1)

@@ -305,7 +305,7 @@ def test_half_precision_on_a_cpu_is_told(labelkit: Any, place: Place, command: s
     answer = labelkit(*words(command, place), "--device", "cpu", "--precision", "fp16", "--dataset", place.photos)
 
     assert answer.code == 5
-    assert "--precision fp16: needs a GPU. On a CPU, use --precision bf16 or float32" in answer.err
+    assert "--precision fp16: requires a GPU. On a CPU, use --precision bf16 or float32" in answer.err
 
 
 # --- a full disk ---------------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
         ({"mode": "unsupervised", "loss": "proxy-anchor"}, "needs labels"),
         ({"term_ramp": "0.5,0.1"}, "two fractions in increasing order"),
         ({"batch_size": 5}, "must be a multiple"),
-        ({"batch_size": 4, "images_per_class": 4}, "there are negatives"),
+        ({"batch_size": 4, "images_per_class": 4}, "for negatives"),
         ({"san_before": "layer9"}, "no stage 'layer9'"),
         ({"san_before": "pool"}, "has no stage"),
         ({"recall_ks": "4,2"}, "positive and increasing"),
