@@ -96,7 +96,7 @@ def test_in_shop_has_query_and_gallery_of_the_same_items(tmp_path: Path) -> None
         (
             "Ebay_test.txt",
             "image_id class_id super_class_id path\n9 1 1 chair_final/111_0.JPG\n",
-            "names chair_final/111_0.JPG 2 times",
+            "lists chair_final/111_0.JPG 2 times",
         ),
         (
             "Ebay_test.txt",

@@ -162,9 +162,9 @@ def with_array(name, change):
     ("change", "error", "message"),
     [
         (without("sha256"), Refused, ":/sha256: is missing"),
-        (with_array("labels", lambda a: a[:-1]), Mismatch, ":/labels: 6 rows where /embeddings has 7"),
-        (with_array("sha256", lambda a: a[:, :-1]), Mismatch, ":/sha256: 31 rows where the format has 32"),
-        (with_array("old_classes", lambda a: a[:-1]), Mismatch, ":/old_classes: 2 rows where /class_names has 3"),
+        (with_array("labels", lambda a: a[:-1]), Mismatch, ":/labels: 6 rows, but /embeddings has 7"),
+        (with_array("sha256", lambda a: a[:, :-1]), Mismatch, ":/sha256: 31 rows, but the format has 32"),
+        (with_array("old_classes", lambda a: a[:-1]), Mismatch, ":/old_classes: 2 rows, but /class_names has 3"),
         (with_array("labels", lambda a: a + 1), Refused, ":/labels row 3: is 3, expected -1 to 2"),
         (with_array("labels", lambda a: a - 1), Refused, ":/labels row 5: is -2, expected -1 to 2"),
         (with_array("splits", lambda a: a + 2), Refused, ":/splits row 0: is 2, expected -1 to 1"),
@@ -182,7 +182,7 @@ def with_array(name, change):
         (with_array("split_names", lambda a: a[[0, 0]]), Refused, ":/split_names: contains a name twice"),
         (without("skipped/reasons"), Refused, ":/skipped: contains names without reasons"),
         (without("skipped/sample_ids"), Refused, ":/skipped: contains names without reasons"),
-        (with_array("skipped/reasons", lambda a: a[[0, 0]]), Mismatch, ":/skipped/reasons: 2 rows where"),
+        (with_array("skipped/reasons", lambda a: a[[0, 0]]), Mismatch, ":/skipped/reasons: 2 rows, but"),
     ],
 )
 def test_contents_that_do_not_fit_are_named(path, change, error, message):

@@ -148,7 +148,7 @@ def test_a_part_damaged_just_before_publishing_is_found(tmp_path):
     ("change", "error", "message"),
     [
         ({"embeddings": np.full((4, DIM), np.nan)}, StoreError, "a/0.png: embeddings is not finite"),
-        ({"embeddings": np.zeros((3, DIM))}, ValueError, "has shape"),
+        ({"embeddings": np.zeros((3, DIM))}, ValueError, "must have shape"),
         ({"extras": {}}, ValueError, "a part of this plan must contain"),
         ({"extras": {"logits": np.full((4, 2), np.inf)}}, StoreError, "logits is not finite"),
     ],

@@ -103,7 +103,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
             )
         if self.batch_size < 2 * self.images_per_class:
             raise ValueError(
-                f"batch_size must exceed images_per_class ({self.images_per_class}) for negatives: {self.batch_size}"
+                f"batch_size must be at least 2 * images_per_class ({2 * self.images_per_class}), got {self.batch_size}"
             )
         if self.warm_epochs >= self.epochs:
             raise ValueError(f"warm_epochs must be less than epochs ({self.epochs}), got {self.warm_epochs}")
