@@ -97,7 +97,7 @@ class TarSource:
         """Read the image at ``index``, or raise :class:`BadImage` (too large) or `DatasetError` (cannot be fetched)."""
         archive, begin, size = self.places[index].tolist()
         if size > MAX_FILE_BYTES:
-            raise BadImage(f"member of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
+            raise BadImage(f"the member of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
         return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 
@@ -227,7 +227,7 @@ class ParquetSource:
             raise BadImage(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes) or not content:
-            raise BadImage("no bytes in this row")
+            raise BadImage("this row contains no bytes")
         return EncodedImage(content)
 
     def _group(self, file: int, group: int) -> Any:

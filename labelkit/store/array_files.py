@@ -219,7 +219,7 @@ def read_prototypes(path: Path) -> PrototypeFile:
     """Read a prototype file and verify all its digests.
 
     Raises:
-        StoreError: the file is of another kind or damaged, or rows are not of length 1.
+        StoreError: the file is of another kind or damaged, or rows do not have unit norm.
         ResourceError: the system does not permit reading.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
@@ -227,5 +227,5 @@ def read_prototypes(path: Path) -> PrototypeFile:
         prototypes = file.read("prototypes")
         lengths = np.linalg.norm(prototypes.astype(np.float64), axis=1)
         if not np.all(np.abs(lengths - 1) <= _LENGTH_TOLERANCE):
-            raise Refused(file.place("prototypes"), "rows are not of length 1", RESTORE)
+            raise Refused(file.place("prototypes"), "rows must have unit norm", RESTORE)
         return PrototypeFile(prototypes, file.read_json("", "recipe", "{}"), file.content_digest, path)

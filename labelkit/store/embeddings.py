@@ -325,7 +325,7 @@ class EmbeddingStore:
 
     def _check_values(self, file: CheckedFile) -> None:
         if self.n == 0 or self.dim == 0:
-            raise Refused(file.place("embeddings"), f"empty, shape ({self.n}, {self.dim})", RESTORE)
+            raise Refused(file.place("embeddings"), f"is empty, with shape ({self.n}, {self.dim})", RESTORE)
         classes = len(self.class_names) if "class_names" in file.datasets else None
         for name, values, count in (
             ("labels", self.labels, classes),

@@ -211,7 +211,7 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
         if role == "embeddings":
             _check_table(dataset, places[role])
         elif dataset.dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype) is None:
-            raise Refused(places[role], f"holds {dataset.dtype}", "Write integers or texts.")
+            raise Refused(places[role], f"has type {dataset.dtype}", "Write integers or texts.")
         offset = dataset.id.get_offset() if role == "embeddings" and dataset.chunks is None else None
         if offset is None or offset % dataset.dtype.itemsize:
             found[role] = dataset[...]

@@ -121,7 +121,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         with self._publishing() as to_do:
             if to_do:
                 if store.plan_digest != self.plan.rows.digest():
-                    raise Mismatch(str(store.path), "was made with a different plan than its patches", RESTORE)
+                    raise Mismatch(str(store.path), "was created with a different plan than its patches", RESTORE)
                 listed, folder = self._listed(store), self.path(0).parent
                 commit_json(folder / SET_NAME, listed)
                 with translate_os_errors(self._target):

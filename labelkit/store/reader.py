@@ -80,7 +80,9 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         return reading.open_regular(path, buffering=0)
     except (reading.NotRegularError, IsADirectoryError) as error:
-        raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
+        raise NotAStore(
+            str(path), "is a folder" if path.is_dir() else "is not a regular file", _remedy(path)
+        ) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotAStore(str(path), "does not exist", reading.missing_store_remedy(path)) from error
     except OSError as error:
@@ -91,7 +93,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
     """Open an untrusted HDF5 file: ``NotAStore`` if it is none, ``Damaged`` if HDF5 cannot open it."""
     handle.seek(0)
     if handle.read(len(schema.SIGNATURE)) != schema.SIGNATURE:
-        raise NotAStore(where, "not an HDF5 file", "Pass a file written by labelkit.")
+        raise NotAStore(where, "is not an HDF5 file", "Pass a file written by labelkit.")
     try:
         return h5py.File(handle, "r")
     except Exception as error:

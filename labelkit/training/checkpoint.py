@@ -225,7 +225,7 @@ def read_state(folder: Path) -> dict[str, Any]:
             str(folder / STATE), f"format {version} is not supported by this version of labelkit", "Upgrade labelkit."
         )
     if not files:
-        raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore the file from a copy.")
+        raise CheckpointDamaged(str(folder / STATE), "lists no files", "Restore the file from a copy.")
     restored = _from_json(state)
     assert isinstance(restored, dict)
     return restored

@@ -122,13 +122,13 @@ def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int]
         pointer = read_pointer(folder, which)
         if pointer is None:
             if place.exists():
-                status.faults.append(CheckpointDamaged(str(place), "names no checkpoint", _RESTORE))
+                status.faults.append(CheckpointDamaged(str(place), "refers to no checkpoint", _RESTORE))
             continue
         name = pointer["checkpoint"]
         setattr(status, which, name)
         named = present.get(name)
         if named is None and not any(folder.glob(f".trash-{name}-*")):
-            status.faults.append(CheckpointDamaged(str(place), f"names {name}, which does not exist", _RESTORE))
+            status.faults.append(CheckpointDamaged(str(place), f"refers to {name}, which does not exist", _RESTORE))
         elif named is not None and named.state and sha256_file(named.folder / STATE) != pointer["state_sha256"]:
             problem = f"{name} is not the recorded checkpoint: the digest of its state differs"
             status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))

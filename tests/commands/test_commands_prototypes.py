@@ -122,5 +122,5 @@ def test_a_changed_file_is_refused_and_rows_of_other_length_are_too(tmp_path: Pa
     with pytest.raises(Damaged):
         read_prototypes(path)
     write_prototypes(path, 2 * np.eye(3, dtype=np.float32), {}, {}, overwrite=True)
-    with pytest.raises(StoreError, match="not of length 1"):
+    with pytest.raises(StoreError, match="rows must have unit norm"):
         read_prototypes(path)

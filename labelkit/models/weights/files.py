@@ -200,7 +200,7 @@ def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
     _collect(value, "", 0, found, lists)
     for name, tensor in found.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-            raise CheckpointRefused(where, f"{name}: not a plain tensor ({tensor.dtype}, {tensor.layout})", _RESAVE)
+            raise CheckpointRefused(where, f"{name} is not a plain tensor ({tensor.dtype}, {tensor.layout})", _RESAVE)
     return found
 
 
