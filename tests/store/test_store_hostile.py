@@ -171,7 +171,7 @@ def with_array(name, change):
         (with_array("labels", lambda a: a.astype("i4")), Refused, ":/labels: type int32"),
         (with_array("embeddings", lambda a: a.astype("f8")), Refused, ":/embeddings: type float64"),
         (with_array("embeddings", lambda a: a[0]), Refused, ":/embeddings: type float32 of shape (3,)"),
-        (with_array("embeddings", lambda a: a[:, :0]), Refused, ":/embeddings: empty"),
+        (with_array("embeddings", lambda a: a[:, :0]), Refused, ":/embeddings: is empty"),
         (with_array("embeddings", np.zeros_like), None, ""),
         (with_array("labeled", lambda a: a + 1), Refused, ":/labeled: contains values other than 0 and 1"),
         (without("labels"), Refused, ":/labeled: marks samples that have no label"),
