@@ -147,7 +147,7 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"mode": "unsupervised", "num_clusters": 65}, r"65 exceeds the number of images \(64\)"),
+        ({"mode": "unsupervised", "num_clusters": 65}, "65 exceeds the number of images (64)"),
         ({"mode": "unsupervised", "num_clusters": 7}, "7 clusters are too few: a batch contains 8"),
         ({"batch_size": 16}, "a batch contains 8 classes, but only 5 classes have labels"),
         ({"memory": "momentum", "batch_size": 10, "images_per_class": 5, "memory_size": 9}, "at least batch_size"),
