@@ -116,7 +116,7 @@ def test_the_guard_only_warns_or_is_silent_if_asked_to(mode: str, lines: int) ->
 
 def test_a_learning_rate_far_too_high_ends_a_run_and_leaves_it_readable(tmp_path: Path, make_trainer: Make) -> None:
     trainer = make_trainer(tmp_path / "run", epochs=20, lr=1e4, log_every_steps=1, lr_schedule="constant")
-    with pytest.raises(DivergenceError, match=r"diverges|not finite") as caught:
+    with pytest.raises(DivergenceError, match=r"diverging|not finite") as caught:
         trainer.fit()
     assert caught.value.exit_code == 4
     assert "--lr" in caught.value.remedy
