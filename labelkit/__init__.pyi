@@ -55,7 +55,7 @@ def predict(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Predict the class or group of new photos. Each prediction has a confidence, or is unsure; the model is the one that `labelkit discover answer` made for the photos in the store."""
+    """Predict the class or group of new photos. Each prediction has a confidence, or is unsure; the model is the one that `labelkit discover answer` fitted to the photos in the store."""
 
 @final
 class _Train:
@@ -1599,7 +1599,7 @@ def reproduce(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Reproduce a published table. Its rows are run with several seeds, and measured values shown next to published ones."""
+    """Reproduce a published table. Its rows are run with several seeds, and measured values are shown next to published ones."""
 
 def embed(
     *,
@@ -1662,7 +1662,7 @@ def embed(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Embed every image of a data set with a trained backbone."""
+    """Embed every image of a dataset with a trained backbone."""
 
 def import_(
     *,
@@ -1695,7 +1695,7 @@ def export(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Export embeddings, labels, results or the network. Other programs read them as .npy, .npz or CSV, and the network that made the embeddings as ONNX."""
+    """Export embeddings, labels, results or the network. Other programs read them as .npy, .npz or CSV, and the network that computed the embeddings as ONNX."""
 
 @final
 class _Cluster:
@@ -2122,7 +2122,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score features by a linear classifier, trained on one split and scored on another: top 1 and 5."""
+        """Score features by a linear classifier, trained on one split and scored on another: top-1 and top-5."""
 
     @staticmethod
     def probes(
@@ -2147,7 +2147,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a network by a linear classifier after each convolution, or on its features: top 1 and 5."""
+        """Score a network by a linear classifier after each convolution, or on its features: top-1 and top-5."""
 
     @staticmethod
     def presence(
@@ -2174,7 +2174,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a frozen network by a classifier for images with several classes: average precision (VOC)."""
+        """Score a frozen network by a multi-label classifier: average precision (VOC)."""
 
     @staticmethod
     def retrieval(
@@ -2214,7 +2214,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Score a classifier: top 1 and 5; accuracy for classes with many, medium and few images; confusions."""
+        """Score a classifier: top-1 and top-5; accuracy on many-, medium- and few-shot classes; confusions."""
 
     @staticmethod
     def segmentation(
@@ -2529,7 +2529,7 @@ def datasets(
     preset: str | PathLike[str] | None = None,
     config: str | PathLike[str] | None = None,
 ) -> Result:
-    """Show the named data sets: their purpose, their source, and whether they are here and complete; exit 3 if --dataset is not."""
+    """Show the registered datasets: their purpose, their source, and whether they are here and complete; exit 3 if --dataset is not."""
 
 def status(
     *,

@@ -53,7 +53,7 @@ def remember(function: Callable[..., Arrays], rows: NDArray[Any], *arguments: ob
 
 
 def result_files(kind: str, function: Callable[..., object], arguments: object, count: int = 1) -> list[Path]:
-    """Name the files of the results of a call, by a digest of what it gets; remove those not used for a week.
+    """Return the files that cache a call's results, named by a digest of its inputs; delete those unused for a week.
 
     Args:
         kind: name of their folder.
@@ -75,7 +75,7 @@ def result_files(kind: str, function: Callable[..., object], arguments: object, 
 
 
 def read_arrays(path: Path) -> tuple[NDArray[Any], ...] | None:
-    """Return the arrays of a file, or ``None`` if there is none that is whole."""
+    """Return the arrays in a file, or ``None`` if there is no complete file."""
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             found = tuple(arrays.values())
@@ -86,7 +86,7 @@ def read_arrays(path: Path) -> tuple[NDArray[Any], ...] | None:
 
 
 def write_arrays(path: Path, arrays: Sequence[ArrayLike]) -> bool:
-    """Write arrays to a file, whole or not at all; return whether that was possible."""
+    """Write arrays to a file atomically, and return whether that was possible."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

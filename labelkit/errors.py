@@ -78,11 +78,11 @@ class DatasetError(InputError):
 
 
 class DatasetAbsent(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Raised for a named data set that has no files on this machine."""
+    """Raised for a registered dataset that has no files on this machine."""
 
 
 class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Raised for a named data set that is incomplete or not in the expected layout."""
+    """Raised for a registered dataset that is incomplete or not in the expected layout."""
 
 
 class StoreError(InputError):

@@ -119,7 +119,7 @@ def _presets() -> str:
         )
     return page(
         "# Presets",
-        "A preset is a file with options for one command. `train` takes the preset that is named like the data set "
+        "A preset is a file with options for one command. `train` takes the preset with the same name as the dataset "
         "unless `--preset` names another one; `folder` is for images of your own.",
         *sections,
     )

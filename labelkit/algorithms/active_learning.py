@@ -132,9 +132,9 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     points, places = np.asarray(rows, dtype=np.float32), np.asarray(examples, dtype=np.float32)
     known, column = np.unique(np.asarray(classes, dtype=np.int64), return_inverse=True)
     if points.ndim != 2 or places.ndim != 2 or points.shape[1] != places.shape[1] or len(column) != len(places):
-        raise ValueError(f"rows {points.shape}, examples {places.shape} and {len(column)} classes do not fit")
+        raise ValueError(f"rows {points.shape}, examples {places.shape} and {len(column)} classes do not match")
     if len(known) < 2:
-        raise ValueError(f"needs examples of two classes, got {len(known)}")
+        raise ValueError(f"examples must be of at least two classes, got {len(known)}")
     order = np.argsort(column, kind="stable")
     held, starts = places[order], np.searchsorted(column[order], np.arange(len(known)))
     two = _two_nearest(points, held, starts)

@@ -201,7 +201,7 @@ class AnswerRule:
         return self.blend_neighbors(features, self._near(rows / lengths, stored) if self.alpha > 0 else None)
 
     def _near(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
-        """Return the mean shares (m, k) of the stored rows nearest to queries (m, d) of length 1."""
+        """Return the mean fractions (m, k) of the stored rows nearest to unit-norm queries (m, d)."""
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))
         rows = StoredRows(stored, self.rows, roots=self.square_roots, in_blocks=True)

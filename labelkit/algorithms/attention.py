@@ -136,7 +136,7 @@ def attention_entropy(keys: Tensor, queries: Tensor, *, beta: float) -> Tensor:
     _check_pair(keys, queries)
     num_queries = queries.shape[-2]
     if num_queries < 2:
-        raise ValueError(f"the entropy needs at least 2 queries, got {num_queries}")
+        raise ValueError(f"the entropy requires at least 2 queries, got {num_queries}")
     with without_autocast(keys):
         log_weights = torch.log_softmax(beta * (promote(keys) @ promote(queries).transpose(-2, -1)), dim=-1)
         entropy = -(log_weights.exp() * log_weights).sum(dim=-1)
@@ -165,7 +165,7 @@ def _check_pair(keys: Tensor, queries: Tensor) -> None:
     fits = keys.ndim == 4 and queries.ndim == 4 and keys.shape[:2] == queries.shape[:2]
     if not fits or keys.shape[-1] != queries.shape[-1]:
         raise ValueError(
-            "keys (b, h, t, d) and queries (b, h, s, d) must agree in b, h and d; "
+            "keys (b, h, t, d) and queries (b, h, s, d) must have the same b, h and d, "
             f"got {tuple(keys.shape)} and {tuple(queries.shape)}"
         )
 
@@ -173,7 +173,7 @@ def _check_pair(keys: Tensor, queries: Tensor) -> None:
 def _check_projection(keys: Tensor, w_k: Tensor | None, *, square: bool) -> None:
     width = keys.shape[1] * keys.shape[3]
     if w_k is None:
-        raise ValueError("update spaces other than 'key' need w_k")
+        raise ValueError("update spaces other than 'key' require w_k")
     if w_k.ndim != 2 or w_k.shape[0] != width or (square and w_k.shape[1] != width):
         raise ValueError(f"w_k must have {width} rows{' and columns' if square else ''}, got {tuple(w_k.shape)}")
 

@@ -367,7 +367,7 @@ def _as_scores(scores: ArrayLike) -> NDArray[np.float64]:
         raise ValueError(f"scores must have shape (n, k) with k >= 1, got {values.shape}")
     bad = np.isnan(values).any(axis=1) | (values == np.inf).any(axis=1) | ~np.isfinite(values).any(axis=1)
     if bad.any():
-        raise ValueError(f"scores have {int(bad.sum())} of {len(values)} rows with NaN, infinity or nothing finite")
+        raise ValueError(f"{int(bad.sum())} of {len(values)} rows of scores contain NaN, infinity or no finite value")
     return values
 
 
@@ -376,7 +376,7 @@ def _as_columns(named: ArrayLike, shape: tuple[int, ...]) -> NDArray[np.int64]:
     if len(columns) != shape[0]:
         raise ValueError(f"named must have shape ({shape[0]},), got {columns.shape}")
     if columns.max() >= shape[1]:
-        raise ValueError(f"named must be below {shape[1]}, the number of columns, got {columns.max()}")
+        raise ValueError(f"named must be below the number of columns ({shape[1]}), got {columns.max()}")
     return columns
 
 
@@ -385,7 +385,7 @@ def _as_shares(values: ArrayLike, length: int | None, name: str) -> NDArray[np.f
     if shares.ndim != 1 or not shares.size or (length is not None and len(shares) != length):
         raise ValueError(f"{name} must have shape ({'n' if length is None else length},), got {shares.shape}")
     if not ((shares >= 0) & (shares <= 1)).all():
-        raise ValueError(f"{name} must be in [0, 1], got {shares.min()} to {shares.max()}")
+        raise ValueError(f"{name} must be in [0, 1], got values from {shares.min()} to {shares.max()}")
     return shares
 
 
@@ -396,5 +396,5 @@ def _as_weights(weights: ArrayLike | None, length: int) -> NDArray[np.float64]:
     if amounts.shape != (length,):
         raise ValueError(f"weights must have shape ({length},), got {amounts.shape}")
     if not (np.isfinite(amounts) & (amounts >= 0)).all() or not amounts.any():
-        raise ValueError("weights must be finite, >= 0, and not all 0")
+        raise ValueError("weights must be finite, not negative, and not all 0")
     return amounts

@@ -167,7 +167,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
     if not len(places):
         raise ValueError("centroids must have at least one row")
     if rows.shape[1] != places.shape[1]:
-        raise ValueError(f"x has {rows.shape[1]} columns, centroids have {places.shape[1]}")
+        raise ValueError(f"x has {rows.shape[1]} columns, but centroids have {places.shape[1]}")
     framed = _Framed(rows, *_frame(rows, places))
     return framed.nearest(framed.scaled(places))
 
@@ -242,7 +242,7 @@ def semi_supervised_kmeans(
     free, fixed = validate_rows(unlabeled, "unlabeled"), validate_rows(labeled, "labeled")
     values = np.asarray(labels)
     if free.shape[1] != fixed.shape[1]:
-        raise ValueError(f"unlabeled rows have {free.shape[1]} columns, labeled rows {fixed.shape[1]}")
+        raise ValueError(f"unlabeled rows have {free.shape[1]} columns, but labeled rows have {fixed.shape[1]}")
     if values.shape != (len(fixed),):
         raise ValueError(f"labels must have shape ({len(fixed)},), got {values.shape}")
     if values.size and (not np.issubdtype(values.dtype, np.integer) or values.min() < 0):
@@ -252,9 +252,9 @@ def semi_supervised_kmeans(
     num_new = num_clusters - num_classes
     _check_settings(num_clusters, num_inits, max_iter, tol)
     if num_new < 0:
-        raise ValueError(f"num_clusters={num_clusters} is below the {num_classes} labeled classes")
+        raise ValueError(f"num_clusters must be at least {num_classes} (the labeled classes), got {num_clusters}")
     if num_new > len(free):
-        raise ValueError(f"{num_new} clusters without labels need as many unlabeled rows, got {len(free)}")
+        raise ValueError(f"{num_new} clusters without labels require as many unlabeled rows, got {len(free)}")
 
     framed = _Framed(free, *_frame(free, fixed))
     held = framed.scaled(fixed[:])
@@ -410,7 +410,7 @@ def _cluster(
     rows = validate_rows(x, "x")
     _check_settings(num_clusters, num_inits, max_iter, tol)
     if num_clusters > len(rows):
-        raise ValueError(f"num_clusters={num_clusters} needs as many rows, got {len(rows)}")
+        raise ValueError(f"num_clusters must be at most the number of rows ({len(rows)}), got {num_clusters}")
     if spherical:
         framed = _Framed(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
     else:

@@ -47,18 +47,18 @@ def knn_votes(
     asked, held = _as_float32(queries), _as_float32(gallery)
     classes = np.asarray(labels, dtype=np.int64)
     if classes.shape != (len(held),):
-        raise ValueError(f"labels have shape {classes.shape}, the gallery has {len(held)} rows")
+        raise ValueError(f"labels must have shape ({len(held)},), got {classes.shape}")
     if len(classes) and not (0 <= classes.min() and classes.max() < num_classes):
-        raise ValueError(f"labels reach from {classes.min()} to {classes.max()}, there are {num_classes} classes")
+        raise ValueError(f"labels must be in [0, {num_classes}), got values from {classes.min()} to {classes.max()}")
     if not temperature > 0 or k < 1:
         raise ValueError(f"temperature and k must be positive, got {temperature} and {k}")
     selves = None if own is None else np.asarray(own, dtype=np.int64)
     if selves is not None and selves.shape != (len(asked),):
-        raise ValueError(f"own has shape {selves.shape}, there are {len(asked)} queries")
+        raise ValueError(f"own must have shape ({len(asked)},), got {selves.shape}")
     votes = np.full((len(asked), num_classes), 1 / num_classes)
     usable = np.concatenate([part.any(axis=1) for _, part in iterate_blocks(held)] or [np.zeros(0, dtype=np.bool_)])
     if not usable.any():
-        raise ValueError("the gallery has no row that is not zero")
+        raise ValueError("all rows of the gallery are zero")
     if not usable.all():
         places = np.flatnonzero(usable)
         held, classes = held.subset(places) if isinstance(held, StoredRows) else held[places], classes[places]
@@ -215,7 +215,7 @@ def _tensors(
 
 
 def _centered_and_scaled(rows: torch.Tensor, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Move and scale features and queries so that the features have mean 0 and mean squared length 1."""
+    """Center and scale features and queries so that the features have mean 0 and mean squared norm 1."""
     mean = rows.mean(0, dtype=torch.float64).to(rows.dtype)
     squares = (rows - mean).square().sum(dtype=torch.float64)
     scale = max(math.sqrt(float(squares) / len(rows)), 1e-12)

@@ -218,7 +218,7 @@ class Hierarchy:
             ValueError: a number is out of range.
         """
         if not self.fewest <= num_groups <= self.most or min_size < 1:
-            raise ValueError(f"cannot cut {self.most} leaves into {num_groups} groups of {min_size} rows or more")
+            raise ValueError(f"cannot cut {self.most} leaves into {num_groups} groups of at least {min_size} rows")
         first = self._find_union_to_undo(num_groups, min_size)
         roots = self._roots(first)
         groups, of_leaf = np.unique(roots, return_inverse=True)
@@ -298,7 +298,7 @@ def build_hierarchy(
     rows = validate_rows(x, "x")
     known = np.full(len(rows), -1, dtype=np.int64) if labels is None else np.asarray(labels, dtype=np.int64)
     if known.shape != (len(rows),) or not len(rows):
-        raise ValueError(f"x {rows.shape} and labels {known.shape} do not fit together, or are empty")
+        raise ValueError(f"x {rows.shape} and labels {known.shape} must have the same number of rows, at least one")
     space = fit_class_space(rows, known, generator=generator)
     if len(rows) > MAX_LEAVES:
         small, places = _small_groups(rows, space, generator)

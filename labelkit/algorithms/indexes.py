@@ -67,7 +67,7 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
         index.hnsw.efConstruction = _BUILD_WIDTH
     else:
         if num_rows < _PQ_VALUES:
-            raise ValueError(f"IVF-PQ needs {_PQ_VALUES} rows to be trained on, got {num_rows}")
+            raise ValueError(f"IVF-PQ requires at least {_PQ_VALUES} rows for training, got {num_rows}")
         index = made.IndexIVFPQ(made.IndexFlat(dim, by), dim, default_num_lists(num_rows), default_pq_bytes(dim), 8, by)
         index.pq.cp.min_points_per_centroid = 1  # otherwise, faiss prints a warning
         sample = np.random.default_rng(0).choice(num_rows, default_num_training_embeddings(num_rows), replace=False)
@@ -141,7 +141,7 @@ def index_format() -> str:
 
 
 def write_index(index: Any, take: Callable[[Any], None]) -> None:
-    """Serialize an index and pass its bytes to ``take``, piece by piece."""
+    """Serialize an index and pass its bytes to ``take``, chunk by chunk."""
     import faiss
 
     made: Any = faiss  # its annotations lack this class
@@ -188,7 +188,7 @@ class ApproximateSearch:
         self.metric: Metric = metric
         self.rows = as_rows(gallery, "gallery", metric)
         if (index.ntotal, index.d) != self.rows.shape:
-            raise ValueError(f"the index has {index.ntotal} rows of {index.d}, the gallery has {self.rows.shape}")
+            raise ValueError(f"the index has shape ({index.ntotal}, {index.d}), but the gallery has {self.rows.shape}")
         self._index = index
         self._kind: Kind = "hnsw" if isinstance(index, faiss.IndexHNSW) else "ivfpq"
         self.width = width or WIDTHS[self._kind]
@@ -211,7 +211,7 @@ class ApproximateSearch:
 
         asked = as_queries(queries, self.rows, self.metric)
         if not 1 <= k <= len(self.rows):
-            raise ValueError(f"k must be from 1 to {len(self.rows)}, the rows to choose from, got {k}")
+            raise ValueError(f"k must be from 1 to the number of available rows ({len(self.rows)}), got {k}")
         made: Any = faiss  # its annotations lack the classes of parameters
         listed = min(len(self.rows), max(k + SPARE, _CANDIDATES[self._kind]))
         if self._kind == "hnsw":

@@ -57,7 +57,7 @@ def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
     """
     counts = np.bincount(labels) if len(labels) else np.zeros(0, dtype=np.int64)
     if features.ndim != 2 or len(features) != len(labels) or len(counts) < 2 or not counts.all():
-        raise ValueError(f"features {features.shape} and {len(labels)} labels must agree, of 2 classes or more")
+        raise ValueError(f"features {features.shape} must match {len(labels)} labels of at least 2 classes")
     rows = _directions(features)
     suggested, by_ridge = _ridge_margins(rows, labels, len(counts))
     same, other, by_nearest = _nearest_margins(rows, labels, suggested)

@@ -44,7 +44,7 @@ def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
 
     rows = np.asarray(features, dtype=np.float32)
     if rows.ndim != 2 or len(rows) < 2 or num_neighbors < 1:
-        raise ValueError(f"a graph needs two rows and a neighbor, got shape {rows.shape} and {num_neighbors}")
+        raise ValueError(f"a graph requires at least 2 rows and 1 neighbor, got shape {rows.shape} and {num_neighbors}")
     n, k = len(rows), min(num_neighbors, len(rows) - 1)
     scores, neighbors = remember(_search, rows, k)
     weights = np.maximum(scores.astype(np.float64), 0) ** _POWER
@@ -82,7 +82,7 @@ def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations:
     """
     values = np.asarray(start, dtype=np.float64)
     if values.ndim != 2 or values.shape[0] != graph.shape[0] or (values < 0).any():
-        raise ValueError(f"start must be ({graph.shape[0]}, k) and not negative, got shape {values.shape}")
+        raise ValueError(f"start must have shape ({graph.shape[0]}, k) and no negative value, got shape {values.shape}")
     if not 0 <= alpha < 1:
         raise ValueError(f"alpha must be in [0, 1), got {alpha}")
     return _shares_of_rows(_flow(graph, values, alpha, num_iterations))

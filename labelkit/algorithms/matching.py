@@ -102,7 +102,7 @@ def as_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
     if not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{name} must be integers, got {array.dtype}")
     if array.min() < 0:
-        raise ValueError(f"{name} must be >= 0, got {array.min()}; leave out samples without one")
+        raise ValueError(f"{name} must be >= 0, got {array.min()} (leave out samples without one)")
     return array.astype(np.int64, copy=False)
 
 

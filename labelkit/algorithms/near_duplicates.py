@@ -182,7 +182,7 @@ def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tupl
 
 
 def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
-    """Return images (m, s, s) sampled through their boxes, and 1 where the samples lie inside them, else 0."""
+    """Return images (m, s, s) sampled through their boxes, and 1 where the samples lie inside them, otherwise 0."""
     side = pictures.shape[1]
     at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
 
@@ -233,7 +233,7 @@ def _correlation(left: Floats, right: Floats, inside: Floats) -> Floats:
 
 
 def _normalized(pictures: Floats, inside: Floats) -> Floats:
-    """Return images of mean 0 and length 1 where ``inside`` is 1; 0 elsewhere, and for empty images."""
+    """Return images with mean 0 and unit norm where ``inside`` is 1; 0 elsewhere, and for empty images."""
     count = np.maximum(inside.sum(axis=(1, 2), keepdims=True), 1)
     centered = (pictures - (pictures * inside).sum(axis=(1, 2), keepdims=True) / count) * inside
     lengths = np.sqrt((centered * centered).sum(axis=(1, 2), keepdims=True))

@@ -93,10 +93,10 @@ class ExactSearch:
         """Find each query's k nearest gallery rows by exact search; see :func:`knn`."""
         asked = as_queries(queries, self.rows, self.metric)
         if exclude_self and len(asked) != len(self.rows):
-            raise ValueError(f"exclude_self needs queries = gallery, got {len(asked)} and {len(self.rows)} rows")
+            raise ValueError(f"exclude_self requires queries == gallery, got {len(asked)} and {len(self.rows)} rows")
         available = len(self.rows) - int(exclude_self)
         if not 1 <= k <= available:
-            raise ValueError(f"k must be from 1 to {available}, the rows to choose from, got {k}")
+            raise ValueError(f"k must be from 1 to the number of available rows ({available}), got {k}")
         if not len(asked):
             return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
         num_candidates = min(len(self.rows), k + int(exclude_self) + SPARE)
@@ -174,19 +174,19 @@ def _rough(
 
 
 def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
-    """Check queries (q, d) against the gallery and scale them to unit length for ``cosine``.
+    """Check queries (q, d) against the gallery and normalize them for ``cosine``.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity, or a zero row with ``cosine``.
     """
     asked = as_rows(queries, "queries", metric)[:]
     if asked.shape[1] != held.shape[1]:
-        raise ValueError(f"queries have {asked.shape[1]} columns, the gallery has {held.shape[1]}")
+        raise ValueError(f"queries have {asked.shape[1]} columns, but the gallery has {held.shape[1]}")
     return asked
 
 
 def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
-    """Check an array (n, d) and scale its rows to unit length for ``cosine``, lazily if they are read in blocks.
+    """Check an array (n, d) and normalize its rows for ``cosine``, lazily if they are read in blocks.
 
     Args:
         x: (n, d).
@@ -212,16 +212,16 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
         squares[where] = _squared_lengths(part)
     bad = int((~np.isfinite(squares)).sum())  # squares of finite float32 numbers are finite in float64
     if bad:
-        raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
+        raise ValueError(f"{bad} of {len(rows)} rows of {name} contain NaN or infinity")
     if metric != "cosine":
         if squares.max(initial=0) > np.finfo(np.float32).max / 16:
             raise ValueError(
-                f"{name} has rows as long as {np.sqrt(squares.max()):.1e}, whose products overflow float32"
+                f"{name} contains rows with a norm of {np.sqrt(squares.max()):.1e}, whose products overflow float32"
             )
         return rows
     zeros = int((squares == 0).sum())
     if zeros:
-        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
+        raise ValueError(f"{zeros} of {len(rows)} rows of {name} have zero norm, and thus no direction")
     lengths = np.sqrt(squares)
     if isinstance(rows, StoredRows):
         return rows.divided(lengths)
@@ -266,7 +266,7 @@ def rescore(
 
 
 def _squared_lengths(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the squared lengths, (n,)."""
+    """Return the squared norms (n,)."""
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 

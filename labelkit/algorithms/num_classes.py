@@ -59,7 +59,7 @@ def candidate_numbers(low: int, high: int) -> list[int]:
         ValueError: not ``1 <= low <= high``.
     """
     if not 1 <= low <= high:
-        raise ValueError(f"needs 1 <= low <= high, got low={low}, high={high}")
+        raise ValueError(f"low and high must satisfy 1 <= low <= high, got low={low}, high={high}")
     numbers = [low]
     while numbers[-1] < high:
         step = 1 if high - low <= _EVERY_NUMBER else max(1, numbers[-1] * _STEP_PERCENT // 100)
@@ -202,13 +202,13 @@ def estimate_num_classes(
     mask = np.asarray(labeled_mask)
     if mask.shape != rows.shape[:1] or mask.dtype != np.bool_ or np.shape(labels) != mask.shape:
         raise ValueError(
-            f"labels {np.shape(labels)} and the bool labeled_mask {mask.shape} {mask.dtype} must have one entry "
-            f"for each of the rows of x {rows.shape}"
+            f"labels {np.shape(labels)} and the bool labeled_mask {mask.shape} {mask.dtype} must have one entry per "
+            f"row of x {rows.shape}"
         )
     if not mask.any():
-        raise ValueError("labeled_mask has no true entry")
+        raise ValueError("labeled_mask must have at least one true entry")
     if not 1 <= k_min <= k_max <= len(rows):
-        raise ValueError(f"needs 1 <= k_min <= k_max <= {len(rows)} rows, got k_min={k_min}, k_max={k_max}")
+        raise ValueError(f"must satisfy 1 <= k_min <= k_max <= {len(rows)}, got k_min={k_min}, k_max={k_max}")
     if search not in ("brent", "grid"):
         raise ValueError(f"search must be 'brent' or 'grid', got {search!r}")
     known: NDArray[np.int64] = as_ids(np.asarray(labels)[mask], "labels of labeled rows")

@@ -108,7 +108,7 @@ def outlier_scores(
     """
     count = next((len(given) for given in (distances, tones, sizes) if given is not None), None)
     if count is None:
-        raise ValueError("nothing is given that images could be judged by")
+        raise ValueError("at least one criterion to judge images by is required")
     scores = np.zeros((count, len(REASONS)))
     judged = count >= MIN_IMAGES
     if judged and distances is not None:

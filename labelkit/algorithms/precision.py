@@ -21,7 +21,7 @@ def promote(tensor: Tensor) -> Tensor:
         TypeError: the tensor is not floating point.
     """
     if not tensor.is_floating_point():
-        raise TypeError(f"need a floating point tensor, got {tensor.dtype}")
+        raise TypeError(f"tensor must have a floating-point dtype, got {tensor.dtype}")
     return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
 
 

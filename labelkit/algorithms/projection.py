@@ -61,7 +61,7 @@ def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
 
 
 def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rows on the first directions, (n, count), and shares of the variance; 0 if there are fewer directions."""
+    """Return rows projected on the first directions, (n, count), and fractions of variance; 0 if there are fewer."""
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
@@ -73,7 +73,7 @@ def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float
 
 
 def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Compute the leading principal directions of samples and their shares of the variance.
+    """Compute the leading principal directions of samples and their fractions of the variance.
 
     Args:
         x: (n, d) numbers, n >= 1.
@@ -88,7 +88,7 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
     """
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
-        raise ValueError(f"{count} directions of an array of shape {rows.shape}")
+        raise ValueError(f"the number of directions ({count}) is invalid for an array of shape {rows.shape}")
     return remember(_principal_directions, rows, count)
 
 
@@ -130,7 +130,7 @@ def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64
     """
     number, width = rows.shape
     if not number or not 1 <= count <= width:
-        raise ValueError(f"{count} directions of an array of shape {rows.shape}")
+        raise ValueError(f"the number of directions ({count}) is invalid for an array of shape {rows.shape}")
     mean, products = np.zeros(width), np.zeros((width, width))
     for _, part in iterate_blocks(rows):
         mean += part.sum(axis=0, dtype=np.float64)

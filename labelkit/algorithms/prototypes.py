@@ -111,9 +111,9 @@ def spread_prototypes(
         ValueError: a number is out of range.
     """
     if num_prototypes < 2:
-        raise ValueError(f"num_prototypes must be >= 2, got {num_prototypes}: one class needs no prototype")
+        raise ValueError(f"num_prototypes must be >= 2, got {num_prototypes} (a single class needs no prototype)")
     if dim < 2:
-        raise ValueError(f"dim must be >= 2, got {dim}: on a line there are only two directions")
+        raise ValueError(f"dim must be >= 2, got {dim} (on a line, there are only two directions)")
     for name, value in (("t", t), ("sharpest_t", sharpest_t)):
         if value is not None and not (math.isfinite(value) and value > 0):
             raise ValueError(f"{name} must be positive, got {value}")
@@ -121,7 +121,7 @@ def spread_prototypes(
         if count < 1:
             raise ValueError(f"{name} must be >= 1, got {count}")
     if method not in ("auto", "optimize"):
-        raise ValueError(f"method must be auto or optimize, got {method!r}")
+        raise ValueError(f"method must be 'auto' or 'optimize', got {method!r}")
     form = None if method == "optimize" else closed_form(num_prototypes, dim)
     if form is not None:
         return _single(generator.permutation(_rotated(form, dim, generator), axis=0))
@@ -369,7 +369,7 @@ def _unit_rows(prototypes: ArrayLike) -> NDArray[np.float64]:
         raise ValueError(f"prototypes must have shape (c, d) with c >= 2, got {rows.shape}")
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.all(np.abs(lengths - 1) <= _NORM_TOLERANCE):
-        raise ValueError(f"rows of prototypes must have length 1, got {lengths.min()} to {lengths.max()}")
+        raise ValueError(f"rows of prototypes must have unit norm, got norms from {lengths.min()} to {lengths.max()}")
     rows /= lengths
     return rows
 
@@ -428,7 +428,7 @@ def _levenshtein(count: int, dim: int) -> float:
             if _most_points(low, degree, dim) >= count:
                 return low
             return float(brentq(lambda s, m=degree: _most_points(s, m, dim) - count, low, high, xtol=1e-14))
-    raise ValueError(f"no bound for {count} points in {dim} dimensions")
+    raise ValueError(f"no bound is known for {count} points in {dim} dimensions")
 
 
 def _interval(degree: int, dim: int) -> tuple[float, float]:

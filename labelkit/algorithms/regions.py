@@ -77,6 +77,6 @@ def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Te
 
 
 def unit(values: Tensor) -> Tensor:
-    """Scale vectors along the last dimension to unit length, in at least float32; lengths below 1e-6 count as 1e-6."""
+    """Normalize vectors along the last dimension, in at least float32; norms below 1e-6 count as 1e-6."""
     with without_autocast(values):
         return F.normalize(promote(values), dim=-1, eps=1e-6)

@@ -81,7 +81,7 @@ class StoredRows:
         return rows
 
     def lengths(self) -> NDArray[np.float32]:
-        """Compute the row lengths (n,) to divide by for unit length, with 1 for all-zero rows."""
+        """Compute the row norms (n,) to divide by when normalizing, with 1 for all-zero rows."""
         lengths = np.empty(len(self), dtype=np.float32)
         for block in blocks(*self.shape):
             lengths[block] = row_lengths(self[block])
@@ -103,7 +103,7 @@ class StoredRows:
             ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
-            raise ValueError("these rows are moved already")
+            raise ValueError("these rows were already moved")
         found = copy(self)
         found._divisors = (*self._divisors, divisors)
         return found
@@ -115,7 +115,7 @@ class StoredRows:
             ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
-            raise ValueError("these rows are moved already")
+            raise ValueError("these rows were already moved")
         found = copy(self)
         found._offset = offset
         return found
@@ -223,16 +223,16 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
             bad += int((~np.isfinite(part).all(axis=1)).sum())
         largest = max(largest, high, -low)
     if bad:
-        raise ValueError(f"{name} has {bad} of {len(rows)} rows with NaN or infinity")
+        raise ValueError(f"{bad} of {len(rows)} rows of {name} contain NaN or infinity")
     # Sums of squared differences must stay finite too.
     limit = float(np.sqrt(np.finfo(np.float64).max / (64 * max(rows.shape))))
     if largest > limit:
-        raise ValueError(f"{name} has values beyond {limit:.1e}, whose squares overflow float64")
+        raise ValueError(f"{name} contains values above {limit:.1e}, whose squares overflow float64")
     return rows
 
 
 def to_unit_length(rows: Rows, name: str) -> Rows:
-    """Scale rows to length 1.
+    """Normalize rows to unit norm.
 
     Raises:
         ValueError: a row is zero.
@@ -240,13 +240,13 @@ def to_unit_length(rows: Rows, name: str) -> Rows:
     lengths = np.concatenate([row_lengths(part) for _, part in iterate_blocks(rows)] or [np.empty(0)])
     zeros = int((lengths == 0).sum())
     if zeros:
-        raise ValueError(f"{name} has {zeros} of {len(rows)} rows of length zero, which have no direction")
+        raise ValueError(f"{zeros} of {len(rows)} rows of {name} have zero norm, and thus no direction")
     divisors: Floats = lengths.astype(rows.dtype)
     return rows.divided(divisors) if isinstance(rows, StoredRows) else rows / divisors[:, None]
 
 
 def row_lengths(rows: Floats) -> NDArray[np.float64]:
-    """Compute row lengths (n,), even if the squares would overflow or underflow."""
+    """Compute row norms (n,), even if the squares would overflow or underflow."""
     largest = np.abs(rows).max(axis=1, initial=0).astype(np.float64)
     scaled = rows / np.where(largest > 0, largest, 1)[:, None]
     return np.asarray(largest * np.linalg.norm(scaled, axis=1))
@@ -261,7 +261,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
 
 
 def squared_norms(rows: Rows) -> NDArray[np.float64]:
-    """Compute the squared length (n,) of each row in float64."""
+    """Compute the squared norm (n,) of each row in float64."""
     squares = np.empty(len(rows))
     for block, values in iterate_blocks(rows):
         part = values.astype(np.float64)

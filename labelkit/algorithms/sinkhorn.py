@@ -87,9 +87,9 @@ class LinearScores:
         _check_matrix(features, "features")
         n, d = features.shape
         if weight.ndim != 2 or weight.shape[1] != d:
-            raise ValueError(f"weight: shape {tuple(weight.shape)} does not fit features of {d} columns")
+            raise ValueError(f"weight must have {d} columns, like features, got shape {tuple(weight.shape)}")
         if bias is not None and bias.shape != weight.shape[:1]:
-            raise ValueError(f"bias: shape {tuple(bias.shape)} where {(len(weight),)} is needed")
+            raise ValueError(f"bias must have shape {(len(weight),)}, got {tuple(bias.shape)}")
         self.dtype = torch.float64 if 8 in (weight.dtype.itemsize, features.dtype.itemsize) else torch.float32
         self.shape = (n, len(weight))
         self.device = _device(features)
@@ -154,7 +154,7 @@ class SinkhornResult:
     def _logits(self, scores: Scores) -> Iterator[Tensor]:
         _check_matrix(scores, "scores")
         if scores.shape[1] != len(self.potentials):
-            raise ValueError(f"scores: {scores.shape[1]} columns where the potentials are {len(self.potentials)}")
+            raise ValueError(f"scores must have {len(self.potentials)} columns, like potentials, got {scores.shape[1]}")
         for rows in _blocks(scores):
             block = _read(scores, rows).double()
             yield torch.add(self.potentials.to(block.device), block, alpha=self.lam)
@@ -193,13 +193,13 @@ def solve(
     _check_matrix(scores, "scores")
     for name, value in (("lam", lam), ("tol", tol), ("max_iterations", max_iterations)):
         if not 0 < value < math.inf:
-            raise ValueError(f"{name}: {value} is not positive")
+            raise ValueError(f"{name} must be positive, got {value}")
     if dtype not in (torch.float32, torch.float64):
-        raise ValueError(f"dtype: {dtype} is neither float32 nor float64")
+        raise ValueError(f"dtype must be float32 or float64, got {dtype}")
     k = scores.shape[1]
     potentials = torch.zeros(k, dtype=torch.float64) if initial is None else _as_float64(initial)
     if potentials.shape != (k,) or not torch.isfinite(potentials).all():
-        raise ValueError(f"initial: {(k,)} finite numbers are needed, not {potentials}")
+        raise ValueError(f"initial must be {(k,)} finite numbers, got {potentials}")
     semi_dual = _SemiDual(scores, make_prior("uniform" if prior is None else prior, k), dtype, memory_bytes, reduce)
     sharpness = [lam]
     while not potentials.any() and sharpness[0] * semi_dual.spread > _STEEP and len(sharpness) < max_iterations:
@@ -252,12 +252,12 @@ class _SemiDual:
         self._num_rows, k = scores.shape
         highest, lowest = (int(end) for end in self._combine(torch.tensor([k, -k]).double(), "max"))
         if highest != -lowest:
-            raise ValueError(f"scores: {k} columns here, {-lowest} to {highest} over all processes")
+            raise ValueError(f"scores must have as many columns in every process, got {-lowest} to {highest}")
         if k < 2:
-            raise ValueError(f"scores: {k} columns; at least two clusters are needed")
+            raise ValueError(f"scores must have at least two columns, one per cluster, got {k}")
         self._num_total = int(self._combine(torch.tensor([self._num_rows]).double(), "sum")[0])
         if not self._num_total:
-            raise ValueError("scores: no rows")
+            raise ValueError("scores must have at least one row")
         self._size, self.spread = self._look()
         self._kernel: Tensor | None = None
         if self._num_rows * k * dtype.itemsize <= memory_bytes:
@@ -293,7 +293,7 @@ class _SemiDual:
         slope = self.prior - found[:-1]
         error = float(slope.abs().sum())
         if not math.isfinite(error):
-            raise ValueError("scores: their cluster marginals are not finite; use float64, or a smaller lam")
+            raise ValueError("the cluster marginals of scores are not finite; use float64 or a smaller lam")
         point = _Point(potentials, found[:-1], float(self.prior @ potentials - found[-1]), slope, error)
         if self.best is None or error < self.best.error:
             self.best = point
@@ -350,9 +350,9 @@ class _SemiDual:
             spread = max(spread, float(ranges.max()))
         found = self._combine(torch.tensor([bad_row, size, spread], dtype=torch.float64), "max")
         if bad_row >= 0:
-            raise ValueError(f"scores: row {bad_row} holds NaN or infinite values")
+            raise ValueError(f"row {bad_row} of scores contains NaN or infinity")
         if found[0] >= 0:
-            raise ValueError("scores: another process holds NaN or infinite values")
+            raise ValueError("scores contain NaN or infinity in another process")
         return float(found[1]), float(found[2])
 
 
@@ -451,7 +451,7 @@ def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
 
 
 def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
-    """Build the prior shares of the k clusters.
+    """Build the prior fractions of the k clusters.
 
     Args:
         spec: ``uniform``; ``zipf:a``, shares proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
@@ -465,7 +465,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
             finite, or a sum more than 0.001 from 1. A sum 1e-6 to 0.001 away is scaled with a warning.
     """
     if k < 1:
-        raise ValueError(f"k: {k} is less than 1")
+        raise ValueError(f"k must be at least 1, got {k}")
     if not isinstance(spec, str):
         return _checked_prior(_as_float64(spec), k)
     word, _, exponent = spec.partition(":")
@@ -474,15 +474,15 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
             raise ValueError
         power = 0.0 if spec == "uniform" else float(exponent)
     except ValueError:
-        raise ValueError(f"prior: {spec!r} is neither uniform nor zipf:a with a number a") from None
+        raise ValueError(f"prior must be 'uniform' or 'zipf:a' with a number a, got {spec!r}") from None
     shares = torch.arange(1, k + 1, dtype=torch.float64).pow(-power)
     if not math.isfinite(power) or not torch.isfinite(shares).all() or (shares <= 0).any():
-        raise ValueError(f"prior: {spec!r} has no usable exponent")
+        raise ValueError(f"prior must have an exponent with positive, finite shares, got {spec!r}")
     return shares / shares.sum()
 
 
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
-    """Assign larger prior shares to larger clusters; ties keep the order of the ids.
+    """Assign larger prior fractions to larger clusters; ties keep the order of the ids.
 
     The numbering of clusters is arbitrary, so an unequal prior would inflate some cluster for no reason. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.
@@ -530,9 +530,9 @@ def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> 
     values = np.asarray(scores.cpu() if isinstance(scores, Tensor) else scores, dtype=np.float64)
     n, k = values.shape
     if n > _EXACT_MAX_ROWS:
-        raise ValueError(f"scores: {n} rows; an exact balance takes at most {_EXACT_MAX_ROWS}")
+        raise ValueError(f"scores must have at most {_EXACT_MAX_ROWS} rows for an exact balance, got {n}")
     if not np.isfinite(values).all():
-        raise ValueError("scores: NaN or infinite values")
+        raise ValueError("scores contain NaN or infinity")
     sizes = cluster_sizes(make_prior("uniform", k) if prior is None else prior, n).numpy()
     cluster_of_place = np.repeat(np.arange(k), sizes)
     _, places = linear_sum_assignment(values[:, cluster_of_place], maximize=True)
@@ -541,16 +541,16 @@ def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> 
 
 def _checked_prior(values: Tensor, k: int) -> Tensor:
     if values.shape != (k,):
-        raise ValueError(f"prior: shape {tuple(values.shape)} where {(k,)} is needed")
+        raise ValueError(f"prior must have shape {(k,)}, got {tuple(values.shape)}")
     bad = ~(torch.isfinite(values) & (values > 0))
     if bad.any():
         first = int(bad.nonzero()[0])
-        raise ValueError(f"prior: entry {first} is {float(values[first])}; shares must be positive")
+        raise ValueError(f"prior must have positive entries, got {float(values[first])} as entry {first}")
     total = float(values.sum())
     if abs(total - 1) > _SUM_WARNED:
-        raise ValueError(f"prior: sums to {total:.6g}, not to 1")
+        raise ValueError(f"prior must sum to 1, got {total:.6g}")
     if abs(total - 1) > _SUM_SILENT:
-        warnings.warn(f"prior: sums to {total:.8g} and was scaled to 1", stacklevel=3)
+        warnings.warn(f"prior sums to {total:.8g} and was normalized to 1", stacklevel=3)
     return values / total
 
 
@@ -563,10 +563,10 @@ def _as_float64(values: ArrayLike | Tensor) -> Tensor:
 
 def _check_matrix(values: Scores, name: str) -> None:
     if len(values.shape) != 2:
-        raise ValueError(f"{name}: (n, k) numbers are needed, not shape {tuple(values.shape)}")
+        raise ValueError(f"{name} must have shape (n, k), got {tuple(values.shape)}")
     kind = values.dtype
     if not (kind.is_floating_point if isinstance(kind, torch.dtype) else np.issubdtype(kind, np.floating)):
-        raise TypeError(f"{name}: floating point numbers are needed, not {kind}")
+        raise TypeError(f"{name} must have a floating-point dtype, got {kind}")
 
 
 def _blocks(scores: Scores) -> Iterator[slice]:

@@ -172,7 +172,7 @@ def estimate_unlabeled_groups(
     known, unlabeled = np.flatnonzero(given >= 0), np.flatnonzero(given < 0)
     classes, own = np.unique(given[known], return_inverse=True)
     if len(classes) < 2 or not len(unlabeled) or not len(numbers) or numbers[0] != 0:
-        raise ValueError(f"needs two classes, unlabeled rows and numbers from 0, got {len(classes)} classes")
+        raise ValueError(f"two classes, unlabeled rows and numbers from 0 are required, got {len(classes)} classes")
     tested = np.bincount(own)[own] > 1
     if not tested.any():
         return None

@@ -17,8 +17,9 @@ from labelkit.options.presets import resolve
 from labelkit.progress import Progress, current_progress, use_progress
 
 SOURCES = {
-    "preset": "Preset by name or YAML file, or none; default: for `train`, the one named like the data set, if any.",
-    "config": "YAML file with options; overrides a preset, and options given here override it.",
+    "preset": "Name of a preset, path of a YAML file, or none; by default, `train` uses the preset named after the "
+    "dataset.",
+    "config": "YAML file with options; overrides the preset, but not the options given here.",
 }
 """Arguments of every function in addition to its options."""
 

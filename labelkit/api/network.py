@@ -47,11 +47,11 @@ class Network(nn.Module):
         self.source = model.source
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the unnormalized embeddings (b, dim) of prepared float images (b, c, size, size)."""
+        """Return the unnormalized embeddings (b, dim) of preprocessed float images (b, c, size, size)."""
         return self.network.embed(images)
 
     def prepare(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> Tensor:
-        """Resize, center crop and normalize one image to the network's input (c, size, size) float32.
+        """Resize, center-crop and normalize one image to the network's input (c, size, size) float32.
 
         Args:
             image: a file, or (h, w, c) uint8 pixels with the channels of the network.
@@ -67,7 +67,7 @@ class Network(nn.Module):
         return (cut - mean) / std
 
     def embed(self, images: Images, *, batch_size: int = 64) -> Tensor:
-        """Prepare and embed images without gradients, returning (n, dim) float32 on the CPU.
+        """Preprocess and embed images without gradients, returning (n, dim) float32 on the CPU.
 
         Args:
             images: as for :meth:`prepare`.

@@ -76,8 +76,8 @@ def run_command(command: StageCommand) -> Command:
     fields = sorted(config_class.model_fields.items(), key=lambda item: _place(item[1]))
     parameters = [_parameter(name, field) for name, field in fields]
     if presets or is_train:
-        chosen = "; default: the one named like the data set, if any" if is_train else ""
-        says = f"Preset by name or YAML file, or none ({', '.join(presets) or 'no names yet'}{chosen})."
+        chosen = " Default: the preset with the same name as the dataset, if there is one." if is_train else ""
+        says = f"Name of a preset, path of a YAML file, or none.{chosen} Presets: {', '.join(presets) or 'none yet'}."
         parameters.append(_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
     parameters += _COMMON_PARAMETERS
     run.__doc__ = escape_markup(command.help)
@@ -200,7 +200,7 @@ def _completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
 
 _COMMON_PARAMETERS = [
     _common_option(
-        "config", "YAML file with options; overrides a preset, and options given here override it.", "FILE", str | None
+        "config", "YAML file with options; overrides the preset, but not the options given here.", "FILE", str | None
     ),
     _common_option("set", "Set any option by its key; may be repeated.", "KEY=VALUE", list[str] | None),
     _keyword("json", JsonOption, default=False),

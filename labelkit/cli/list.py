@@ -28,7 +28,7 @@ def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: 
 
 
 def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """List the named data sets; your own folders and CSV files are given by path.
+    """List the registered datasets; your own folders and CSV files are given by path.
 
     Example: labelkit list datasets
     """

@@ -153,8 +153,8 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "predict": Command(
         "Predict the class or group of new photos. Each prediction has a confidence, or is unsure; the model is the "
-        "one that `labelkit discover answer` made for the photos in the store.\n\n"
-        "A photo that is already in the store gets the prediction, or the label, that it has in the store.",
+        "one that `labelkit discover answer` fitted to the photos in the store.\n\nA photo that is already in the "
+        "store keeps its stored prediction or label.",
         "labelkit predict new.jpg --from photos-labeled",
         "labelkit.pipelines.predict.options:PredictConfig",
         "labelkit.pipelines.predict.predict:predict_photos",
@@ -163,16 +163,15 @@ COMMANDS: dict[str, Command | Group] = {
         "Train a representation with one of the methods.", "labelkit train flipclass --dataset digits", _train_commands
     ),
     "reproduce": Command(
-        "Reproduce a published table. Its rows are run with several seeds, and measured values shown next to published "
-        "ones.\n\n"
-        "Finished parts are not run again, and interrupted training continues. Rows whose data are missing are "
-        "listed.",
+        "Reproduce a published table. Its rows are run with several seeds, and measured values are shown next to "
+        "published ones.\n\nFinished parts are not run again, and interrupted training continues. Rows whose data are "
+        "missing are listed.",
         'labelkit reproduce dl2pa-6 --row "dl2pa CIFAR-10 0.01" --dry-run',
         "labelkit.pipelines.reproduce.options:ReproduceConfig",
         "labelkit.pipelines.reproduce.running:reproduce",
     ),
     "embed": Command(
-        "Embed every image of a data set with a trained backbone.",
+        "Embed every image of a dataset with a trained backbone.",
         "labelkit embed --dataset digits --checkpoint runs/flipclass-digits --out digits.h5",
         "labelkit.options.embed:EmbedConfig",
         "labelkit.commands.embed.embed:embed_images",
@@ -185,7 +184,7 @@ COMMANDS: dict[str, Command | Group] = {
     ),
     "export": Command(
         "Export embeddings, labels, results or the network. Other programs read them as .npy, .npz or CSV, and the "
-        "network that made the embeddings as ONNX.",
+        "network that computed the embeddings as ONNX.",
         "labelkit export --index digits.h5 --out digits.csv",
         "labelkit.commands.exchange.options:ExportConfig",
         "labelkit.commands.exchange.exporting:export_store",
@@ -328,19 +327,19 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit.commands.evaluate.knn:evaluate_knn",
             ),
             "linear": Command(
-                "Score features by a linear classifier, trained on one split and scored on another: top 1 and 5.",
+                "Score features by a linear classifier, trained on one split and scored on another: top-1 and top-5.",
                 "labelkit evaluate linear --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateLinearConfig",
                 "labelkit.commands.evaluate.knn:evaluate_linear",
             ),
             "probes": Command(
-                "Score a network by a linear classifier after each convolution, or on its features: top 1 and 5.",
+                "Score a network by a linear classifier after each convolution, or on its features: top-1 and top-5.",
                 "labelkit evaluate probes --checkpoint runs/sela --augmentation digits",
                 "labelkit.commands.evaluate.options:EvaluateProbesConfig",
                 "labelkit.commands.evaluate.probes:evaluate_probes",
             ),
             "presence": Command(
-                "Score a frozen network by a classifier for images with several classes: average precision (VOC).",
+                "Score a frozen network by a multi-label classifier: average precision (VOC).",
                 "labelkit evaluate presence --checkpoint runs/sela --train fully-connected",
                 "labelkit.commands.evaluate.options:EvaluatePresenceConfig",
                 "labelkit.commands.evaluate.multi_label:evaluate_presence",
@@ -352,7 +351,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "labelkit.commands.evaluate.retrieval:evaluate_retrieval",
             ),
             "classification": Command(
-                "Score a classifier: top 1 and 5; accuracy for classes with many, medium and few images; confusions.",
+                "Score a classifier: top-1 and top-5; accuracy on many-, medium- and few-shot classes; confusions.",
                 "labelkit evaluate classification --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateClassificationConfig",
                 "labelkit.commands.evaluate.classification:evaluate_classification",
@@ -394,9 +393,9 @@ COMMANDS: dict[str, Command | Group] = {
         "labelkit.pipelines.compare.compare:compare_methods",
     ),
     "retrieve": Command(
-        "Find the images most similar to a query. A query is an image, a folder of images, or rows of a store.\n\n"
-        "With --patch or --pixel, find the patches of a store (made with embed --dense) that look most like one "
-        "patch of an image.",
+        "Find the images most similar to a query. A query is an image, a folder of images, or rows of a "
+        "store.\n\nWith --patch or --pixel, find the patches in a store (created with `labelkit embed --dense`) that "
+        "are most similar to one patch of an image.",
         "labelkit retrieve --query img.png --index digits.h5 -k 10",
         "labelkit.commands.retrieve.options:RetrieveConfig",
         "labelkit.commands.retrieve.retrieve:retrieve_images",
@@ -448,7 +447,7 @@ COMMANDS: dict[str, Command | Group] = {
         },
     ),
     "datasets": Command(
-        "Show the named data sets: their purpose, their source, and whether they are here and complete; exit 3 if "
+        "Show the registered datasets: their purpose, their source, and whether they are here and complete; exit 3 if "
         "--dataset is not.",
         "labelkit datasets --data-root data",
         "labelkit.commands.datasets.options:DatasetsConfig",

@@ -46,7 +46,7 @@ def is_shards(text: str) -> bool:
 
 
 def expand_shards(text: str) -> list[FileLocation]:
-    """Return the archive files that match a path, an address or a pattern, sorted by name.
+    """Return the archive files that match a path, a URL or a pattern, sorted by name.
 
     Raises:
         DatasetError: there are none, or a named one is missing.
@@ -97,7 +97,7 @@ class TarSource:
         """Read the image at ``index``, or raise :class:`BadImage` (too large) or `DatasetError` (cannot be fetched)."""
         archive, begin, size = self.places[index].tolist()
         if size > MAX_FILE_BYTES:
-            raise BadImage(f"member of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
+            raise BadImage(f"the member of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
         return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 
@@ -227,7 +227,7 @@ class ParquetSource:
             raise BadImage(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes) or not content:
-            raise BadImage("no bytes in this row")
+            raise BadImage("this row contains no bytes")
         return EncodedImage(content)
 
     def _group(self, file: int, group: int) -> Any:
@@ -258,7 +258,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
     try:
         import pyarrow.parquet  # noqa: F401 - to check that it is installed
     except ImportError as error:
-        raise DatasetError(name, "reading Parquet needs pyarrow", "Run `pip install pyarrow`.") from error
+        raise DatasetError(name, "reading Parquet requires pyarrow", "Run `pip install pyarrow`.") from error
     stems = [path.stem for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
@@ -276,7 +276,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
         column, group_rows, own_labels, names, fault = _read_listing(path, column, label_column)
         if class_names and names and names != class_names:
             problem = f"its classes differ from those of {paths[0].name}"
-            raise DatasetError(str(path), problem, "Pass files from the same data set.")
+            raise DatasetError(str(path), problem, "Pass files from the same dataset.")
         class_names = class_names or names
         count = sum(group_rows)
         ids += [f"{stems[number]}/{row:09d}" for row in range(count)]
@@ -308,8 +308,8 @@ def _read_listing(
             schema = table.schema_arrow
             wanted = column or _image_column(schema, where)
             if wanted not in schema.names:
-                problem = f"has no column {wanted!r}, which other files have"
-                raise DatasetError(where, problem, "Pass files from the same data set.")
+                problem = f"has no column {wanted!r}, but the other files do"
+                raise DatasetError(where, problem, "Pass files from the same dataset.")
             groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
             features = _features(schema.metadata or {})
             others = [name for name in schema.names if name != wanted]
@@ -326,7 +326,7 @@ def _read_listing(
 
 
 def _image_column(schema: Any, where: str) -> str:
-    """Return the column that holds bytes, or structs of bytes and path as in Hugging Face files."""
+    """Return the column that contains bytes, or structs of bytes and path as in Hugging Face files."""
     import pyarrow as pa
 
     def holds_images(kind: Any) -> bool:

@@ -134,7 +134,7 @@ class DataInfo:
         """
         if not (self.labels >= 0).any():
             problem = "no image has a label that training may use"
-            raise DatasetError(dataset, problem, "Pass labels with --labels FILE, or use a data set with labels.")
+            raise DatasetError(dataset, problem, "Pass labels with --labels FILE, or use a dataset with labels.")
         num_classes = wanted or self.num_known_classes or self.num_old_classes
         if num_classes < 2:
             raise DatasetError(dataset, "has only one class", "Use at least two classes.")

@@ -14,7 +14,7 @@ RESAMPLING: Final = {"bicubic": Image.Resampling.BICUBIC, "bilinear": Image.Resa
 
 
 def resized_side(size: int, resize_ratio: float) -> int:
-    """Return the length in pixels to which the shorter side of an image is resized before the center crop."""
+    """Return the size in pixels to which the shorter side of an image is resized before the center crop."""
     # The small term keeps rounding errors from lowering results such as 32 * (36 / 32) below 36.
     return int(size * resize_ratio + 1e-6)
 

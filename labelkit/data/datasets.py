@@ -164,7 +164,7 @@ class ImageDataset:
                 continue
             array = np.array(getattr(self, key), dtype=dtype)
             if array.shape != (n,):
-                raise ValueError(f"{key} has shape {array.shape}, there are {n} sample ids")
+                raise ValueError(f"{key} must have shape ({n},), like sample_ids, got {array.shape}")
             array.setflags(write=False)
             object.__setattr__(self, key, array)
         for key, stop in (("labels", len(self.class_names)), ("splits", len(self.split_names))):
@@ -399,7 +399,7 @@ class JoinedSource:
     num_first: int
 
     def read(self, index: int) -> EncodedImage:
-        """Read the item at ``index`` from the source that holds it."""
+        """Read the item at ``index`` from the source that contains it."""
         return self.first.read(index) if index < self.num_first else self.second.read(index - self.num_first)
 
 
@@ -473,9 +473,9 @@ class FileMasks:
             ranges = ", ".join(str(part[0]) if len(part) == 1 else f"{part[0]} to {part[-1]}" for part in parts)
             raise DatasetError(
                 str(path),
-                f"value {values[row, column]} in row {row}, column {column} is not the number of a class; known "
-                f"values are {ranges}",
-                "Check whether the mask belongs to another data set, or shows classes as colors.",
+                f"value {values[row, column]} in row {row}, column {column} is not a class number; known values are "
+                f"{ranges}",
+                "Check whether the mask belongs to another dataset, or encodes classes as colors.",
             )
         return classes.astype(np.uint8)
 
@@ -488,7 +488,7 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
     """
     if dataset.masks is None:
         raise DatasetError(
-            dataset.name, "has no masks", "Choose a data set with masks (`labelkit datasets` lists mask classes)."
+            dataset.name, "has no masks", "Choose a dataset with masks (`labelkit datasets` lists mask classes)."
         )
     sample_id = dataset.sample_ids[index]
     try:

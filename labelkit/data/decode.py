@@ -97,7 +97,7 @@ def read_image_file(path: Path) -> bytes:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
-                raise BadImage(f"file of {size:,} bytes is above the limit of {MAX_FILE_BYTES:,}")
+                raise BadImage(f"the file of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise BadImage("the file is gone") from error
@@ -221,7 +221,7 @@ def _open_checked(content: bytes) -> Image.Image:
     if width < 1 or height < 1:
         raise BadImage("no pixels")
     if width * height > MAX_PIXELS:
-        raise BadImage(f"{width} x {height} is more than {MAX_PIXELS:,.0f} pixels")
+        raise BadImage(f"{width} x {height} pixels exceed the limit of {MAX_PIXELS:,.0f}")
     return image
 
 

@@ -115,7 +115,7 @@ def load_folder(
 
 
 def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Sequence[str] = ()) -> ImageDataset:
-    """List a folder at an address, such as ``s3://bucket/photos``, following the rules of :func:`load_folder`.
+    """List a folder at a URL, such as ``s3://bucket/photos``, following the rules of :func:`load_folder`.
 
     Raises:
         DatasetError: there are no images, there are masks next to them, or a folder cannot be listed.

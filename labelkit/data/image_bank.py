@@ -125,7 +125,7 @@ class ImageBank:
         return Reader(self.dataset.source, self.dataset.in_channels, num_workers) if kept.busy else kept
 
     def check(self, max_bad: float) -> None:
-        """Raise an error if a larger share of the images is unreadable than ``max_bad`` in ``[0, 1]``.
+        """Raise an error if the fraction of unreadable images exceeds ``max_bad``, in ``[0, 1]``.
 
         Raises:
             DatasetError: more are bad, or all of them; the message names the first ones with reasons.
@@ -173,7 +173,7 @@ class ImageBank:
                     "--image-size",
                     f"views of {spec.size} pixels are too small for cached images of {side} pixels, as some pixels "
                     "would be skipped",
-                    "Raise --image-size (or --local-size), or lower the area of the views (--local-scale).",
+                    "Raise --image-size (or --local-size), or reduce the area of the views (--local-scale).",
                 )
 
     def make_views(

@@ -92,7 +92,7 @@ class TrainLoader:
             problem = f"{self.batch_size} cannot be divided among {self.world_size} processes"
             raise ConfigError("--batch-size", problem, "Use a multiple of the number of processes.")
         if draws < self.batch_size:
-            problem = f"{self.batch_size} exceeds the {draws} images in an epoch"
+            problem = f"{self.batch_size} exceeds the number of images in an epoch ({draws})"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         self._labels = np.array(self.labels, dtype=np.int64)
         self._reader = None if bank.in_memory else Reader(dataset.source, dataset.in_channels, self.num_workers)
@@ -242,7 +242,7 @@ class EvalLoader:
         if self.seed is None and view != ViewSpec(
             view.size, view.resize_ratio, interpolation=view.interpolation, padding=view.padding
         ):
-            raise ValueError(f"an evaluation view must have no randomness: {view}")
+            raise ValueError(f"an evaluation view must not be random, got {view}")
         if isinstance(images, ImageBank):
             dataset, self._device = images.dataset, images.device
             self._bank = images if images.in_memory else None

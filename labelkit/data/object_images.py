@@ -72,7 +72,7 @@ def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> 
     height, width = pixels.shape[:2]
     if plan.size[0] and plan.size != (height, width):
         problem = f"the image has {width} x {height} pixels, but its annotation says {plan.size[1]} x {plan.size[0]}"
-        remedy = "Check whether the image was resized or rotated, since boxes are given in pixels of the image."
+        remedy = "Check whether the image was resized or rotated, since boxes are in pixel coordinates."
         raise DatasetError(plan.name, problem, remedy)
     step = -1 if plan.mirror else 1
     image = torch.from_numpy(np.ascontiguousarray(pixels[:, ::step].transpose(2, 0, 1)))
@@ -148,19 +148,19 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
     if isinstance(outline, list):
         parts = [part for part in outline if _is_polygon(part)]
         if not parts or len(parts) < len(outline):
-            raise ValueError("segmentation is not a list of polygons with at least three points")
+            raise ValueError("segmentation must be a list of polygons with at least three points")
         merged: Encoded = mask.merge(mask.frPyObjects(parts, height, width))
         return merged
     if not isinstance(outline, dict) or outline.get("size") != [height, width]:
-        raise ValueError(f"segmentation is neither polygons nor run lengths of {height} rows and {width} columns")
+        raise ValueError(f"segmentation must be polygons, or run lengths for {height} rows and {width} columns")
     counts = outline.get("counts")
     if isinstance(counts, list) and all(type(count) is int and count >= 0 for count in counts):
         if sum(counts) != height * width:
-            raise ValueError(f"run lengths add up to {sum(counts)}, not to {height * width}")
+            raise ValueError(f"run lengths must sum to {height * width}, got {sum(counts)}")
         encoded: Encoded = mask.frPyObjects(outline, height, width)
         return encoded
     if not isinstance(counts, str):
-        raise ValueError("run lengths are neither a list of whole numbers nor a string")
+        raise ValueError("run lengths must be a list of integers or a string")
     return {"size": [height, width], "counts": counts}
 
 

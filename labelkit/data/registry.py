@@ -1,4 +1,4 @@
-"""The table of named data sets, and the functions that turn a name or a path into a listing."""
+"""The table of registered datasets, and the functions that turn a name or a path into a listing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def check_dataset(name_or_path: str) -> None:
     """Check that a data set exists, without reading its images.
 
     Raises:
-        DatasetError: there is no such named set, folder or file.
+        DatasetError: there is no such registered dataset, folder or file.
     """
     if name_or_path in DATASETS or Path(name_or_path).expanduser().exists():
         return
@@ -40,8 +40,8 @@ def check_dataset(name_or_path: str) -> None:
     elif beside:
         remedy = f"Did you mean `{beside}`?"
     else:
-        remedy = f"Pass a folder, a CSV or a named data set: {', '.join(DATASETS)}."
-    raise DatasetError(name_or_path, "is neither a known data set nor a folder or CSV", remedy)
+        remedy = f"Pass a folder, a CSV or the name of a dataset: {', '.join(DATASETS)}."
+    raise DatasetError(name_or_path, "is neither a known dataset nor a folder or CSV", remedy)
 
 
 def load_dataset(
@@ -53,14 +53,14 @@ def load_dataset(
     label_column: str | None = None,
     exclude: Sequence[str] = (),
 ) -> ImageDataset:
-    """List the images of a named data set, a folder, a CSV file, or archives.
+    """List the images of a registered dataset, a folder, a CSV file, or archives.
 
     Args:
         name_or_path: a key of ``DATASETS``; the path of a folder, or of a CSV or JSON file; files of ``.tar`` or
             ``.parquet``, as `labelkit.data.archives.expand_shards` understands them; or the address of a folder or of
             such files, such as ``s3://bucket/photos``.
-        data_root: folder of the named sets; paths in a CSV may be relative to it too.
-        download: fetch a named set if it is missing.
+        data_root: folder of the registered datasets; paths in a CSV may be relative to it too.
+        download: fetch a registered dataset if it is missing.
         any_classes: if False, folders are classes only if they look like it; see ``load_folder``.
         label_column: column of the labels in a CSV or Parquet file.
         exclude: patterns of images to leave out of a folder or of tar archives; see
@@ -107,7 +107,7 @@ def _load(
         return load_folder(path, any_classes=any_classes, exclude=exclude)
     check_dataset(name_or_path)
     if path.suffix.lower() not in (*TABLE_SUFFIXES, ".xlsx", ".xls", ".xml") or not path.is_file():
-        problem = f"a data set file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet"
+        problem = f"a dataset file must be {', '.join(TABLE_SUFFIXES)}, .tar or .parquet"
         remedy = "Pass a folder of images, a .csv with columns path,label, or archives of images."
         raise DatasetError(name_or_path, problem, remedy)
     return load_csv(path, data_root=data_root, label_column=label_column)

@@ -24,13 +24,13 @@ _GO_ON: Final = "Check the file or the connection, and run the same command agai
 
 
 def is_address(text: str) -> bool:
-    """Return whether a string is an address in a remote file system, such as ``s3://bucket``."""
+    """Return whether a string is the URL of a remote file system, such as ``s3://bucket``."""
     return _ADDRESS.match(text) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class FileLocation:
-    """File on this machine or at a remote address.
+    """File on this machine or at a URL.
 
     Attributes:
         system: the fsspec file system.
@@ -51,7 +51,7 @@ class FileLocation:
         return PurePosixPath(self.path).stem
 
     def __str__(self) -> str:
-        """Return the address, or the path on this machine."""
+        """Return the URL, or the path on this machine."""
         if "file" in self.system.protocol:
             return self.path
         return str(self.system.unstrip_protocol(self.path)).replace(":///", "://")
@@ -66,7 +66,7 @@ class FileLocation:
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
             problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
-            remedy = "Restore the file; if the server cannot send parts of files, download the file to a local folder."
+            remedy = "Restore the file; if the server does not support range requests, download the file."
             raise DatasetError(str(self), problem, remedy)
         return content
 
@@ -77,7 +77,7 @@ class FileLocation:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RemoteSource:
-    """Image files at remote addresses, one per row."""
+    """Image files at URLs, one per row."""
 
     files: tuple[FileLocation, ...]
 
@@ -105,7 +105,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
 
 
 def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
-    """Return the files that match the given paths or addresses, sorted by name.
+    """Return the files that match the given paths or URLs, sorted by name.
 
     Names may have ``*`` and ``?`` as wildcards for existing files; ``text`` is what the user wrote, for messages.
 
@@ -131,7 +131,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
 
 
 def _opened(address: str) -> tuple[Any, str]:
-    """Return the file system of an address, set up by fsspec's own configuration, and the path in it."""
+    """Return the file system of a URL, set up by fsspec's own configuration, and the path in it."""
     from fsspec.core import url_to_fs
 
     try:
@@ -141,7 +141,7 @@ def _opened(address: str) -> tuple[Any, str]:
         raise DatasetError(address, f"requires a package that is not installed: {error}", remedy) from error
     except ValueError as error:
         remedy = "Use, for example, s3://, gs://, hf://, https:// or file://."
-        raise DatasetError(address, "is not an address that fsspec supports", remedy) from error
+        raise DatasetError(address, "is not a URL that fsspec supports", remedy) from error
     return system, path
 
 
@@ -153,7 +153,7 @@ def _told(where: str) -> Iterator[None]:
     except DatasetError:
         raise
     except FileNotFoundError as error:
-        raise DatasetError(where, "does not exist or is empty", "Check the address.") from error
+        raise DatasetError(where, "does not exist or is empty", "Check the URL.") from error
     except PermissionError as error:
         remedy = "Check the credentials and the permissions."
         raise DatasetError(where, f"access is denied: {_reason(error)}", remedy) from error

@@ -194,10 +194,10 @@ class ClassBalancedSampler:
         starts = np.flatnonzero(np.diff(classes[order], prepend=-1))
         if not len(order):
             problem = "no image has a label that training may use"
-            raise DatasetError("labels", problem, "Use a data set with labels, or train without labels.")
+            raise DatasetError("labels", problem, "Use a dataset with labels, or train without labels.")
         members = np.split(self._pool[order], starts[1:])
         if len(members) < self._classes_per_batch:
-            problem = f"a batch holds {self._classes_per_batch} classes, but only {len(members)} classes have labels"
+            problem = f"a batch contains {self._classes_per_batch} classes, but only {len(members)} classes have labels"
             raise ConfigError("--batch-size", problem, "Lower --batch-size, or raise --images-per-class.")
         self._members = members
 
@@ -212,7 +212,7 @@ class ClassBalancedSampler:
             ValueError: there are no labels yet.
         """
         if not self._members:
-            raise ValueError("no labels to draw by; call relabel first")
+            raise ValueError("there are no labels to sample by: call relabel first")
         generator = keyed_generator(self._seed, "sampler/class-balanced", epoch)
         drawn: list[NDArray[np.int64]] = []
         groups: list[NDArray[np.int64]] = []

@@ -79,11 +79,11 @@ def _draw_old_classes(
     old, new = tuple(map(int, old_classes)), tuple(map(int, new_classes))
     differ = [i for i, count in Counter([*range(num_classes), *old, *new]).items() if count != 2]
     if differ:
-        problem = f"{len(old)} old and {len(new)} new classes are not the {num_classes} classes of the data, each once"
+        problem = f"the {len(old)} old and {len(new)} new classes do not contain each of the {num_classes} classes once"
         problem = f"{problem}; the first missing or extra class is {differ[0]}"
         raise DatasetError("split", problem, "List each class exactly once, as old or as new.")
     if not old:
-        raise DatasetError("split", "there would be no old class", "Choose at least one old class.")
+        raise DatasetError("split", "no class is left as an old class", "Choose at least one old class.")
     return old, new
 
 
@@ -97,7 +97,7 @@ def gcd_split(
     seed: int = 0,
     draw_order: ArrayLike | None = None,
 ) -> LabelSplit:
-    """Label a share of the old-class images, as in generalized category discovery.
+    """Label a fraction of the images in old classes, as in generalized category discovery.
 
     The images of old classes, in data set order, are drawn uniformly and not per class, so that a
     class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
@@ -138,7 +138,7 @@ def gcd_split(
 
 
 def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
-    """Label ``total`` images, equally many of every class, as in semi-supervised learning.
+    """Label ``total`` images, divided equally among the classes, as in semi-supervised learning.
 
     The first ``total % classes.count`` classes get one more.
 
@@ -159,7 +159,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
             continue
         labeled[generator.choice(rows, int(wanted[i]), replace=False)] = True
     if short:
-        problem = f"{int(wanted.max())} labeled images per class are requested, but {', '.join(short[:10])}"
+        problem = f"{int(wanted.max())} labeled images per class were requested, but {', '.join(short[:10])}"
         raise DatasetError("split", problem, "Request fewer labels.")
     params = {"per_class": None, "total": total, "seed": int(seed), "num_classes": int(classes.count)}
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
@@ -243,7 +243,7 @@ class LabelSplit:
 
 
 def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw the increasing rows to hold out, with the same share, in ``(0, 1)``, from each class.
+    """Draw the rows to hold out, a fraction in ``(0, 1)`` of each class, in increasing order.
 
     The total is ``share * n`` rounded up; it is divided among the classes of the labels (n,), -1 included, by largest
     remainder (ties go to the first class), and each class keeps at least one image.
@@ -377,8 +377,8 @@ def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0)
     empty = np.flatnonzero(counts == 0)
     if len(empty):
         i = int(empty[0])
-        remedy = "Use an imbalance factor closer to 1, or a data set with images of every class."
-        raise DatasetError("split", f"{classes.title(i)} would be left without an image (it has {sizes[i]})", remedy)
+        remedy = "Use an --imbalance-factor closer to 1, or a dataset with images of every class."
+        raise DatasetError("split", f"{classes.title(i)} would be left without images (it has {sizes[i]})", remedy)
     generator = keyed_generator(seed, "long-tail")
     kept = [
         generator.choice(np.flatnonzero(usable & (labels == i)), int(counts[i]), replace=False) for i in range(count)

@@ -152,7 +152,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
 
 
 def _file_of(written: str, folders: Sequence[Path]) -> Path:
-    """Return the file that a path names: below the first folder in which it exists, else below the first folder."""
+    """Return the file that a path names: below the first folder in which it exists, otherwise below the first."""
     files = [Path(os.path.normpath(folder / written)) for folder in folders]
     return next((file for file in files if is_there(file)), files[0])
 
@@ -350,7 +350,7 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
         return reader, header
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} letters)"
-    problem = f"line 1: no column of paths ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"
+    problem = f"line 1: there is no path column ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"
     raise DatasetError(where, problem, _HEADER_REMEDY)
 
 
@@ -413,7 +413,7 @@ def _json_rows(text: str) -> list[dict[str, Any]]:
         classes = dict(enumerate(value["classes"])) | {None: None}
         value = {path: classes[at] for path, at in value["labels"].items()}
     if any(isinstance(label, list) for label in value.values()):
-        raise ValueError("lists, as of the images of each split")
+        raise ValueError("nested lists are not supported")
     return [{"path": path, "label": label} for path, label in value.items()]
 
 

@@ -232,8 +232,8 @@ def _lost_workers_error(reason: str) -> ResourceError:
     return ResourceError(
         "--num-workers",
         f"the image-reading processes cannot continue: {reason}{room}",
-        "Use a smaller --batch-size, or --num-workers 0, which reads in this process; or provide more shared "
-        "memory, for example with `docker run --shm-size 8g`.",
+        "Use a smaller --batch-size, or --num-workers 0, which reads in this process, or provide more shared memory, "
+        "for example with `docker run --shm-size 8g`.",
     )
 
 

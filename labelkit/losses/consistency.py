@@ -46,7 +46,7 @@ class DistillationLoss(nn.Module):
         positive(teacher_temperature, "teacher_temperature")
         if student_logits.shape != teacher_logits.shape or student_logits.ndim != 2:
             raise ValueError(
-                "student and teacher logits must both be (b, c); "
+                "student and teacher logits must both have shape (b, c), "
                 f"got {tuple(student_logits.shape)} and {tuple(teacher_logits.shape)}"
             )
         with without_autocast(student_logits):
@@ -81,7 +81,7 @@ class MeanEntropyRegularizer(TemperatureLoss):
     def forward(self, logits: Tensor) -> Tensor:
         """Compute log c minus the entropy of the mean prediction from logits (m, c)."""
         if logits.ndim != 2:
-            raise ValueError(f"logits must be (m, c), got {tuple(logits.shape)}")
+            raise ValueError(f"logits must have shape (m, c), got {tuple(logits.shape)}")
         if not len(logits):
             return logits.sum()
         with without_autocast(logits):

@@ -77,7 +77,7 @@ class SupConLoss(TemperatureLoss):
     def forward(self, projections: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d) and labels (b,), averaged over labeled views."""
         if len(projections) != 2 * len(labels):
-            raise ValueError(f"need two projections per label, got {len(projections)} for {len(labels)} labels")
+            raise ValueError(f"projections must be two per label, got {len(projections)} for {len(labels)} labels")
         if not len(labels):
             return projections.sum()
         with without_autocast(projections):
@@ -96,6 +96,6 @@ class SupConLoss(TemperatureLoss):
 
 def _similarities(projections: Tensor, temperature: float) -> Tensor:
     if projections.ndim != 2 or len(projections) % 2:
-        raise ValueError(f"projections must be (2b, d), got {tuple(projections.shape)}")
+        raise ValueError(f"projections must have shape (2b, d), got {tuple(projections.shape)}")
     unit = F.normalize(promote(projections), dim=1)
     return unit @ unit.T / temperature

@@ -51,9 +51,9 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
     """
     scores, classes = np.asarray(logits), as_ids(labels, "labels")
     if np.isnan(scores).any():
-        raise ValueError(f"logits have {int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows with NaN")
+        raise ValueError(f"{int(np.isnan(scores).any(axis=1).sum())} of {len(scores)} rows of logits contain NaN")
     if not 1 <= k <= scores.shape[1]:
-        raise ValueError(f"k must be from 1 to {scores.shape[1]} classes, got {k}")
+        raise ValueError(f"k must be from 1 to the number of classes ({scores.shape[1]}), got {k}")
     own = scores[np.arange(len(classes)), classes][:, None]
     above = (scores > own).sum(axis=1)
     tied = (scores == own).sum(axis=1)

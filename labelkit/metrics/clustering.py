@@ -90,7 +90,7 @@ def cluster_accuracy(
     """
     old_classes = np.asarray(old_mask_per_class)
     if old_classes.ndim != 1 or old_classes.dtype != np.bool_:
-        raise ValueError(f"old_mask_per_class must be bool (c,), got {old_classes.dtype} {old_classes.shape}")
+        raise ValueError(f"old_mask_per_class must be bool of shape (c,), got {old_classes.dtype} {old_classes.shape}")
     if mapping is None:
         counts = contingency(cluster_ids, labels, num_classes=len(old_classes))
         class_of_cluster = match_counts(counts).class_of_cluster
@@ -98,7 +98,7 @@ def cluster_accuracy(
         class_of_cluster = np.asarray(mapping, dtype=np.int64)
         named, times = np.unique(class_of_cluster[class_of_cluster >= 0], return_counts=True)
         if (times > 1).any():
-            raise ValueError(f"mapping names class {named[times > 1][0]} more than once")
+            raise ValueError(f"mapping must not repeat a class, got class {named[times > 1][0]} twice or more")
         counts = contingency(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
 
     per_class, hits = counts.sum(axis=0), _hits(counts, class_of_cluster)
@@ -193,7 +193,7 @@ def _hits(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDArray[np.i
 
 
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
-    """Compute the purity, in (0, 1]: the share of samples that have the most frequent class of their cluster.
+    """Compute the purity, in (0, 1]: the fraction of samples with the most frequent class of their cluster.
 
     Use it for more clusters than classes, when a one-to-one matching would leave out most clusters. It grows
     with the number of clusters, up to 1 for clusters of one sample each.

@@ -121,7 +121,7 @@ def score_retrieval(
         ValueError: shapes do not match, NaN or infinity, a zero row, or a k out of range.
     """
     if (gallery is None) != (gallery_labels is None):
-        raise ValueError("gallery and gallery_labels go together")
+        raise ValueError("gallery and gallery_labels must be given together")
     held = asked = _Side(queries, labels, "")
     if gallery is not None and gallery_labels is not None:
         held = _Side(gallery, gallery_labels, "gallery ")
@@ -174,9 +174,9 @@ class _Side:
             exact = self.exact(part)
             self.lengths[self.order[part]] = np.sqrt(np.einsum("ij,ij->i", exact, exact))
         if bad := np.count_nonzero(~np.isfinite(self.lengths)):
-            raise ValueError(f"{what} have {bad} of {len(rows)} rows with NaN or infinity")
+            raise ValueError(f"{bad} of {len(rows)} rows of {what} contain NaN or infinity")
         if bad := np.count_nonzero(self.lengths == 0):
-            raise ValueError(f"{what} have {bad} of {len(rows)} rows of length zero, which have no direction")
+            raise ValueError(f"{bad} of {len(rows)} rows of {what} have zero norm, and thus no direction")
         for part in parts:
             self.unit[part] = self.exact(part)
 
@@ -190,7 +190,7 @@ class _Side:
 
 
 class _Ranking:
-    """Queries and gallery, prepared for ranking.
+    """Queries and gallery, preprocessed for ranking.
 
     For the queries with a match, sorted by class: ``places`` among all queries; ``own``, the place of the query itself
     in the gallery, -1 for none; ``starts`` and ``ends`` of its class there; ``wanted``, the number of matches.
@@ -199,22 +199,22 @@ class _Ranking:
     def __init__(self, asked: _Side, held: _Side, own_rows: ArrayLike | None, ks: Sequence[int], *, at_r: bool) -> None:
         (n, dim), num_gallery = asked.unit.shape, len(held.order)
         if held.unit.shape[1] != dim:
-            raise ValueError(f"queries have {dim} columns, the gallery has {held.unit.shape[1]}")
+            raise ValueError(f"queries have {dim} columns, but the gallery has {held.unit.shape[1]}")
         given_own = np.arange(n) if held is asked else np.full(n, -1)
         if own_rows is not None:
             given_own = np.asarray(own_rows, dtype=np.int64)
             if given_own.shape != (n,) or given_own.min() < -1 or given_own.max() >= num_gallery:
-                raise ValueError(f"own_rows must be ({n},) rows of the gallery or -1")
+                raise ValueError(f"own_rows must be {n} gallery rows, or -1 for none")
         place_of = np.empty(num_gallery, dtype=np.int64)
         place_of[held.order] = np.arange(num_gallery)
         own = given_own[asked.order]
         own = np.where(own >= 0, place_of[own], -1)
         if (held.labels[own] != asked.labels)[own >= 0].any():
-            raise ValueError("own_rows: a query and its own row of the gallery have different labels")
+            raise ValueError("own_rows must link each query to a gallery row with the same label")
         available = num_gallery - int((own >= 0).any())
         for k in ks:
             if not 1 <= k <= available:
-                raise ValueError(f"k must be from 1 to {available}, the samples other than the query, got {k}")
+                raise ValueError(f"k must be from 1 to {available} (all samples except the query), got {k}")
         starts, ends = (np.searchsorted(held.labels, asked.labels, side=side) for side in ("left", "right"))
         wanted = ends - starts - (own >= 0)
         self.places = np.flatnonzero(wanted > 0)

@@ -69,7 +69,7 @@ class SegmentationCounts:
         """
         predicted, true = np.asarray(predictions), np.asarray(labels)
         if predicted.shape != true.shape:
-            raise ValueError(f"predictions have shape {predicted.shape}, labels {true.shape}")
+            raise ValueError(f"predictions have shape {predicted.shape}, but labels have {true.shape}")
         seen = true != IGNORE
         predicted, true = predicted[seen], true[seen]
         if true.size:
@@ -83,7 +83,7 @@ class SegmentationCounts:
         """
         total = int(self.counts.sum())
         if not total:
-            raise ValueError("no pixel was counted")
+            raise ValueError("no pixel has been counted")
         iou = iou_matrix(self.counts).diagonal().copy()
         per_class = self.counts.sum(axis=1)
         right = self.counts.diagonal()
@@ -152,5 +152,5 @@ def mask_boundary(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
 def _two_masks(prediction: ArrayLike, truth: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     found, true = np.asarray(prediction, dtype=np.bool_), np.asarray(truth, dtype=np.bool_)
     if found.shape != true.shape or found.ndim != 2:
-        raise ValueError(f"masks must both be (h, w), got {found.shape} and {true.shape}")
+        raise ValueError(f"masks must both have shape (h, w), got {found.shape} and {true.shape}")
     return found, true

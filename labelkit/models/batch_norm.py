@@ -64,7 +64,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
             return super().forward(images)
         values, momentum = images.float(), self.momentum
         if momentum is None or self.running_mean is None or self.running_var is None:
-            raise ValueError("shared statistics need running ones that follow by a momentum")
+            raise ValueError("shared statistics require running statistics with a momentum")
         count = values.new_tensor(values.numel() / values.shape[1])
         dist.all_reduce(count)
         mean = _total(values.sum((0, 2, 3))) / count
@@ -148,7 +148,7 @@ class StatisticsSum:
         parts = torch.split(total, [layer.num_features for layer in self._layers], dim=1)
         for layer, (mean, variance, images) in zip(self._layers, parts, strict=True):
             if float(images[0]) == 0:
-                raise ValueError("no image passed through the network")
+                raise ValueError("no image has passed through the network")
             assert layer.running_mean is not None
             assert layer.running_var is not None
             layer.running_mean.copy_(mean / images)

@@ -92,8 +92,8 @@ def find_frozen_part(
         rate = getattr(module, "drop_prob", None) or (isinstance(module, nn.Dropout) and module.p) or 0.0
         if rate > 0 or isinstance(module, _BatchNorm):
             kind = type(module).__name__
-            problem = f"{name} of the frozen part is a {kind}, whose output differs between passes"
-            raise ConfigError("--reuse-frozen", problem, "Choose another --backbone, or remove --reuse-frozen.")
+            problem = f"{name} in the frozen part is a {kind}, whose output differs between passes"
+            raise ConfigError("--reuse-frozen", problem, "Pass a different --backbone, or remove --reuse-frozen.")
     moved = tuple(sorted({block for block in moved_blocks if block < grad_from_block}))
     if not moved and grad_from_block == depth:
         return FrozenPart(((depth,), (depth,)), pooled=True)
@@ -182,7 +182,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
     stages = stage_names(net)
     if count > len(stages):
         listed = f"has {len(stages)} stages: {', '.join(stages)}" if stages else "has no stages"
-        remedy = f"Pass at most {len(stages)}." if stages else "Remove --freeze-stages, or choose another --backbone."
+        remedy = f"Pass at most {len(stages)}." if stages else "Remove --freeze-stages, or pass a different --backbone."
         raise ConfigError(f"--freeze-stages {count}", f"{name} {listed}", remedy)
     container = stages[0].rpartition(".")[0]
     units = [child for child, _ in net.named_children() if child != container]

@@ -144,7 +144,7 @@ class HeadedNetwork(InferenceNetwork):
 
 
 def headed_identity(base: Mapping[str, str], head: InferenceNetwork) -> dict[str, str]:
-    """Return the ``name``, ``layer`` and ``pooling`` of embeddings made by a network followed by a head."""
+    """Return the ``name``, ``layer`` and ``pooling`` of embeddings computed by a network followed by a head."""
     own = head.identity
     return {
         "name": f"{base['name']}+{own['name']}",

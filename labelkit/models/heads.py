@@ -105,7 +105,7 @@ class Projector(nn.Module):
 
 
 class DirectionLayer(nn.Module):
-    r"""Weight-normalized linear layer without bias, applied to vectors scaled to unit length.
+    r"""Weight-normalized linear layer without bias, applied to normalized vectors.
 
     .. math:: a_k = g_k \frac{v_k^\top z}{\|v_k\| \|z\|}
 

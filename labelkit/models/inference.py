@@ -203,5 +203,5 @@ def per_channel(name: str, values: tuple[float, ...] | None, default: tuple[floa
     if values is None:
         return default
     if len(values) not in (1, len(default)):
-        raise ValueError(f"{name} has {len(values)} values for {len(default)} channels")
+        raise ValueError(f"{name} must have one value per channel ({len(default)}), got {len(values)}")
     return values * (len(default) // len(values))

@@ -194,7 +194,7 @@ def freeze_backbone(
         return []
     if train_stem:
         if grad_from_block != 0:
-            problem = f"a trained stem below frozen blocks gets no gradient (grad_from_block {grad_from_block})"
+            problem = f"a trained stem below frozen blocks receives no gradient (grad_from_block {grad_from_block})"
             raise ConfigError("train_stem", problem, "Set grad_from_block to 0 as well.")
         vit.requires_grad_(True)
         return [name for name, _ in vit.named_parameters()]

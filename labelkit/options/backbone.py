@@ -62,10 +62,10 @@ _MONITOR = panel("Monitor")
 class BackboneOptions(StageConfig):
     """Backbone options for methods that train a backbone."""
 
-    backbone: str = _MODEL("resnet50", "Backbone (`labelkit list backbones`).")
+    backbone: str = _MODEL("resnet50", "Name of the backbone; see `labelkit list backbones`.")
     pretrained: bool = _MODEL(False, "Initialize from pretrained weights from the hub.")
     weights: Path | None = _MODEL(None, "Initialize from this .safetensors or .pth file.")
-    image_size: int | None = _MODEL(None, "View size in pixels; default: the backbone's input size.", ge=8, le=2048)
+    image_size: int | None = _MODEL(None, "View size in pixels. Default: the backbone's input size.", ge=8, le=2048)
 
     @property
     def view_size(self) -> int | None:
@@ -77,10 +77,10 @@ class PixelOptions(StageConfig):
     """Options for the pixel mean and standard deviation, for published code whose values differ from the backbone's."""
 
     pixel_mean: tuple[float, ...] | None = _MODEL(
-        None, "Pixel mean in [0, 1]: a value per channel, or one for all channels; default: the backbone's."
+        None, "Pixel mean in [0, 1]: a value per channel, or one for all channels. Default: the backbone's."
     )
     pixel_std: tuple[float, ...] | None = _MODEL(
-        None, "Pixel standard deviation: a value per channel, or one for all channels; default: the backbone's."
+        None, "Pixel standard deviation: a value per channel, or one for all channels. Default: the backbone's."
     )
 
     @model_validator(mode="after")
@@ -90,7 +90,7 @@ class PixelOptions(StageConfig):
         for name in ("pixel_mean", "pixel_std"):
             values = getattr(self, name)
             if values is not None and len(values) not in (1, 3):
-                raise ValueError(f"{name} needs 1 or 3 values, got {len(values)}")
+                raise ValueError(f"{name} must have 1 or 3 values, got {len(values)}")
         return self
 
 
@@ -99,7 +99,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     eval_split: str = _MONITOR(
         "auto",
-        "Split for evaluation after each epoch; auto: test, else val, unless used for training; none: no evaluation.",
+        "Split to evaluate after each epoch; auto: test, otherwise val, unless used for training; none: no evaluation.",
     )
 
     @property

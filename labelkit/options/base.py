@@ -293,13 +293,13 @@ def parse_text(annotation: object, value: object) -> object:
         if kinds:
             value = split_list(text, kinds[0])
     elif isinstance(value, bool) and bool not in members and is_number:
-        raise ValueError("not a number")  # True is 1 in Python, but not in a config
+        raise ValueError("must be a number")  # True is 1 in Python, but not in a config
     elif isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
         value = (value,) if kinds[-1:] == (Ellipsis,) else value  # a single value becomes a list of one, as for text
     if isinstance(value, list | tuple) and kinds:
         kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
         if len(kinds) != len(value):
-            raise ValueError(f"needs {len(kinds)} values, but has {len(value)}")
+            raise ValueError(f"must have {len(kinds)} values, got {len(value)}")
         return tuple(map(parse_text, kinds, value))
     if Path in members and isinstance(value, str | Path):
         return _parse_path(str(value))
@@ -325,7 +325,7 @@ def split_list(text: str, kind: object) -> list[str]:
 
 def _parse_path(text: str) -> Path:
     if not text.strip():
-        raise ValueError("an empty path")
+        raise ValueError("must not be an empty path")
     if "\0" in text:
         raise ValueError("a path cannot contain a null character")
     os.fsencode(text)  # raises ValueError for characters that file names cannot contain

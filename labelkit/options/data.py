@@ -15,25 +15,25 @@ _DATA = panel("Data")
 class DataConfig(ListingOptions, DatasetOptions):
     """Options for the images to read and the labels to use."""
 
-    #: Meaning of ``label_split`` auto for a named set whose labels are all available.
+    #: Meaning of ``label_split`` auto for a registered dataset whose labels are all available.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
-    download: bool = _DATA(False, "Download a named data set into --data-root if it is missing.")
-    split: str = _DATA("auto", "Split to use, or all; auto: train if the data set has this split, else all.")
+    download: bool = _DATA(False, "Download a registered dataset to --data-root if it is missing.")
+    split: str = _DATA("auto", "Split to use, or all; auto: train if the dataset has this split, otherwise all.")
     holdout: float | Literal["odd", "auto"] | None = _DATA(
         None,
-        "Hold out a test split if the set has none, or with --pool-splits: a fraction in (0, 1) of each class, drawn "
-        "with --split-seed, or odd (every second image). The remaining images form the train split. auto: 0.2 for a "
-        "set without splits, else none.",
+        "Hold out a test split if the dataset has none, or with --pool-splits: a fraction in (0, 1) of each class, "
+        "drawn with --split-seed, or odd (every second image). The remaining images form the train split. auto: 0.2 "
+        "for a dataset without splits, otherwise none.",
     )
     pool_splits: bool = _DATA(
-        False, "Draw --holdout from all images and ignore the data set's own splits.", before=False
+        False, "Draw the --holdout split from all images and ignore the dataset's own splits.", before=False
     )
     holdout_classes: tuple[str, ...] | None = _DATA(
         None,
-        "Use whole classes as the test split and the remaining classes as the train split. half: the "
-        "second half, as published for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and "
-        "numbers from 0 ('5-9').",
+        "Use whole classes as the test split and the remaining classes as the train split. half: the second half, as "
+        "published for cub and scars; first-half: the first half; or names, patterns ('Greek_*') and 0-based numbers "
+        "('5-9').",
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
@@ -44,20 +44,20 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     num_old_classes: int | None = _DATA(
         None,
-        "Number of labeled classes (with --label-split gcd), the first in the benchmark's published order, else in "
-        "class order. Default: the data set's definition, else half.",
+        "Number of labeled classes (with --label-split gcd): the first classes in the published order of the "
+        "benchmark, otherwise in class order. Default: as defined for the dataset, otherwise half of the classes.",
         ge=1,
     )
     old_classes: tuple[str, ...] | None = _DATA(
         None,
         "Labeled classes (with --label-split gcd), instead of --num-old-classes: comma-separated names, patterns "
-        "('Greek_*') and numbers from 0 ('5-9'); half (the second half) or first-half; or a file NAME.txt with one per "
-        "line.",
+        "('Greek_*') and 0-based numbers ('5-9'); half (the second half) or first-half; or a file NAME.txt with one "
+        "class per line.",
     )
     label_ratio: float = _DATA(
         0.5,
-        "Fraction of the old classes' images that get a label (with --label-split gcd; default: the benchmark's). "
-        "Images are drawn from all old classes together, as published; a rare class may get no label.",
+        "Fraction of the images in the old classes that get a label (with --label-split gcd). Images are drawn from "
+        "all old classes together, so a rare class may get no label. Benchmarks have their own default.",
         gt=0,
         le=1,
     )
@@ -72,8 +72,8 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     imbalance_factor: float | None = _DATA(
         None,
-        "Subsample the training set to a long tail. The value is the size of the rarest class divided by that of the "
-        "most frequent class, such as 0.01.",
+        "Subsample the training set to a long-tailed class distribution. The value is the size of the rarest class "
+        "divided by that of the most frequent class, such as 0.01.",
         gt=0,
         le=1,
     )
@@ -94,15 +94,15 @@ class DataConfig(ListingOptions, DatasetOptions):
     @model_validator(mode="after")
     def _check_combinations(self) -> DataConfig:
         if self.holdout not in (None, "auto") and self.holdout_classes is not None:
-            raise ValueError("holdout and holdout_classes cannot be combined")
+            raise ValueError("--holdout and --holdout-classes cannot be combined")
         if self.holdout_classes is not None and not self.holdout_classes:
-            raise ValueError("holdout_classes contains no class")
+            raise ValueError("--holdout-classes must contain at least one class")
         if self.pool_splits and self.holdout is None:
-            raise ValueError("pool_splits requires holdout")
+            raise ValueError("--pool-splits requires --holdout")
         if self.old_classes is not None and self.num_old_classes is not None:
-            raise ValueError("old_classes and num_old_classes cannot be combined")
+            raise ValueError("--old-classes and --num-old-classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
-            raise ValueError("old_classes contains no class")
+            raise ValueError("--old-classes must contain at least one class")
         return self
 
     @property
@@ -113,7 +113,7 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def main_dataset(self) -> str:
-        """Return the data set that a run is named after."""
+        """Return the dataset that a run is named after."""
         return self.dataset
 
     @property

@@ -51,23 +51,21 @@ class EmbedConfig(
 
     index: Path | None = _STORE(
         None,
-        "Store (NAME.h5) whose embeddings, instead of images, are the input of --checkpoint, a run on embeddings "
-        "(`labelkit train METHOD --index`).",
+        "Store (NAME.h5) whose embeddings are the input instead of images. The --checkpoint must then be a run "
+        "trained on embeddings (`labelkit train METHOD --index`).",
         aliases=["--store"],
     )
-    max_images: int | None = _IMAGES(
-        None, "Maximum number of images, taken at even intervals from the list of images. Default: all.", ge=1
-    )
+    max_images: int | None = _IMAGES(None, "Maximum number of images, selected at even intervals. Default: all.", ge=1)
     logits: bool = _MODEL(True, "Also store the classifier's logits, if the model has a classifier.")
     last_blocks: int = _MODEL(
         1,
-        "Concatenate the normalized class tokens of the last N blocks of a ViT (DINO's linear "
-        "evaluation: 4 for ViT-S). 1: the model's own embedding.",
+        "Concatenate the normalized class tokens of the last N blocks of a ViT (4 for ViT-S in DINO's linear "
+        "evaluation). 1: the model's own embedding.",
         ge=1,
     )
     mean_patch: bool = _MODEL(
         False,
-        "Concatenate the class token with the mean of the patch tokens of a ViT (DINO's linear evaluation for ViT-B).",
+        "Concatenate a ViT's class token with the mean of its patch tokens (as in DINO's linear evaluation of ViT-B).",
     )
     dtype: Literal["float32", "float16"] = _RUN("float32", "Data type of the stored embeddings.")
     dense: bool = _PATCHES(False, "Also store patch features (the feature map of each image).")
@@ -79,31 +77,31 @@ class EmbedConfig(
     )
     views: int | None = _VIEWS(
         None,
-        "Also store the embeddings of this many augmented views of each image, on which `labelkit "
-        "train METHOD --index` then trains. Each view takes as long to embed as the image. Default: none.",
+        "Also store the embeddings of this many augmented views of each image, for training with `labelkit train "
+        "METHOD --index`. Embedding a view takes as long as embedding the image. Default: none.",
         ge=1,
     )
     view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = _VIEWS(
         "auto",
-        "How to make a view (with --views). crop: a square of the network's input size; box: a random box "
-        "of 16 to 100 % of the area; color: a random box of 30 to 100 %, with color jitter and blur; digits: small "
-        "rotations, shifts and zooms. auto: digits for sets of digits and characters, else box.",
+        "Augmentation of the views (with --views). crop: a square crop of the network's input size; box: a random "
+        "crop of 16 to 100 % of the area; color: a random crop of 30 to 100 % of the area, with color jitter and "
+        "blur; digits: small rotations, shifts and zooms. auto: digits for digits and characters, otherwise box.",
     )
     view_seed: int = _VIEWS(0, "Random seed for the views (with --views).", ge=0)
     batch_size: int | None = _RUN(
         None,
-        "Number of images per forward pass; default: 16 on a CPU, 256 on a GPU. An unfinished run keeps its value.",
+        "Number of images per forward pass; an unfinished run keeps its value. Default: 16 on a CPU, 256 on a GPU.",
         ge=1,
     )
     runtime: Literal["auto", "torch", "onnx"] = _RUN(
         "auto",
-        "Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with depthwise convolutions "
-        "(EfficientNet) and at least 200 images, else torch. An unfinished run keeps its engine.",
+        "Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with depthwise "
+        "convolutions (EfficientNet) and at least 200 images, otherwise torch. An unfinished run keeps its engine.",
     )
     fast_decode: bool = _RUN(
         False,
-        "Decode large JPEGs at reduced size, at least twice the network's input. Faster; the embeddings agree with "
-        "those from full decoding (cosine similarity above 0.999).",
+        "Decode large JPEGs at a reduced size of at least twice the network's input size. This is faster, and the "
+        "embeddings agree with those from full decoding (cosine similarity above 0.999).",
     )
     part_rows: int = _RUN(1024, "Number of embeddings written at a time; a killed run loses at most one part.", ge=1)
     reuse: tuple[Path, ...] | None = _RUN_ONLY(
@@ -123,7 +121,7 @@ class EmbedConfig(
     def _check_combinations(self) -> EmbedConfig:
         if self.index is not None:
             if self.checkpoint is None:
-                raise ValueError("index requires --checkpoint, a run that was trained on embeddings")
+                raise ValueError("--index requires a --checkpoint that was trained on embeddings")
             for name, field in type(self).model_fields.items():
                 if name not in _OF_ROWS and getattr(self, name) != field.default:
                     raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")

@@ -29,29 +29,29 @@ class RowOptions(LabelsOption):
 
     index: Path | None = _ROWS(
         None,
-        "Store (NAME.h5) on whose embeddings a small network is trained. This takes only seconds, needs no GPU, and "
+        "Store (NAME.h5) on whose embeddings a small head is trained. This takes only seconds, needs no GPU, and "
         "uses the defaults of the preset `index`. Without this option, training uses the images of --dataset.",
         aliases=["--store"],
     )
     head_layers: int = _ROWS(
         2,
-        "Number of linear layers of the network (with --index). The network's output is added to the "
-        "embedding and is zero at first.",
+        "Number of linear layers of the head (with --index). The head's output is added to the embedding and is "
+        "initially zero.",
         ge=1,
         le=3,
         before=2,
     )
     head_width: int | None = _ROWS(
-        256, "Hidden width of the network (with --index); none: the embedding dimension.", ge=1, before=256
+        256, "Hidden width of the head (with --index); none: the embedding dimension.", ge=1, before=256
     )
     row_noise: float = _ROWS(
         0.3, "Length of the random step that moves an embedding on the unit sphere (with --index).", ge=0, before=0.3
     )
     row_views: Literal["auto", "on", "off"] = _ROWS(
         "auto",
-        "What to train on (with --index). on: a stored view of the image (`labelkit embed --views`), "
-        "drawn at random each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, "
-        "augmented by these three options. auto: on if the store has views, else off.",
+        "What to train on (with --index). on: a stored view of the image (`labelkit embed --views`), drawn at random "
+        "each time; --row-noise, --row-dropout and --row-mix then have no effect. off: the embedding, augmented by "
+        "these three options. auto: on if the store has views, otherwise off.",
         before="auto",
     )
 
@@ -74,10 +74,10 @@ class RowOptions(LabelsOption):
             for name in ("head_layers", "head_width", "row_views", *_OF_CHANGES):
                 field = type(self).model_fields.get(name)
                 if field is not None and getattr(self, name) != field.default:
-                    raise ValueError(f"{flag(name)} requires --index, but training is on images: remove it")
+                    raise ValueError(f"{flag(name)} requires --index, but training uses images: remove it")
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
-            raise ValueError("index and dataset cannot be combined: pass either a store or images")
+            raise ValueError("--index and --dataset cannot be combined: pass either a store or images")
         for name in (*_OF_IMAGES, *self.row_refuses):
             fields = type(self).model_fields
             if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
@@ -85,7 +85,7 @@ class RowOptions(LabelsOption):
         if self.row_views == "on" and (changed := self.overridden_option()):
             raise ValueError(f"{flag(changed)} has no effect with --row-views on: remove one of the two")
         if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
-            raise ValueError("head_width has no effect with head_layers 1, which has no hidden layer")
+            raise ValueError("--head-width has no effect with --head-layers 1, which has no hidden layer")
         return self
 
     def overridden_option(self) -> str | None:

@@ -96,8 +96,8 @@ class GateConfig(StageConfig):
     def _check_gate(self) -> GateConfig:
         for name in parse_limits(self.fail_under):
             if score_direction(name.rpartition("/")[2]) < 0:
-                raise ValueError(f"--fail-under: lower is better for {name}; use --fail-over")
+                raise ValueError(f"--fail-under: lower is better for {name}, so use --fail-over")
         for name in parse_limits(self.fail_over):
             if score_direction(name.rpartition("/")[2]) > 0:
-                raise ValueError(f"--fail-over: higher is better for {name}; use --fail-under")
+                raise ValueError(f"--fail-over: higher is better for {name}, so use --fail-under")
         return self

@@ -37,8 +37,8 @@ class MemoryConfig(StageConfig):
 
     max_memory: str | None = _RUN(
         None,
-        "Memory limit, such as 2GiB or 500MB; a plain number is in GiB. Embeddings larger than half of this limit are "
-        "read in blocks. Default: hold all in memory.",
+        "Memory limit, such as 2GiB or 500MB; a plain number is in GiB. Embeddings larger than half of this limit "
+        "are read in blocks. Default: hold all embeddings in memory.",
     )
 
     @field_validator("max_memory", mode="before")
@@ -78,6 +78,6 @@ class ProcessesConfig(StageConfig):
     def _check_local_or_cluster(self) -> Self:
         if self.ray_address is not None and self.processes != 1:
             raise ValueError(
-                "--processes (on this machine) cannot be combined with --ray-address (on a cluster): remove one of them"
+                "--processes (this machine) and --ray-address (a cluster) cannot be combined: remove one of them"
             )
         return self

@@ -16,22 +16,22 @@ class ModelConfig(StageConfig):
 
     checkpoint: Path | None = _MODEL(
         None,
-        "Run folder from `labelkit train`, or a checkpoint in it. Images of the run's data set keep the "
-        "split they had in the run.",
+        "Run folder from `labelkit train`, or a checkpoint in it. Images from the run's dataset keep the split that "
+        "they had in the run.",
     )
     backbone: str | None = _MODEL(
         None,
-        "Backbone to use without --checkpoint: its name; several names, A+B, to concatenate features; "
-        "pixels (the resized image itself); or auto (default). auto: the best backbone with weights on this machine, "
-        "in the hub's cache or in a package.",
+        "Backbone to use without --checkpoint: a name; several names joined as A+B, whose features are concatenated; "
+        "pixels (the resized image itself); or auto (the best backbone with weights on this machine, in the hub's "
+        "cache or in a package). Default: auto.",
     )
     pretrained: bool = _MODEL(
-        False, "Load published weights for --backbone, from this machine if available, else from the hub."
+        False, "Load published weights for --backbone, from this machine if available, otherwise from the hub."
     )
     weights: Path | None = _MODEL(None, "Load the weights of --backbone from this file.")
-    random_weights: bool = _MODEL(False, "Use an untrained network for --backbone, as a baseline.")
+    random_weights: bool = _MODEL(False, "Use random weights for --backbone, as a baseline.")
     image_size: int | None = _MODEL(
-        None, "Input size in pixels; default: that of the backbone, but 224 for DINOv2 (published: 518).", ge=1, le=2048
+        None, "Input size in pixels. Default: that of the backbone, but 224 for DINOv2 (published: 518).", ge=1, le=2048
     )
     seed: int = _MODEL(0, "Random seed for an untrained network.", ge=0)
 
@@ -49,11 +49,11 @@ class ModelConfig(StageConfig):
             if self.weights is not None or self.image_size is not None:
                 raise ValueError("--weights and --image-size apply to one network: remove them with --backbone A+B")
         if self.backbone == "pixels" and any(sources):
-            raise ValueError("backbone pixels has no weights: remove the option for weights")
+            raise ValueError("--backbone pixels has no weights: remove --pretrained, --weights or --random-weights")
         if self.uses_best_backbone:
             if self.random_weights or self.weights is not None:
                 option = "--random-weights" if self.random_weights else "--weights"
-                raise ValueError(f"{option} needs a network: pass --backbone (a name; see `labelkit list backbones`)")
+                raise ValueError(f"{option} requires a network: pass --backbone NAME (see `labelkit list backbones`)")
         elif self.backbone not in (None, "auto", "pixels") and sum(sources) != 1:
             raise ValueError("pass one of --pretrained, --weights FILE, --random-weights to set the weights")
         return self

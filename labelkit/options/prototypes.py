@@ -25,7 +25,7 @@ class PrototypesConfig(OverwriteOption):
     method: Literal["auto", "optimize"] = Field(
         "auto",
         description="How to compute prototypes. auto: the closed form where there is one (up to twice as many classes "
-        "as dimensions, or two dimensions), else optimize; optimize: always minimize the loss.",
+        "as dimensions, or two dimensions), otherwise optimize; optimize: always minimize the loss.",
     )
     t: float = Field(2.0, gt=0, le=1e6, description="Sharpness of the loss (t in Eq. 5; the paper's code uses 2).")
     sharpest_t: float | None = Field(
@@ -33,11 +33,11 @@ class PrototypesConfig(OverwriteOption):
         gt=0,
         le=1e9,
         description="After minimizing the loss, sharpen it step by step up to this value, until only the largest "
-        "cosine counts; none: the paper's loss alone.",
+        "cosine counts; none: only minimize the loss of the paper.",
     )
     max_iterations: int = Field(200, ge=1, description="Maximum number of iterations per value of the sharpness.")
     num_inits: int = Field(
-        1, ge=1, description="Number of random initializations; the best is kept. More help with few classes."
+        1, ge=1, description="Number of random initializations (the best is kept); more help if there are few classes."
     )
     seed: int = Field(
         0, ge=0, description="Random seed for the initializations, or for the rotation and order of a closed form."
@@ -46,6 +46,6 @@ class PrototypesConfig(OverwriteOption):
         "cpu", description="Compute device; cuda is faster for about 2,000 classes or more."
     )
     cache: bool = Field(
-        True, description="Read prototypes from the user's cache if it has them, and save new prototypes to it."
+        True, description="Read prototypes from the user's cache if available, and save new prototypes to it."
     )
-    out: Path | None = _OUTPUT(None, "File to write; default: prototypes-CLASSESxDIM.h5.", makes="prototypes")
+    out: Path | None = _OUTPUT(None, "File to write. Default: prototypes-CLASSESxDIM.h5.", makes="prototypes")

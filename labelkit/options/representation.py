@@ -16,8 +16,8 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",
-        "Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
-        "never uses labels.",
+        "Which images `embed` marks as labeled (for the values, see `labelkit train gcd --help`); training never "
+        "uses labels.",
     )
 
     knn_neighbors: int = _MONITOR(10, "Number of neighbors for the kNN monitor.", ge=1)

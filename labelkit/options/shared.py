@@ -51,8 +51,8 @@ class LabelColumnOption(StageConfig):
 
     label_column: str | None = _LABELS(
         None,
-        "Column with the labels in --labels FILE, or in the CSV or Parquet files of --dataset; "
-        "default: label, class or category.",
+        "Column with the labels in --labels FILE, or in the CSV or Parquet files of --dataset. Default: label, class "
+        "or category.",
     )
 
 
@@ -61,8 +61,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = _LABELS(
         None,
-        "CSV with a path and a label column, or the name of a result from `labelkit label`. Default: the labels in "
-        "the store.",
+        "CSV with a path column and a label column, or the name of a result of `labelkit label`. Default: the labels "
+        "in the store.",
     )
 
 
@@ -79,9 +79,9 @@ class SplitOption(StageConfig):
 
 
 class NormalizeOption(StageConfig):
-    """Option that scales embeddings to unit length."""
+    """Option that normalizes embeddings to unit length."""
 
-    normalize: bool = Field(True, description="Scale every embedding to unit length first.")
+    normalize: bool = Field(True, description="Normalize every embedding to unit length first.")
 
 
 class NewClassesOption(StageConfig):
@@ -97,7 +97,7 @@ class NewClassesOption(StageConfig):
     @model_validator(mode="after")
     def _check_single_number(self) -> Self:
         if getattr(self, "num_classes", None) is not None and self.new_classes != "auto":
-            raise ValueError("--num-classes counts all classes, --new-classes only new classes: remove one of them")
+            raise ValueError("--num-classes (all classes) and --new-classes cannot be combined: remove one of them")
         return self
 
 
@@ -106,10 +106,10 @@ class DatasetOptions(StageConfig):
 
     dataset: str = _DATA(
         "digits",
-        "A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, a CSV with columns "
-        "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
+        "Name of a dataset (see `labelkit list datasets`), folder of class folders or images, CSV with columns "
+        "path,label[,split], or archives such as shards/{000..099}.tar. Images with an empty label are unlabeled.",
     )
-    data_root: Path = _DATA(Path("data"), "Folder with the named data sets.")
+    data_root: Path = _DATA(Path("data"), "Folder that contains the registered datasets.")
 
 
 class ListingOptions(StageConfig):
@@ -118,7 +118,7 @@ class ListingOptions(StageConfig):
     exclude: tuple[str, ...] = _DATA(
         (),
         "Skip images and folders whose name matches one of these comma-separated patterns, such as "
-        "'thumbs,*_mask.png'. A pattern with / is matched against the path within the data set.",
+        "'thumbs,*_mask.png'. A pattern with / is matched against the path within the dataset.",
         before=[],
     )
 
@@ -136,7 +136,7 @@ class MaxImagesOption(StageConfig):
 class EvalSplitOption(StageConfig):
     """Option for commands that train on one split and score another."""
 
-    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val, else test.")
+    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val if there is one, otherwise test.")
 
 
 PICTURES: Final = 6
@@ -167,8 +167,8 @@ class WorkersOption(StageConfig):
 
     num_workers: int | None = _RUN(
         None,
-        "Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm "
-        "has room; none for images in memory or fewer than 500.",
+        "Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm has room; 0 "
+        "for images in memory and for fewer than 500 images.",
         ge=0,
         le=256,
     )
@@ -183,13 +183,13 @@ class PrecisionOptions(WorkersOption):
 class ThreadsOption(StageConfig):
     """Option for the number of CPU threads of torch."""
 
-    threads: int | None = _RUN(None, "Number of CPU threads; default: torch's choice.", ge=1)
+    threads: int | None = _RUN(None, "Number of CPU threads. Default: PyTorch's default.", ge=1)
 
 
 class ResamplesOptions(StageConfig):
     """Options for bootstrap confidence intervals of scores."""
 
-    bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for the 95 % intervals; 0: none.")
+    bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for 95 % intervals; 0: no intervals.")
     seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
@@ -202,7 +202,7 @@ class PerClassOption(StageConfig):
 class TableOption(StageConfig):
     """Option to write results as a CSV table."""
 
-    csv: Path | None = _OUTPUT(None, "CSV to write; default: INDEX.RESULT.csv next to the store.", makes="csv")
+    csv: Path | None = _OUTPUT(None, "CSV to write. Default: INDEX.RESULT.csv next to the store.", makes="csv")
 
 
 class StoreOutOption(StageConfig):
@@ -233,10 +233,10 @@ class PreviousOption(StageConfig):
 
     previous: Path | None = _EARLIER(
         None,
-        "Store of an earlier run, often with fewer images. Groups keep the ids of that run; new groups get unused ids.",
+        "Store from an earlier run, often with fewer images. Groups keep their ids from it; new groups get unused ids.",
     )
     previous_result: str | None = _EARLIER(
-        None, "Result in --previous; default: the name of the new result.", pattern=RESULT_NAME
+        None, "Result in --previous whose ids are kept. Default: the name of the new result.", pattern=RESULT_NAME
     )
 
     @model_validator(mode="after")
@@ -250,6 +250,6 @@ class IndexConfig(IndexOption):
     """Options for commands that read a store and save a named result next to it."""
 
     result: str | None = _OUTPUT(
-        None, "Name of the result, saved next to the store; default: the command's name.", pattern=RESULT_NAME
+        None, "Name of the result, saved next to the store. Default: the command's name.", pattern=RESULT_NAME
     )
     overwrite: bool = _OUTPUT(False, "Replace an existing result of this name and its files.")

@@ -29,7 +29,7 @@ class UpdateOptions(StageConfig):
     weight_decay: float = _OPTIMIZATION(
         5e-5, "Weight decay; biases and one-dimensional parameters are not decayed.", ge=0
     )
-    clip_grad_norm: float | None = _OPTIMIZATION(None, "Maximum gradient norm; default: no clipping.", gt=0)
+    clip_grad_norm: float | None = _OPTIMIZATION(None, "Maximum gradient norm. Default: no clipping.", gt=0)
     seed: int = _RUN(0, "Random seed for everything except the split.", ge=0)
 
 
@@ -48,7 +48,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         }
     )  # fmt: skip
 
-    log_every_steps: int = _RUN(10, "Number of steps between lines of metrics.jsonl.", ge=1)
+    log_every_steps: int = _RUN(10, "Number of steps between lines written to metrics.jsonl.", ge=1)
     deterministic: bool = _RUN(
         False,
         "Use deterministic algorithms on a GPU, and fail on operations that have none. Runs on a CPU are always "
@@ -57,7 +57,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     compile: bool = _RUN(
         False,
         "Compile the backbone with torch.compile: the first step takes minutes, but later steps are faster on most "
-        "GPUs. Results differ in the last digits. Not for methods that hook into the backbone.",
+        "GPUs. Results differ in the last digits. Not available for methods that hook into the backbone.",
     )
     guard: Literal["none", "warn", "stop"] = _RUN(
         "stop",
@@ -67,7 +67,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     stop_after_steps: int | None = _RUN_ONLY(
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
     )
-    out: Path | None = _RUN_ONLY(None, "Run folder to create; default: runs/METHOD-DATASET.", makes="folder")
+    out: Path | None = _RUN_ONLY(None, "Run folder to create. Default: runs/METHOD-DATASET.", makes="folder")
     init_from: Path | None = _RUN(None, "Initialize from the weights of this run folder or weights file.")
     resume: bool = _RUN_ONLY(False, "Resume the run in --out.")
     overwrite: bool = _RUN_ONLY(False, "Delete an existing run in --out first.")
@@ -78,7 +78,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     @model_validator(mode="after")
     def _check_run(self) -> RunConfig:
         if self.resume and self.overwrite:
-            raise ValueError("resume and overwrite cannot be combined")
+            raise ValueError("--resume and --overwrite cannot be combined")
         return self
 
     # ------------------------------------------------------------------ properties for trainer and stages
@@ -168,9 +168,9 @@ class TrainConfig(RunConfig):
     @model_validator(mode="after")
     def _check_schedule(self) -> TrainConfig:
         if self.lr_warmup_epochs >= self.epochs and self.lr_warmup_epochs > 0:
-            raise ValueError(f"lr_warmup_epochs ({self.lr_warmup_epochs}) must be smaller than epochs ({self.epochs})")
+            raise ValueError(f"lr_warmup_epochs must be less than epochs ({self.epochs}), got {self.lr_warmup_epochs}")
         if self.lr_schedule == "step" and not self.lr_drop_epochs:
-            raise ValueError("lr_schedule step requires lr_drop_epochs")
+            raise ValueError("--lr-schedule step requires --lr-drop-epochs")
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs must be positive and increasing, got {value_text(self.lr_drop_epochs)}")
         return self
@@ -232,7 +232,7 @@ class StepTrainConfig(StepRunConfig):
     @model_validator(mode="after")
     def _check_nesterov(self) -> StepTrainConfig:
         if self.nesterov and (self.optimizer != "sgd" or self.momentum == 0):
-            raise ValueError("nesterov requires optimizer sgd with momentum")
+            raise ValueError("--nesterov requires --optimizer sgd with a --momentum above 0")
         return self
 
     @property

@@ -201,7 +201,7 @@ def write_prototypes(
     *,
     overwrite: bool = False,
 ) -> str:
-    """Write prototypes (k, d) float32, rows of length 1, to a file atomically and return its content digest.
+    """Write prototypes (k, d) float32, with unit-norm rows, to a file atomically and return its content digest.
 
     ``recipe`` says how they were computed, and ``spread`` how well they are spread, for readers; JSON values only.
     Other content is replaced only with ``overwrite``; the same content written twice is no error.

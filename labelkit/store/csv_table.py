@@ -49,7 +49,7 @@ def unescape_name(text: str) -> str:
         if doubled or carriage_return:
             return "\\" if doubled else "\r"
         if byte is None:
-            raise ValueError(f"a backslash that is not doubled and not of \\r or \\udcXX in {text!r}")
+            raise ValueError(f"a backslash must be doubled, or part of \\r or \\udcXX, got {text!r}")
         return chr(int(byte, 16))
 
     return _ESCAPE.sub(plain, text)

@@ -270,7 +270,7 @@ class EmbeddingStore:
             return np.arange(self.n)
         if self.splits is None or split not in self.split_names:
             known = ", ".join(self.split_names) or "none"
-            problem = f"has no split {split!r}; its splits: {known}"
+            problem = f"has no split {split!r} (its splits: {known})"
             raise Mismatch(str(self.path), problem, "Choose one of these splits.")
         return np.flatnonzero(self.splits == self.split_names.index(split))
 

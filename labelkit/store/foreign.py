@@ -76,7 +76,7 @@ def _check_table(array: Any, where: str) -> None:
         remedy = "Write the embeddings as one array of numbers, such as float32."
         raise Refused(where, f"embeddings of type {array.dtype} are not supported", remedy)
     if len(array.shape) != 2 or 0 in array.shape:
-        problem = f"embeddings have shape {_shape_text(array.shape)}, expected (rows, values), both above 0"
+        problem = f"embeddings have shape {_shape_text(array.shape)}, expected (n, d) with n, d >= 1"
         raise Refused(where, problem, "Write one row per image.")
 
 
@@ -211,7 +211,7 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
         if role == "embeddings":
             _check_table(dataset, places[role])
         elif dataset.dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype) is None:
-            raise Refused(places[role], f"holds {dataset.dtype}", "Write integers or texts.")
+            raise Refused(places[role], f"has type {dataset.dtype}", "Write integers or texts.")
         offset = dataset.id.get_offset() if role == "embeddings" and dataset.chunks is None else None
         if offset is None or offset % dataset.dtype.itemsize:
             found[role] = dataset[...]

@@ -118,7 +118,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
         for kind, given in enumerate(values):
             shape = self._shape(number, kind)
             if given.shape != shape:
-                raise ValueError(f"view {kind} of part {number} has shape {given.shape}, expected {shape}")
+                raise ValueError(f"view {kind} of part {number} must have shape {shape}, got {given.shape}")
             flat, dtype = given.reshape(len(given), -1), np.dtype(self.plan.dtypes[kind])
             stored = cast_finite(flat, dtype, lambda _: str(self.folder), "a value of the frozen part", "--reuse-dtype")
             datasets[_name(kind)] = stored.reshape(shape)

@@ -260,7 +260,7 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
     needed -= there
     if free < needed:
         problem = f"only {free / 1e6:.1f} MB are free, but this run needs {needed / 1e6:.1f} MB ({what})"
-        raise ResourceError(str(out.parent), problem, "Free some space or choose another --out.")
+        raise ResourceError(str(out.parent), problem, "Free some space or pass a different --out.")
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         return sorted({self.plan.pieces[number][0] for number in super().pending_parts()})
 
     def pieces_of(self, part: int) -> list[int]:
-        """Return the numbers of the pieces that belong to a part of the store, in order."""
+        """Return the numbers of the chunks that belong to a part of the store, in order."""
         return [number for number, piece in enumerate(self.plan.pieces) if piece[0] == part]
 
     def write_piece(
@@ -113,7 +113,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         with self._publishing() as to_do:
             if to_do:
                 if store.plan_digest != self.plan.rows.digest():
-                    raise Mismatch(str(store.path), "was made with a different plan than its patches", RESTORE)
+                    raise Mismatch(str(store.path), "was created with a different plan than its patches", RESTORE)
                 listed, folder = self._listed(store), self.path(0).parent
                 commit_json(folder / SET_NAME, listed)
                 with translate_os_errors(self._target):
@@ -166,7 +166,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             entries.append({**entry, "patches": patches, "content_digest": digest})
             ids += sample_ids
         if ids != list(store.sample_ids):
-            problem = f"its {store.n} images differ from the {len(ids)} readable ones that the patches were made of"
+            problem = f"its {store.n} images differ from the {len(ids)} readable images whose patches were extracted"
             raise Mismatch(str(store.path), problem, "Recreate the store and its patches with --overwrite.")
         listed: dict[str, Any] = {
             "format": schema.FORMAT_PATCHES,

@@ -82,7 +82,7 @@ def read_set_json(folder: Path) -> dict[str, Any]:
     """Read and check ``SET.json``, the index of a patch set; ``NotAStore`` if there is none."""
     path = folder / SET_NAME
     if not path.is_file():
-        remedy = "Run the command that made the store again, with --dense."
+        remedy = "Run the command that created the store again, with --dense."
         raise NotAStore(str(folder), "the store has no patches", remedy)
     with open_regular(path) as file:
         raw = file.read()
@@ -179,7 +179,7 @@ class PatchSet:
             StoreError: its file cannot be used.
         """
         if not 0 <= row < self.n:
-            raise IndexError(f"row {row} of {self.n}")
+            raise IndexError(f"row {row} is out of range for {self.n} rows")
         file = self._file(int(np.searchsorted(self._stops, row, side="right")))
         local = row - file.row_start
         start, stop = int(file.offsets[local]), int(file.offsets[local + 1])
@@ -197,7 +197,7 @@ class PatchSet:
         return np.concatenate([*parts, self._first_patches[-1:]])
 
     def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
-        """Yield all patches in order, in blocks of about ``max_bytes``; a block holds whole images, at least one.
+        """Yield all patches in order, in blocks of about ``max_bytes``; a block contains at least one whole image.
 
         Raises:
             StoreError: a file cannot be used.

@@ -118,7 +118,7 @@ class EmbeddingPlan:
         for name, shape in {**shapes, "reused": (count, 2)}.items():
             values = getattr(self, name)
             if values is not None and values.shape != shape:
-                raise ValueError(f"{name} has shape {values.shape}, expected {shape}")
+                raise ValueError(f"{name} must have shape {shape}, got {values.shape}")
         largest = max(1, schema.PART_BYTES // self._row_bytes)
         batches = max(1, min(self.part_rows, largest) // self.batch_size)
         self._set("part_rows", batches * self.batch_size)

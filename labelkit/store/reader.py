@@ -76,7 +76,9 @@ def open_regular(path: Path) -> BinaryIO:
     try:
         return reading.open_regular(path, buffering=0)
     except (reading.NotRegularError, IsADirectoryError) as error:
-        raise NotAStore(str(path), "a folder" if path.is_dir() else "not a regular file", _remedy(path)) from error
+        raise NotAStore(
+            str(path), "is a folder" if path.is_dir() else "is not a regular file", _remedy(path)
+        ) from error
     except (FileNotFoundError, NotADirectoryError) as error:
         raise NotAStore(str(path), "does not exist", reading.missing_store_remedy(path)) from error
     except OSError as error:
@@ -87,7 +89,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
     """Open an untrusted HDF5 file: ``NotAStore`` if it is none, ``Damaged`` if HDF5 cannot open it."""
     handle.seek(0)
     if handle.read(len(schema.SIGNATURE)) != schema.SIGNATURE:
-        raise NotAStore(where, "not an HDF5 file", "Pass a file written by labelkit.")
+        raise NotAStore(where, "is not an HDF5 file", "Pass a file written by labelkit.")
     try:
         return h5py.File(handle, "r")
     except Exception as error:
@@ -233,7 +235,7 @@ class CheckedFile:
         self.features = tuple(word for word in str(texts.get("requires", "")).split(",") if word)
         known = schema.KNOWN_FEATURES | ({schema.FEATURE_SHARDED} if found == schema.FORMAT_STORE else set())
         if unknown := sorted(set(self.features) - known):
-            problem = f"needs features that this version of labelkit lacks: {', '.join(unknown)}"
+            problem = f"requires features that this version of labelkit lacks: {', '.join(unknown)}"
             raise VersionError(self.place(""), problem, "Upgrade labelkit.")
 
     def _walk(self, group: h5py.Group, path: str, depth: int) -> None:
@@ -378,7 +380,7 @@ class CheckedFile:
             for axis, length in zip(axes, info.shape, strict=True):
                 expected = int(axis) if axis.isdecimal() else known.setdefault(axis, length)
                 if length != expected:
-                    problem = f"{length} rows where {owner.get(axis, 'the format')} has {expected}"
+                    problem = f"{length} rows, but {owner.get(axis, 'the format')} has {expected}"
                     raise Mismatch(self.place(name), problem, RESTORE)
                 owner.setdefault(axis, f"/{name}")
         return known
@@ -394,7 +396,7 @@ class CheckedFile:
         return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
     def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
-        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is yielded in one piece.
+        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is yielded as one block.
 
         ``Damaged`` if a digest differs; the message names the rows, or the shard that contains them.
         """
@@ -665,11 +667,11 @@ class Shards:
                 for number, about in enumerate(values["files"])
             ]
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"{error} is missing, or of another kind") from error
+            raise ValueError(f"{error} is missing, or has another type") from error
         if digest != json_digest(values):
             raise ValueError("its digest differs")
         if not files or not all(SHARD_NAME.fullmatch(one.name) for one in files):
-            raise ValueError("it names no shards")
+            raise ValueError("it lists no shards")
         return cls(index, columns, tuple(files))
 
     def check(self) -> None:

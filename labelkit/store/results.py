@@ -104,7 +104,7 @@ def write_result(
     """
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
-        raise ValueError(f"kind must be one lower-case word, got {kind!r}")
+        raise ValueError(f"kind must be a single lower-case word, got {kind!r}")
     root: dict[str, Any] = {
         "store_digest": store.content_digest,
         "n": store.n,

@@ -127,7 +127,7 @@ class Contents:
         digests: dict[str, tuple[np.dtype[Any], tuple[int, ...], str]] = {}
         for path, data in self.datasets.items():
             if data.dtype.byteorder == ">" or data.dtype.kind not in "iufS":
-                raise TypeError(f"a store cannot hold values of type {data.dtype}")
+                raise TypeError(f"a store cannot contain values of type {data.dtype}")
             row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
             if data.shape and data.shape[0] * row_bytes > block_bytes:
                 block_rows = max(1, block_bytes // row_bytes)
@@ -231,7 +231,7 @@ def strings(values: Iterable[str]) -> Array:
     raw = [name_bytes(value) for value in values]
     for value in raw:
         if b"\0" in value:
-            raise ValueError(f"the string {value!r} holds a NUL byte")
+            raise ValueError(f"the string {value!r} contains a NUL byte")
     return np.array(raw, dtype=f"S{max((len(value) for value in raw), default=1) or 1}")
 
 
@@ -282,7 +282,7 @@ def _attribute_array(value: AttributeValue) -> Array:
     if isinstance(value, str):
         raw = name_bytes(value)
         if b"\0" in raw or len(raw) >= schema.ATTRIBUTE_BYTES:
-            raise ValueError(f"an attribute cannot hold a NUL byte or {len(raw)} bytes: {value[:80]!r}")
+            raise ValueError(f"an attribute cannot contain a NUL byte or {len(raw)} bytes: {value[:80]!r}")
         return np.array(raw, dtype=f"S{len(raw) or 1}")
     return np.array(value, dtype="<i8")
 

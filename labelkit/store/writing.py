@@ -105,7 +105,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         for name, (dtype, shape) in shapes.items():
             values = np.asarray(columns[name])
             if values.shape != shape:
-                raise ValueError(f"{name} of part {part} has shape {values.shape}, expected {shape}")
+                raise ValueError(f"{name} of part {part} must have shape {shape}, got {values.shape}")
             if name in schema.IMAGE_COLUMNS:
                 datasets[name] = values.astype(dtype)
             else:

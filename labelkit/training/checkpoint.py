@@ -40,7 +40,7 @@ MODEL, TRAINING, STATE = "model.safetensors", "training.safetensors", "state.jso
 
 
 def rank_file(rank: int) -> str:
-    """Return the name of the checkpoint file that holds the state of one process."""
+    """Return the name of the checkpoint file with the state of one process."""
     return f"rank-{rank:05d}.safetensors"
 
 
@@ -219,7 +219,7 @@ def read_state(folder: Path) -> dict[str, Any]:
             str(folder / STATE), f"format {version} is not supported by this version of labelkit", "Upgrade labelkit."
         )
     if not files:
-        raise CheckpointDamaged(str(folder / STATE), "names no files", "Restore the file from a copy.")
+        raise CheckpointDamaged(str(folder / STATE), "lists no files", "Restore the file from a copy.")
     restored = _from_json(state)
     assert isinstance(restored, dict)
     return restored

@@ -57,10 +57,10 @@ class Runtime:
         chosen = compute_device(device)
         use_cpu = chosen.type == "cpu"
         if chosen.index is not None and count_processes() > 1:
-            problem = f"names one GPU, but {count_processes()} processes need one each"
+            problem = f"selects one GPU, but each of the {count_processes()} processes requires its own"
             raise ResourceError(f"--device {device}", problem, "Use --device cuda.")
         if precision == "fp16" and use_cpu:
-            raise ResourceError("--precision fp16", "needs a GPU", "On a CPU, use --precision bf16 or float32.")
+            raise ResourceError("--precision fp16", "requires a GPU", "On a CPU, use --precision bf16 or float32.")
         if use_cpu:
             keep_freed_memory()
         else:
@@ -90,7 +90,7 @@ class Runtime:
             torch.cuda.synchronize(self.device)
 
     def peak_memory(self) -> int:
-        """Return the peak memory use so far in bytes, of the GPU if one is used, else of this process."""
+        """Return the peak memory use so far in bytes, of the GPU if one is used, otherwise of this process."""
         if self.device.type == "cuda":
             return int(torch.cuda.max_memory_allocated(self.device))
         try:

@@ -68,7 +68,7 @@ class Guard:
             self._first_loss = loss
             return
         problem = (
-            f"the loss rose from {self._first_loss:.4g} at the first step to {loss:.4g}, so training diverges",
+            f"the loss rose from {self._first_loss:.4g} at the first step to {loss:.4g}, so training is diverging",
             "Lower --lr, set --clip-grad-norm, or train with a warm-up.",
         )
         exploded = abs(loss) > LOSS_RATIO * max(1.0, abs(self._first_loss))
@@ -86,8 +86,8 @@ class Guard:
         """
         self._looked_at = step
         problem = (
-            f"the features of all images are nearly equal (relative spread {spread:.1e}): training collapsed",
-            "Lower --lr or the weights of added losses, or raise weights that keep images apart (--entropy-weight).",
+            f"the features of all images are nearly equal (relative spread {spread:.1e}): training has collapsed",
+            "Lower --lr or the weights of additional losses, or raise weights that separate images (--entropy-weight).",
         )
         self._judge("features", None if spread >= MIN_SPREAD else problem, step, TIMES, lasting=MIN_COLLAPSED_STEPS)
         if not self._seen:
@@ -100,7 +100,7 @@ class Guard:
             DivergenceError: only one cluster has been in use for too long.
         """
         problem = (
-            "only one cluster is in use: training collapsed",
+            "only one cluster is in use: training has collapsed",
             "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight.",
         )
         self._judge("clusters", problem if used == 1 else None, step, TIMES_CLUSTERS, lasting=MIN_COLLAPSED_STEPS)

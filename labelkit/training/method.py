@@ -188,7 +188,7 @@ class Monitor(ABC):
         return []
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
-        """Return a warning if training worsened the scores in ``before`` (which may be empty), else ``None``."""
+        """Return a warning if training worsened the scores in ``before`` (which may be empty), otherwise ``None``."""
         return None
 
     def table(self, metrics: Mapping[str, float]) -> ScoreTable | None:
@@ -260,7 +260,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return phases[index] if index < len(phases) else None
 
     def planned_steps(self) -> int | None:
-        """Return the maximum number of updates if phases are decided during training, else ``None``."""
+        """Return the maximum number of updates if phases are decided during training, otherwise ``None``."""
         return None
 
     def main_network(self) -> InferenceNetwork:
@@ -273,7 +273,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @abstractmethod
     def eval_view(self) -> ViewSpec:
-        """Return the transform that prepares an image for ``network.embed``."""
+        """Return the transform that preprocesses an image for ``network.embed``."""
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
         """Return further networks to evaluate besides the main one, by name; none by default."""
@@ -291,7 +291,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield parameter groups for the optimizer; by default, what is decayed and, unless all is, the others."""
+        """Yield parameter groups for the optimizer; by default, one with and, if needed, one without weight decay."""
         decayed = [parameter for parameter in self.parameters() if self.decays_all or parameter.ndim >= 2]
         yield {"params": decayed, "weight_decay": self.config.weight_decay}
         if not self.decays_all:

@@ -76,7 +76,7 @@ class RunDir:
         try:
             if self.path.exists() and not self.path.is_dir():
                 raise ConfigError(
-                    str(self.path), "is a file, so no run folder can be created there", "Choose another --out."
+                    str(self.path), "is a file, so no run folder can be created there", "Pass a different --out."
                 )
             entries = {entry.name for entry in self.path.iterdir()} if self.path.is_dir() else set()
             # a process that died early leaves its lock and perhaps a temporary file
@@ -87,12 +87,12 @@ class RunDir:
                 raise output_exists(self.path, instead="--resume to continue that run")
             if present and not _is_run(self.path):
                 raise ConfigError(
-                    str(self.path), "is not a run folder, so it is not overwritten", "Choose another --out."
+                    str(self.path), "is not a run folder, so it is not overwritten", "Pass a different --out."
                 )
             if present and overwrite and (foreign := _foreign(self.path)):
                 more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
                 problem = f"contains files that are not from training: {', '.join(foreign[:3])}{more}"
-                raise ConfigError(str(self.path), problem, "Move these files, or choose another --out.")
+                raise ConfigError(str(self.path), problem, "Move these files, or pass a different --out.")
             if self.writes:
                 self.path.mkdir(parents=True, exist_ok=True)
                 self._take_lock()
@@ -140,7 +140,7 @@ class RunDir:
             self._lock.close()
             self._lock = None
             problem = "another process is training in this folder"
-            raise BusyError(str(self.path), problem, "Wait until it ends, or choose another --out.")
+            raise BusyError(str(self.path), problem, "Wait until it ends, or pass a different --out.")
 
     def _clear(self) -> None:
         """Remove all files of a run, the options last, so that the rest is still a run if this process dies."""
@@ -219,7 +219,7 @@ def _is_run(folder: Path) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Replace NaN and infinities, which JSON cannot hold, by null."""
+    """Replace NaN and infinities, which JSON cannot represent, by null."""
     if isinstance(value, Mapping):
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, float):
@@ -263,14 +263,14 @@ def read_split(run: Path) -> dict[str, Any]:
         check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
         check_keys(found["info"], _INFO_KEYS)
         if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MAX_SAMPLES:
-            raise ValueError("the numbers of images differ")
+            raise ValueError("more images are labeled than exist")
         if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
             raise ValueError("old_classes contains unknown classes")
         labels = found.get("labels", found["split"]["labeled"])  # an earlier version stored no labels
         if len(labels) != len(found["split"]["labeled"]) or not set(found.get("labels", ())) <= set(
             range(len(found["class_names"]))
         ):
-            raise ValueError("labels are not those of the labeled images")
+            raise ValueError("labels do not match the labeled images")
     except (OSError, ValueError, TypeError) as error:
         raise CheckpointDamaged(str(path), f"cannot be read: {error}", "Restore the file.") from error
     return found

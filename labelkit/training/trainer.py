@@ -126,7 +126,7 @@ class Trainer:
         self.config = config = self._with_workers(self.config)
         counted, planned = config.in_epochs, sum(phase.epochs for phase in self.phases)
         if counted is not None and planned != counted.epochs:
-            raise ValueError(f"phases have {planned} epochs where the configuration has {counted.epochs}")
+            raise ValueError(f"phases must have {counted.epochs} epochs in total, as configured, got {planned}")
         if config.compile:
             runtime.compile(method)
         # the wrapper that averages gradients holds the same parameters, so one optimizer serves both
@@ -372,7 +372,7 @@ class Trainer:
         """Return the number of updates in an epoch of a phase that is not cut short."""
         draws, batch_size = len(phase.sampler), self.config.batch_size
         if draws < batch_size:
-            problem = f"{batch_size} images per step exceed the {draws} images in an epoch"
+            problem = f"{batch_size} images per step exceed the number of images in an epoch ({draws})"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         return draws // batch_size
 

@@ -231,7 +231,7 @@ def test_means_of_groups_leave_empty_ones_open(rng: np.random.Generator) -> None
         (lambda: softmax([[np.nan, 1.0]], 1), "1 of 1 rows"),
         (lambda: softmax([[-np.inf]], 1), "1 of 1 rows"),
         (lambda: softmax([1.0], 1), r"\(n, k\)"),
-        (lambda: named_probability([[1.0, 2.0]], [2], 1), "below 2"),
+        (lambda: named_probability([[1.0, 2.0]], [2], 1), "below the number of columns"),
         (lambda: named_probability([[1.0, 2.0]], [0, 0], 1), r"\(1,\)"),
         (lambda: fit_temperature([[1.0, 2.0]], [0], [2]), r"correct must be in \[0, 1\]"),
         (lambda: fit_temperature([[1.0, 2.0]], [0], [True], weights=[0.0]), "not all 0"),

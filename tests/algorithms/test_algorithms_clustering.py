@@ -230,9 +230,9 @@ def test_rows_read_in_blocks_are_grouped_by_a_sample_and_all_assigned(rng: np.ra
 @pytest.mark.parametrize(
     ("rows", "num_clusters", "options", "message"),
     [
-        ([[1.0], [2]], 3, {}, "num_clusters=3 needs as many rows, got 2"),
+        ([[1.0], [2]], 3, {}, "num_clusters must be at most the number of rows \\(2\\), got 3"),
         ([[1.0], [2]], 0, {}, "num_clusters must be at least 1, got 0"),
-        ([[1.0], [np.nan], [np.inf]], 1, {}, "2 of 3 rows with NaN or infinity"),
+        ([[1.0], [np.nan], [np.inf]], 1, {}, "2 of 3 rows of x contain NaN or infinity"),
         ([1.0, 2], 1, {}, r"\(2,\)"),
         ([[1.0], [2]], 1, {"num_inits": 0}, "num_inits must be at least 1"),
         ([[1.0], [2]], 1, {"max_iter": 0}, "max_iter must be at least 1"),
@@ -250,14 +250,14 @@ def test_bad_input_is_refused(
 @pytest.mark.parametrize(
     ("unlabeled", "labels", "num_clusters", "message"),
     [
-        (np.ones((3, 2)), [0, 1], 1, "num_clusters=1 is below the 2 labeled classes"),
-        (np.ones((0, 2)), [0, 1], 3, "1 clusters without labels need as many unlabeled rows, got 0"),
-        (np.ones((1, 2)), [0, 1], 4, "2 clusters without labels need as many unlabeled rows, got 1"),
+        (np.ones((3, 2)), [0, 1], 1, "num_clusters must be at least 2 \\(the labeled classes\\), got 1"),
+        (np.ones((0, 2)), [0, 1], 3, "1 clusters without labels require as many unlabeled rows, got 0"),
+        (np.ones((1, 2)), [0, 1], 4, "2 clusters without labels require as many unlabeled rows, got 1"),
         (np.ones((3, 2)), [0, -1], 3, "minimum -1"),
         (np.ones((3, 2)), [0.5, 1], 3, "float64"),
         (np.ones((3, 2)), [0], 3, r"shape \(2,\), got \(1,\)"),
-        (np.ones((3, 5)), [0, 1], 3, "5 columns, labeled rows 2"),
-        (np.full((3, 2), np.nan), [0, 1], 3, "unlabeled has 3 of 3 rows"),
+        (np.ones((3, 5)), [0, 1], 3, "5 columns, but labeled rows have 2"),
+        (np.full((3, 2), np.nan), [0, 1], 3, "3 of 3 rows of unlabeled"),
     ],
 )
 def test_semi_supervised_refuses_what_cannot_be_clustered(

@@ -216,7 +216,7 @@ def test_rows_that_all_have_labels_are_their_classes() -> None:
 def test_bad_numbers_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         grow(np.array([[np.nan, 1], [1, 1]]))
-    with pytest.raises(ValueError, match="do not fit"):
+    with pytest.raises(ValueError, match="same number of rows"):
         grow(np.eye(3), [1, 2])
     with pytest.raises(ValueError, match="into 4 groups"):
         grow(np.eye(3)).cut(4)

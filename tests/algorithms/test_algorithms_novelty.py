@@ -29,7 +29,7 @@ def test_one_image_has_a_score() -> None:
 
 
 def test_shares_and_cosines_of_other_images_are_refused() -> None:
-    with pytest.raises(ValueError, match="of the same images"):
+    with pytest.raises(ValueError, match="to the same images"):
         novelty(np.zeros(3), np.zeros(2))
 
 

@@ -113,10 +113,10 @@ def test_labels_of_unlabeled_rows_are_never_read(rng: np.random.Generator) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"k_max": 61}, "k_max <= 60 rows, got k_min=3, k_max=61"),
+        ({"k_max": 61}, "k_max <= 60, got k_min=3, k_max=61"),
         ({"k_min": 9, "k_max": 8}, "k_min=9, k_max=8"),
         ({"k_min": 0}, "k_min=0"),
-        ({"labeled_mask": np.zeros(60, dtype=bool)}, "no true entry"),
+        ({"labeled_mask": np.zeros(60, dtype=bool)}, "at least one true entry"),
         ({"labeled_mask": np.zeros(60)}, "float64"),
         ({"labeled_mask": np.ones(60, dtype=bool)}, "labels of labeled rows must be >= 0, got -1"),
         ({"labels": np.zeros(3)}, r"\(3,\)"),

@@ -289,7 +289,7 @@ def test_scores_that_are_not_finite_are_refused_with_their_row(value: float) -> 
     for columns in (1, slice(None)):
         scores = SIX.clone()
         scores[3, columns] = value
-        with pytest.raises(ValueError, match="scores: row 3"):
+        with pytest.raises(ValueError, match="row 3 of scores"):
             solve(scores, 1.0)
 
 

@@ -167,7 +167,7 @@ CASES = {
         ("every image is labeled, so mixmatch has no unlabeled", "--num-labels N", "labelkit train supervised"),
     ),
     "path column missing": Case(
-        csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no column of paths", "The first line")
+        csv("picture,label", "ant/00.png,ant"), CSV, 3, ("line 1", "no path column", "The first line")
     ),
     "label column missing": Case(
         csv("path,kind", "ant/00.png,ant", "ant/01.png,ant"), CSV, 3, ("no image has a label", "--supervised-weight 0")
@@ -210,15 +210,19 @@ CASES = {
         nothing,
         "cluster ss-kmeans --index {index} --num-clusters 49",
         2,
-        ("--num-clusters: 49 clusters are too many for 48 images", "{index}", "Choose fewer"),
+        ("--num-clusters: 49 clusters are too many for 48 images", "{index}", "Lower --num-clusters"),
     ),
     "prior that is not there": Case(nothing, BALANCED, 2, ("--prior", "neither a known prior nor a file", "zipf:1")),
     "prior that does not sum to one": Case(
-        text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: sums to 0.9, not to 1", "3 positive numbers", "sum to 48")
+        text("0.5 0.2 0.2"), BALANCED, 3, ("{bad}: must sum to 1, got 0.9", "3 positive numbers", "sum to 48")
     ),
-    "prior with NaN": Case(text("0.5, nan, 0.5"), BALANCED, 3, ("{bad}: entry 1 is nan; shares must be positive",)),
-    "prior with a negative share": Case(text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: entry 1 is -0.2",)),
-    "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: entry 1 is 0.0",)),
+    "prior with NaN": Case(
+        text("0.5, nan, 0.5"), BALANCED, 3, ("{bad}: must have positive entries, got nan as entry 1",)
+    ),
+    "prior with a negative share": Case(
+        text("0.7 -0.2 0.5"), BALANCED, 3, ("{bad}: must have positive entries, got -0.2",)
+    ),
+    "prior with an empty group": Case(text("24 0 24"), BALANCED, 3, ("{bad}: must have positive entries, got 0.0",)),
     "prior of words": Case(text("0.5 half 0"), BALANCED, 3, ("{bad}: could not convert string to float: 'half'",)),
     "prior that is empty": Case(text(""), BALANCED, 3, ("{bad}: contains 0 numbers, but there are 3 clusters",)),
     "prior that is no text": Case(
@@ -246,7 +250,7 @@ CASES = {
         ("{bad}", "has no usable labels", "labelkit cluster k-means"),
     ),
     "store without labels, evaluate": Case(
-        unlabeled_store, "evaluate clustering --index {bad}", 3, ("{bad}:/labels", "no labels", "Embed a data set")
+        unlabeled_store, "evaluate clustering --index {bad}", 3, ("{bad}:/labels", "no labels", "Embed a dataset")
     ),
     "run below a file": Case(
         a_file,
@@ -301,7 +305,7 @@ def test_half_precision_on_a_cpu_is_told(labelkit: Any, place: Place, command: s
     answer = labelkit(*words(command, place), "--device", "cpu", "--precision", "fp16", "--dataset", place.photos)
 
     assert answer.code == 5
-    assert "--precision fp16: needs a GPU. On a CPU, use --precision bf16 or float32" in answer.err
+    assert "--precision fp16: requires a GPU. On a CPU, use --precision bf16 or float32" in answer.err
 
 
 # --- a full disk ---------------------------------------------------------------------------------

@@ -33,10 +33,10 @@ def answer(folder: Path, *words: str) -> tuple[str, str]:
         ("cluster k-means --index nosuch.h5 --num-clusters 3", "labelkit embed --dataset DATA --out nosuch.h5"),
         ("retrieve --index nosuch.h5 --query photo.jpg", "nosuch.h5: does not exist"),
         ("report --index nosuch.h5 --out page.html", "nosuch.h5: does not exist"),
-        ("embed --dataset nosuch --out photos.h5", "nosuch: is neither a known data set nor a folder or CSV"),
+        ("embed --dataset nosuch --out photos.h5", "nosuch: is neither a known dataset nor a folder or CSV"),
         ("embed --dataset digit --out photos.h5", "Did you mean digits"),
-        ("train simgcd --dataset nosuch --out run", "nosuch: is neither a known data set nor a folder or CSV"),
-        ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: is neither a known data set"),
+        ("train simgcd --dataset nosuch --out run", "nosuch: is neither a known dataset nor a folder or CSV"),
+        ("train dino --dataset none --scene-dataset nosuch --out run", "nosuch: is neither a known dataset"),
         ("embed --dataset digits --checkpoint nosuch --out photos.h5", "nosuch: does not exist. Train first"),
     ],
 )

@@ -114,7 +114,7 @@ def test_verify_looks_for_no_files_of_a_set_without_any(labelkit: Labelkit, tmp_
 
     answer = labelkit("verify", "--index", index, "--images", tmp_path)
 
-    assert (answer.code, "come from a bundled or generated data set" in answer.err) == (2, True), answer.err
+    assert (answer.code, "come from a bundled or generated dataset" in answer.err) == (2, True), answer.err
 
 
 # ---- pack

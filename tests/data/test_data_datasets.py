@@ -96,7 +96,7 @@ def test_the_digest_sees_names_labels_and_class_names_and_nothing_else() -> None
 def test_an_unknown_name_suggests_near_ones_and_paths() -> None:
     with pytest.raises(DatasetError, match=r"Did you mean cifar10.*folder or CSV"):
         load("cifar11")
-    with pytest.raises(DatasetError, match=r"folder, a CSV or a named data set: digits, cifar10, cifar100"):
+    with pytest.raises(DatasetError, match=r"folder, a CSV or the name of a dataset: digits, cifar10, cifar100"):
         load("zzz")
 
 
@@ -483,7 +483,7 @@ def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -
     [
         ("", "the file is empty"),
         ("path,label\n", "contains a header, but no images"),
-        ("picture,label\na.png,1\n", "no column of paths"),
+        ("picture,label\na.png,1\n", "no path column"),
         ("path,label,label\na.png,1,2\n", "'label' occurs twice"),
         ('path,label\n"a.png,1\n', "line 2: unreadable"),
         ("path,label\nA.png,1\n", r"no file 'A.png' .*\(is it a.png\?\)"),

@@ -220,7 +220,7 @@ def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
     ("options", "problem"),
     [
         ({"batch_size": 9, "world_size": 2}, "9 cannot be divided among 2"),
-        ({"batch_size": 25}, "25 exceeds the 24 images"),
+        ({"batch_size": 25}, "25 exceeds the number of images in an epoch"),
         ({"batch_size": 0}, "0 cannot"),
     ],
 )

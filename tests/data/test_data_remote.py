@@ -192,7 +192,7 @@ def test_a_file_that_cannot_be_fetched_ends_the_command_with_its_name(
         ("memory://bucket/*.tar", "1 of 1 files are missing: memory://bucket/*.tar"),
         ("memory://bucket/list.csv", "is a remote CSV"),
         ("memory://bucket/a.tar.gz", "is a compressed archive"),
-        ("nosuch://bucket/photos", "nosuch://bucket/photos: is not an address that fsspec supports"),
+        ("nosuch://bucket/photos", "nosuch://bucket/photos: is not a URL that fsspec supports"),
     ],
 )
 def test_what_is_not_there_is_named(text: str, said: str) -> None:

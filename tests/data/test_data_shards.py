@@ -274,7 +274,7 @@ def test_damaged_tables_and_rows_are_told(tmp_path: Path) -> None:
     pq.write_table(pa.table({"image": [picture(1), None]}), tmp_path / "b.parquet")
     found = listed(tmp_path / "b.parquet")
     assert int(found.source.read(0).decode(3)[0, 0, 0]) == 1
-    with pytest.raises(BadImage, match="no bytes"):
+    with pytest.raises(BadImage, match="contains no bytes"):
         found.source.read(1)
     (tmp_path / "b.parquet").write_bytes(b"PAR1")
     again = pickle.loads(pickle.dumps(found.source))  # which holds no group of rows

@@ -96,7 +96,7 @@ def test_in_shop_has_query_and_gallery_of_the_same_items(tmp_path: Path) -> None
         (
             "Ebay_test.txt",
             "image_id class_id super_class_id path\n9 1 1 chair_final/111_0.JPG\n",
-            "names chair_final/111_0.JPG 2 times",
+            "lists chair_final/111_0.JPG 2 times",
         ),
         (
             "Ebay_test.txt",
@@ -120,7 +120,7 @@ def test_damaged_lists_of_online_products_are_refused(tmp_path: Path, file: str,
         (("6\n", "7\n"), "its first line says 7"),
         (("6\n", "six\n"), "its lists are damaged"),
         ((" gallery", " galery"), "its lists are damaged"),
-        (("id_00000001 query", "id_00000002 query"), "id_00000002 is in training and in query or gallery"),
+        (("id_00000001 query", "id_00000002 query"), "id_00000002 is both in the training split"),
     ],
 )
 def test_a_damaged_list_of_in_shop_is_refused(tmp_path: Path, change: tuple[str, str], problem: str) -> None:

@@ -117,7 +117,7 @@ def test_boundary_of_empty_masks() -> None:
 
 
 def test_masks_of_other_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="must both be"):
+    with pytest.raises(ValueError, match="must both have shape"):
         region_similarity(square(0, 0, 2), square(0, 0, 2, size=9))
     with pytest.raises(ValueError, match="negative"):
         boundary_accuracy(square(0, 0, 2), square(0, 0, 2), -1)

@@ -70,7 +70,7 @@ def test_another_file_in_a_package_is_refused(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    with pytest.raises(CheckpointRefused, match="is not the file in"):
+    with pytest.raises(CheckpointRefused, match="is not the file from"):
         build_backbone("tf_efficientnet_lite0", pretrained=True)
 
 

@@ -158,9 +158,9 @@ def with_array(name, change):
     ("change", "error", "message"),
     [
         (without("sha256"), Refused, ":/sha256: is missing"),
-        (with_array("labels", lambda a: a[:-1]), Mismatch, ":/labels: 6 rows where /embeddings has 7"),
-        (with_array("sha256", lambda a: a[:, :-1]), Mismatch, ":/sha256: 31 rows where the format has 32"),
-        (with_array("old_classes", lambda a: a[:-1]), Mismatch, ":/old_classes: 2 rows where /class_names has 3"),
+        (with_array("labels", lambda a: a[:-1]), Mismatch, ":/labels: 6 rows, but /embeddings has 7"),
+        (with_array("sha256", lambda a: a[:, :-1]), Mismatch, ":/sha256: 31 rows, but the format has 32"),
+        (with_array("old_classes", lambda a: a[:-1]), Mismatch, ":/old_classes: 2 rows, but /class_names has 3"),
         (with_array("labels", lambda a: a + 1), Refused, ":/labels row 3: is 3, expected -1 to 2"),
         (with_array("labels", lambda a: a - 1), Refused, ":/labels row 5: is -2, expected -1 to 2"),
         (with_array("labels", lambda a: a.astype("i4")), Refused, ":/labels: type int32"),

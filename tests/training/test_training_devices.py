@@ -174,7 +174,9 @@ def test_single_precision_on_a_gpu_is_not_tf32(on_cuda: Callable[..., Runtime]) 
 
 def test_processes_do_not_share_one_gpu(on_cuda: Callable[..., Runtime], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(ResourceError, match="--device cuda:1: names one GPU, but 2 processes need one each"):
+    with pytest.raises(
+        ResourceError, match="--device cuda:1: selects one GPU, but each of the 2 processes requires its own"
+    ):
         on_cuda("cuda:1")
 
 

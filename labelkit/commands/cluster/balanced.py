@@ -138,7 +138,7 @@ def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor)
 
 
 def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
-    """Read the shares of the clusters from a word (``uniform``, ``zipf:a``) or a file."""
+    """Read the fractions of the clusters from a word (``uniform``, ``zipf:a``) or a file."""
     is_word, path = spec == "uniform" or spec.startswith("zipf:"), Path(spec)
     words = "Pass uniform, zipf:A (such as zipf:1), or an existing file."
     if not is_word and not is_file(path):
@@ -156,5 +156,5 @@ def _read_prior(spec: str, num_clusters: int, num_rows: int) -> Tensor:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(spec, "cannot be read as text", remedy) from error
     except ValueError as error:
-        problem = str(error).removeprefix("prior: ")
+        problem = str(error).removeprefix("prior ")
         raise (ConfigError("--prior", problem, words) if is_word else InputError(spec, problem, remedy)) from error

@@ -79,7 +79,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         raise ConfigError(
             "--num-clusters",
             f"{config.num_clusters} clusters are too many for {len(rows)} images in {config.index}",
-            "Choose fewer clusters.",
+            "Lower --num-clusters.",
         )
     algorithm = config.command[1]
     name = config.result or algorithm
@@ -127,8 +127,8 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
         )
     if single and config.num_clusters < len(rows) and not balanced:
         progress.message(
-            f"{single} of {config.num_clusters} groups have a single image, which may be an outlier or a sign of too "
-            "many groups: check these groups, or lower --num-clusters"
+            f"{single} of {config.num_clusters} groups contain a single image, which may be an outlier or a sign of "
+            "too many groups: check these groups, or lower --num-clusters"
         )
     values: dict[str, object] = {
         "rows": len(rows),
@@ -218,7 +218,7 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no usable labels, but this command needs labels",
+            "has no usable labels, but this command requires labels",
             "Embed with some labels (`labelkit embed --label-split gcd`), pass labels with --labels, or use `labelkit "
             "cluster k-means`.",
         )
@@ -229,7 +229,7 @@ def _check_labels(given: UsableLabels, num_clusters: int) -> None:
     if num_clusters > classes + free:
         raise ConfigError(
             "--num-clusters",
-            f"cannot initialize {num_clusters} clusters: {classes} are for the labeled classes, and only {free} "
+            f"cannot initialize {num_clusters} clusters: {classes} belong to the labeled classes, and only {free} "
             "unlabeled images are available to initialize the others",
             f"Choose at most {classes + free} clusters.",
         )
@@ -279,7 +279,7 @@ def _run_on_patches(
         sample = sample[~find_zero_embeddings(sample)]
     if config.num_clusters > len(sample):
         problem = f"{config.num_clusters} clusters are too many for {len(sample)} patches of {config.index}"
-        raise ConfigError("--num-clusters", problem, "Choose fewer clusters.")
+        raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     group = spherical_kmeans if is_spherical else kmeans
     found = group(
         unit_rows(sample) if scaled else sample,

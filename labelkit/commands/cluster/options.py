@@ -34,7 +34,7 @@ class PatchClusterConfig(ProcessesConfig, ClusterConfig):
     """Options shared by the clustering commands that can also cluster patches."""
 
     patches: bool = Field(
-        False, description="Cluster image patches instead of images; needs a store made with embed --dense."
+        False, description="Cluster image patches instead of images (requires a store created with embed --dense)."
     )
 
 
@@ -57,14 +57,14 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, Cluste
 
     exchange: bool = Field(
         True,
-        description="At the end, reassign clusters to labeled classes by their nearest labeled images if this "
-        "lowers the inertia. Off: as published; a class with few labels may then get images of another class.",
+        description="At the end, reassign clusters to labeled classes by their nearest labeled images if this lowers "
+        "the inertia. --no-exchange: as published; a class with few labels may then get images from another class.",
     )
     max_iterations: int = Field(
-        100, ge=1, description="Maximum number of iterations per initialization (benchmark: 200)."
+        100, ge=1, description="Maximum number of iterations per initialization (200 in the benchmark)."
     )
     tolerance: float = Field(
-        1e-4, ge=0, description="Stop when the squared movements of the centroids sum to less than this."
+        1e-4, ge=0, description="Stop when the sum of squared centroid shifts is less than this value."
     )
 
 
@@ -86,16 +86,16 @@ class SinkhornConfig(ClusterConfig):
         "per cluster (fractions that sum to 1, or sizes that sum to the number of images).",
     )
     exact_balance: bool = Field(
-        False, description="Match the sizes exactly with a final linear assignment (at most 8,000 images)."
+        False, description="Match the cluster sizes exactly with a final linear assignment (at most 8,000 images)."
     )
     num_inits: int = Field(
         1,
         ge=1,
-        description="Number of random initializations of the spherical k-means that initializes the prototypes; the "
-        "one with the lowest inertia is kept.",
+        description="Number of random initializations of spherical k-means, whose best centroids (lowest inertia) "
+        "initialize the prototypes.",
     )
     max_iterations: int = Field(
-        100, ge=1, description="Maximum number of rounds of assignment and prototype update; 1: assign only."
+        100, ge=1, description="Maximum number of assignments with a prototype update in between; 1: assign only."
     )
     tolerance: float = Field(
         1e-6,

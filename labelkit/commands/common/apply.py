@@ -126,9 +126,7 @@ def apply_to_parts(
     found: dict[Part, Any] = {part: got if len(got) > 1 else got[0] for part, got in done.items() if got is not None}
     left = [part for part in parts if part not in found]
     if found:
-        current_progress().message(
-            f"{len(found)} of {len(parts)} parts are taken from an earlier call that was stopped"
-        )
+        current_progress().message(f"{len(found)} of {len(parts)} parts are reused from an earlier, interrupted call")
     elsewhere = config.ray_address is not None or min(config.processes, len(left)) > 1
     results = ((part, function(part)) for part in left)
     if elsewhere:
@@ -142,7 +140,7 @@ def apply_to_parts(
             found[part] = result
             if part in files and not write_arrays(files[part], _as_tuple(result)):
                 problem = f"finished parts cannot be kept in {files[part].parent}"
-                current_progress().warning(f"{problem}: if this command is stopped, it starts from the beginning")
+                current_progress().warning(f"{problem}: if this command is interrupted, it starts over")
                 files.clear()
             task.advance(len(part))
             while parts and parts[0] in found:
@@ -156,7 +154,7 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def _call_with_core_share(function: Callable[[Item], Result], item: Item) -> Result:
-    """Call a function with the share of the cores that a process has."""
+    """Call a function with the number of cores that a process may use."""
     with threadpool_limits(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"]))):
         return function(item)
 
@@ -182,7 +180,7 @@ def _in_processes(
         except BrokenProcessPool as error:
             deaths += 1
             if deaths == _MAX_DEATHS:
-                remedy = "Lower --processes if memory is short, or remove --processes to see the reason."
+                remedy = "Lower --processes if memory is insufficient, or remove --processes to see the cause."
                 raise ResourceError("--processes", f"worker processes died {deaths} times in a row", remedy) from error
         finally:
             if left:  # an error, or nobody wants the rest
@@ -224,7 +222,7 @@ def check_cluster(address: str | None) -> None:
 
 
 def _no_cluster(address: str, error: Exception) -> ConfigError:
-    remedy = "Start Ray there (`ray start --head`), or pass the address that it prints, or local (no cluster)."
+    remedy = "Start Ray there (`ray start --head`), or pass the address that it prints, or local for no cluster."
     return ConfigError("--ray-address", f"no Ray cluster at {address} ({error})", remedy)
 
 
@@ -241,7 +239,7 @@ def _on_ray(
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
         if gpus and not nodes:
-            problem = f"no node of {address} has a GPU"
+            problem = f"no node of the cluster at {address} has a GPU"
             raise ConfigError("--ray-address", problem, "Use --device cpu, or add a node with a GPU.")
         cores = max(1, int(min(node.get("CPU", 0) // node["GPU"] for node in nodes))) if gpus else 1
         folder = Path.cwd()

@@ -42,7 +42,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
 
 
 def labeled_rows(
-    store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a data set with labels."
+    store: EmbeddingStore, split: str, *, option: str = "--split", remedy: str = "Embed a dataset with labels."
 ) -> NDArray[np.int64]:
     """Return the rows of a split whose label is known; see :func:`split_rows`.
 
@@ -131,13 +131,13 @@ def check_nonzero_embeddings(
         first = int(rows[np.flatnonzero(zero)[0]])
         raise StoreError(
             f"{store.path}:/embeddings",
-            f"{int(zero.sum())} embeddings are all zeros, so they have no direction (first: {store.sample_ids[first]})",
+            f"{int(zero.sum())} embeddings are all zeros and have no direction (first: {store.sample_ids[first]})",
             remedy,
         )
 
 
 def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Scale embeddings to unit length; zero embeddings stay zero."""
+    """Normalize embeddings to unit length; zero embeddings remain zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):
         lengths = row_lengths(features[block])[:, None]
@@ -158,7 +158,7 @@ def block_bytes(config: MemoryConfig, most: int) -> int:
 def load_within_memory_limit(
     config: MemoryConfig, store: EmbeddingStore, rows: NDArray[np.int64], *, unit: bool = False
 ) -> StoredRows:
-    """Return rows of a store, of length 1 if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
+    """Return rows of a store, normalized if ``unit``; in memory if ``--max-memory`` allows, otherwise read in blocks.
 
     Raises:
         StoreError: the rows are not as they were written.

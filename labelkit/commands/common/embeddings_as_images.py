@@ -102,7 +102,7 @@ def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None
         zero = np.logical_not((views[where] != 0).any(axis=2))
         if zero.any():
             first = store.sample_ids[where.start + int(np.flatnonzero(zero.any(axis=1))[0])]
-            problem = f"the embedding of a view of {first} is all zeros, so it has no direction"
+            problem = f"the embedding of a view of {first} is all zeros, and thus has no direction"
             raise StoreError(f"{store.path}:/view_embeddings", problem, "Train with --row-views off.")
     return views
 
@@ -141,5 +141,5 @@ def read_embedding_model(saved: Mapping[str, Any], where: str) -> ModelIdentity 
         record = {key: value for key, value in saved["rows"]["model"].items() if key != "preprocess_digest"}
         return ModelIdentity(**record)
     except (KeyError, TypeError, AttributeError) as error:
-        problem = f"does not say which model made its embeddings: {error}"
+        problem = f"does not record which model computed its embeddings: {error}"
         raise CheckpointError(where, problem, "Restore the file.") from error

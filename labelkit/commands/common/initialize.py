@@ -62,7 +62,7 @@ def without_weights(config: RunConfig) -> RunConfig:
 
 
 def describe_weights(network: InferenceNetwork) -> None:
-    """Report which tensors of a weights file were loaded, missing or not needed, and how images are prepared."""
+    """Report which tensors of a weights file were loaded, missing or unused, and how images are preprocessed."""
     backbone = getattr(network, "backbone", None)
     report = getattr(backbone, "load_report", None)
     if backbone is None or report is None:

@@ -89,7 +89,7 @@ def read_csv_labels(
     texts = read_label_csv(path, label_column, tell=current_progress().message)
     unknown = set(find_images_by_path(path, texts, images)[1]) if others_ok else set()
     if 0 < len(unknown) < len(texts):
-        current_progress().message(f"{path}: {len(unknown)} labels are of images that are not in {images.where}")
+        current_progress().message(f"{path}: {len(unknown)} labels belong to images that are not in {images.where}")
         texts = {name: text for name, text in texts.items() if name not in unknown}
     return match_label_paths(path, texts, images)
 

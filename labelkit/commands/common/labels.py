@@ -184,7 +184,7 @@ def make_labeled_array(
 
 
 def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...]:
-    """Return the class names of a store, followed by those that occur only in a result made with other labels."""
+    """Return the class names of a store, followed by those that occur only in a result created with other labels."""
     names = tuple(store.class_names)
     if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
         return names
@@ -263,7 +263,7 @@ _MIN_LABELS = 10
 def label_agreement_warning(
     rows_at: Callable[[NDArray[np.int64]], NDArray[np.float32]], labels: NDArray[np.int64], seed: int
 ) -> str | None:
-    """Return a warning if nearest neighbors share a label no more often than by chance, else ``None``.
+    """Return a warning if nearest neighbors share a label no more often than by chance, otherwise ``None``.
 
     Args:
         rows_at: function that returns the rows at some positions.

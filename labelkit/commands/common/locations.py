@@ -30,14 +30,14 @@ def find_model(fingerprint: str) -> Path | None:
 
 
 def record_image_location(store_digest: str, dataset: str, data_root: Path) -> None:
-    """Record the data set that a store was made from."""
+    """Record the dataset that a store was created from."""
     named = Path(dataset)
     text = str(named.resolve()) if named.exists() else dataset
     _write("images", store_digest, {"dataset": text, "data_root": str(data_root.resolve())})
 
 
 def find_image_location(store_digest: str) -> tuple[str, Path] | None:
-    """Return the data set and data root that a store was made from; ``None`` if unknown."""
+    """Return the dataset and data root that a store was created from; ``None`` if unknown."""
     record = _read("images", store_digest)
     return (record["dataset"], Path(record["data_root"])) if record else None
 
@@ -55,5 +55,5 @@ def _read(kind: str, key: str) -> dict[str, Any] | None:
     try:
         return read_record(cache_folder() / kind, f"{key}.json", _KEYS[kind])
     except ValueError as error:
-        current_progress().warning(f"{error}; this file is ignored, and the next `labelkit embed` rewrites it")
+        current_progress().warning(f"{error}; this file is ignored, and will be rewritten by the next `labelkit embed`")
         return None

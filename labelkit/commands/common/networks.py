@@ -246,7 +246,7 @@ def load_run_network(checkpoint: Path) -> EmbeddingNetwork:
         try:
             base = load_recorded_network(rows, None)
         except CheckpointError as error:
-            problem = f"was trained on embeddings, and the network that made them cannot be loaded: {error.problem}"
+            problem = f"was trained on embeddings, and the network that computed them cannot be loaded: {error.problem}"
             raise CheckpointError(
                 str(checkpoint), problem, "Apply the run to embeddings instead: `labelkit embed --index STORE.h5`."
             ) from error
@@ -340,7 +340,7 @@ def build_pixel_network(size: int, channels: int) -> EmbeddingNetwork:
 
 
 def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
-    """Load the network that a store was embedded with.
+    """Load the network that computed a store's embeddings.
 
     Without ``checkpoint``, it is looked for where it was last seen on this machine, then in ``runs/``.
 
@@ -367,7 +367,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if not model.weights_fingerprint:
         raise CheckpointError(
             model.source,
-            f"the embeddings were imported; too little is known about their model ({model.name}) to embed images",
+            f"the embeddings were imported, and too little is known about their model ({model.name}) to embed images",
             "Use --query-rows, or a --query STORE.h5 imported with the same --model.",
         )
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
@@ -410,7 +410,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     if published is not None:
         return built(published, model.source, None)
     problem = "the model of this store was not found" + (f" (tried {'; '.join(tried)})" if tried else "")
-    remedy = "Pass as --checkpoint the run folder or weights file that the store was embedded with."
+    remedy = "Pass the run folder or weights file used to create the store as --checkpoint."
     raise CheckpointError(model.source, problem, remedy)
 
 
@@ -433,7 +433,7 @@ def _recorded_side_by_side(
     model: ModelIdentity, names: list[str], channels: int, checkpoint: Path | None
 ) -> EmbeddingNetwork:
     if checkpoint is not None:
-        problem = f"is a single file or run, but the store was embedded with {len(names)} networks side by side"
+        problem = f"is a single file or run, but the store was created with {len(names)} concatenated networks"
         remedy = "Remove --checkpoint; labelkit finds published weights by their names."
         raise CheckpointError(str(checkpoint), problem, remedy)
     is_random = model.source.startswith(_RANDOM)
@@ -443,7 +443,7 @@ def _recorded_side_by_side(
     for number, (name, source) in enumerate(zip(names, sources, strict=True)):
         weights = None if is_random else find_recorded_weights(source)
         if weights is None and not is_random:
-            problem = f"the weights of {name}, which made this store, are not on this machine"
+            problem = f"the weights of {name}, with which this store was created, are not on this machine"
             raise CheckpointError(source, problem, "Install or download these weights.")
         network = BackboneNetwork(
             name, weights=weights, image_size=embedding_size(name), in_channels=channels, seed=seed + number

@@ -63,7 +63,7 @@ def onnx_version() -> str:
 
 
 def onnx_path(model: ModelIdentity) -> Path:
-    """Return a network's file in the ONNX cache, named by its weights and preprocessing; its record is beside it."""
+    """Return a network's file in the ONNX cache, named by its weights and preprocessing; its record is next to it."""
     parts = [model.weights_fingerprint, model.layer, model.pooling, model.preprocess_digest]
     return cache_folder() / "onnx" / f"{hashlib.sha256(canonical_json(parts).encode()).hexdigest()}.onnx"
 

@@ -46,7 +46,7 @@ def plan_patches(
     rows, columns, dim = shape
     if config.patches_per_image is not None and config.patches_per_image > rows * columns:
         problem = f"{config.patches_per_image} patches were requested, but each image has only {rows} x {columns}"
-        raise ConfigError("--patches-per-image", problem, "Request fewer, or remove this option to store all.")
+        raise ConfigError("--patches-per-image", problem, "Lower it, or remove --patches-per-image to store all.")
     return PatchPlan(
         rows=plan,
         layer=network.patch_identity["layer"],
@@ -77,7 +77,7 @@ def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.i
 
 
 class PatchCollector:
-    """Collector of the batches of one part of a store, in order; each full piece of patch features is committed."""
+    """Collector of the batches of one part of a store, in order; each full chunk of patch features is committed."""
 
     def __init__(self, run: PatchRun, part: int, view: ViewSpec) -> None:
         self._run, self._view = run, view

@@ -88,7 +88,7 @@ def load_store_queries(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
 
 
 def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
-    """Use all rows of another store as queries; both stores must be made with the same model.
+    """Use all rows of another store as queries; both stores must be created with the same model.
 
     Raises:
         StoreError: the other store cannot be used.

@@ -215,7 +215,7 @@ def assign_stable_ids(
     if not len(before):
         raise StoreError(
             str(earlier.result.path),
-            f"groups none of the images of {store.path} (matched by the SHA-256 of their files, or by id if there "
+            f"contains none of the images of {store.path} (matched by the SHA-256 of their files, or by id if there "
             "are no files)",
             "Pass a store with mostly the same images, or remove --previous.",
         )
@@ -235,8 +235,8 @@ def assign_stable_ids(
     lasting[fresh] = earlier.num_ids + np.arange(int(fresh.sum()))
     kept = sorted(matched[~fresh].tolist())
     current_progress().message(
-        f"{len(kept)} of {num_groups} groups keep their id from {earlier.result.name} in {earlier.store.path}, "
-        f"based on {len(before)} images in both"
+        f"{len(kept)} of {num_groups} groups keep their ids from {earlier.result.name} in {earlier.store.path}, based "
+        f"on {len(before)} images in both"
     )
     return StableIds(lasting, earlier.num_ids + int(fresh.sum()), earlier, len(before), kept)
 

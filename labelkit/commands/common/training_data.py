@@ -56,7 +56,7 @@ def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageData
 
 
 def _draw_holdout(dataset: ImageDataset, config: DataConfig) -> NDArray[np.int64]:
-    """Draw the rows that ``--holdout`` holds out: a share of each class, or every second image."""
+    """Draw the rows that ``--holdout`` holds out: a fraction of each class, or every second image."""
     holdout = config.holdout
     assert holdout is not None
     option = f"--holdout {holdout if isinstance(holdout, str) else format(holdout, 'g')}"
@@ -73,7 +73,7 @@ def _draw_holdout(dataset: ImageDataset, config: DataConfig) -> NDArray[np.int64
         rows = draw_holdout_rows(dataset.labels, share, seed=config.split_seed)
     if len(rows) == 0:
         problem = "no image is held out, since each class keeps at least one image for training"
-        raise ConfigError(option, problem, "Use a data set with more images.")
+        raise ConfigError(option, problem, "Use a dataset with more images.")
     return rows
 
 
@@ -217,7 +217,7 @@ def _replace_labels(config: DataConfig, dataset: ImageDataset, labels: Path, col
 
 
 def _choose_split_rows(dataset: ImageDataset, split: str) -> NDArray[np.int64]:
-    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, else all)."""
+    """Return the rows of a split, given by name or as ``all`` or ``auto`` (train if it exists, otherwise all)."""
     if split == "all" or (split == "auto" and "train" not in dataset.split_names):
         return np.arange(len(dataset.sample_ids), dtype=np.int64)
     with _raise_as_option_error("--split"):
@@ -278,7 +278,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
 
 
 def _prepare_one(config: DataConfig) -> PreparedData:
-    """Prepare the rows of a store if the options name one, else the images of the data set."""
+    """Prepare the rows of a store if the options name one, otherwise the images of the dataset."""
     stored = None
     if isinstance(config, RowOptions) and config.index is not None:
         stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
@@ -298,7 +298,7 @@ def prepare_listing(
     """
     dataset = choose_images(config, listing)
     if len(dataset.sample_ids) == 0:
-        raise DatasetError(config.dataset, f"split {config.split} has no images", "Choose another --split.")
+        raise DatasetError(config.dataset, f"split {config.split} has no images", "Pass a different value for --split.")
     if config.imbalance_factor is not None:
         with _raise_as_option_error(f"--imbalance-factor {config.imbalance_factor:g}"):
             classes = _classes_of(dataset, dataset.given)
@@ -334,7 +334,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         wanted = found[0]
     elif trained in ("auto", "all", wanted):
         problem = f"{wanted} is used for training"
-        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --split or --holdout.")
+        raise ConfigError("--eval-split", problem, "Pass a different --eval-split, or pass --split or --holdout.")
     with _raise_as_option_error("--eval-split"):
         rows = listing.in_split(wanted)
     images = _limit_per_class(config, listing.select(rows))
@@ -342,7 +342,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
         if config.judging_split == "auto":
             return None
         problem = f"no image of {wanted} has a label"
-        raise ConfigError("--eval-split", problem, "Choose another --eval-split, or pass --eval-split none.")
+        raise ConfigError("--eval-split", problem, "Pass a different --eval-split, or pass --eval-split none.")
     return images
 
 
@@ -371,7 +371,7 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
     if classes.count == 0:
         raise DatasetError(
             config.dataset,
-            "has no labels to choose from (it is a flat folder, or a CSV without labels)",
+            "has no labels to choose from (it is a folder without class folders, or a CSV without labels)",
             "Pass a folder of class folders or a CSV with some labels.",
         )
     if kind == "gcd":
@@ -392,7 +392,7 @@ def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
 def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
     """Reject options of another kind, and resolve ``auto``.
 
-    That is the rule whose options are given; all labels of a user's own data; a draw in named sets.
+    That is the rule whose options are given; all labels of a user's own data; a draw in registered datasets.
     """
     kind: str = config.label_split
     asked = config.num_old_classes is not None or config.old_classes is not None

@@ -1,1 +1,1 @@
-"""``datasets``: list the named data sets on this machine, and what is missing."""
+"""``datasets``: list the registered datasets on this machine, and what is missing."""

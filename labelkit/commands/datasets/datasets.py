@@ -1,4 +1,4 @@
-"""Show the named data sets: their purpose and source, and which of their images are on this machine."""
+"""Show the registered datasets: their purpose and source, and which of their images are on this machine."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     if not problems:
         return Inventory("whole", dataset.root, found, None)
     remedy = (
-        "Download the data set again to get the published version; the existing files are consistent and can be used."
+        "To get the published version, download the dataset again; the existing files are consistent and can be used."
     )
     fault = DatasetIncomplete(str(dataset.root or spec.name), "; ".join(problems), remedy)
     return Inventory("incomplete", dataset.root, found, fault)
@@ -72,13 +72,13 @@ def _classes(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
 
 
 def survey_datasets(config: DatasetsConfig) -> SimpleResult:
-    """List the named data sets and the contents found for each, without decoding images.
+    """List the registered datasets and the contents found for each, without decoding images.
 
     Raises:
         ConfigError: there is no data set of this name.
     """
     if config.dataset is not None and config.dataset not in DATASETS:
-        raise ConfigError("--dataset", f"unknown data set {config.dataset!r}", f"Choose one of: {', '.join(DATASETS)}.")
+        raise ConfigError("--dataset", f"unknown dataset {config.dataset!r}", f"Choose one of: {', '.join(DATASETS)}.")
     specs = list(DATASETS.values()) if config.dataset is None else [DATASETS[config.dataset]]
     rows = []
     with current_progress().task("count", total=len(specs)) as task:

@@ -16,5 +16,5 @@ class DatasetsConfig(DatasetOptions):
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
     dataset: str | None = _DATA(  # type: ignore[assignment]  # None: all data sets
-        None, "Data set to describe in detail; default: a summary of all."
+        None, "Dataset to describe in detail. Default: a summary of all datasets."
     )

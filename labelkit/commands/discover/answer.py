@@ -170,7 +170,7 @@ def _answer_all(
     if not len(others):
         return answers
     progress = current_progress()
-    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, the rest like new images")
+    progress.message(f"{len(places):,} of {len(read.rows):,} images are predicted jointly, the others like new images")
     used, known = int(given.labeled.sum()), int(read.given.labeled.sum())
     if used < known:
         progress.warning(f"only {used:,} of {known:,} labels are used")
@@ -246,7 +246,7 @@ def _answer(
         raise DatasetError(
             given.where,
             "has no usable labels, and confidence cannot be calibrated without labels",
-            "Embed a data set with labels, or pass some with --labels or --calibration-labels FILE.",
+            "Embed a dataset with labels, or pass some with --labels or --calibration-labels FILE.",
         )
     judge = RefittableClassifier(grouping.features, labels, weights)
     class_of_group = grouping.class_of_group
@@ -280,7 +280,7 @@ def _answer(
 
 
 def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
-    """Estimate the share of the unlabeled rows that are of new classes.
+    """Estimate the fraction of the unlabeled rows that belong to new classes.
 
     It is the share of rows predicted as a new group or, if larger, the share estimated with the groups. If the number
     of classes was set, it is the share that the new groups would have if all groups were equally large.
@@ -337,7 +337,7 @@ def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions
             "of some classes"
         )
     elif num_labels < _FEW_LABELS:
-        progress.warning(f"confidences are rough, since they are calibrated on only {num_labels} labels")
+        progress.warning(f"confidences are imprecise, since they are calibrated on only {num_labels} labels")
     if num_labels and (decisions == UNSURE).all():
         progress.warning(
             f"every image is unsure; the largest confidence is {confidence.max():.2f}: label more images, or lower "

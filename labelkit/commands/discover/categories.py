@@ -93,8 +93,8 @@ def discover_categories(config: DiscoverCategoriesConfig) -> SimpleResult:
     seconds = time.monotonic() - started
     if count < judgement.choice.best:
         current_progress().message(
-            f"{count} classes instead of {judgement.choice.best}: all other groups have fewer than {config.min_size} "
-            "images (--min-size)"
+            f"{count} classes instead of {judgement.choice.best}: all other groups contain fewer than "
+            f"{config.min_size} images (--min-size)"
         )
     of_class = np.concatenate([tree.labels, np.full(count - len(tree.labels), -1, dtype=np.int64)])
     evidence = judgement.to_json()

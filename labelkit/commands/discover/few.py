@@ -348,7 +348,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
         truth, class_names = given.truth, given.class_names
         if not (truth >= 0).any():
             raise DatasetError(
-                str(store.path), "has no labels to draw from", "Embed a data set with labels, or pass --labels FILE."
+                str(store.path), "has no labels to draw from", "Embed a dataset with labels, or pass --labels FILE."
             )
         split = few_labels_split(
             Classes(truth, truth >= 0, len(class_names), class_names), total=config.num_labels, seed=config.label_seed
@@ -357,7 +357,7 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
     if not given.labeled.any():
         raise DatasetError(
             given.where,
-            "has no usable labels, but this command needs labels of every class",
+            "has no usable labels, but this command requires labels of every class",
             "Write a CSV with columns path,label for some images of each class and pass it as --labels FILE"
             + (", or pass --num-labels N to draw labels for an evaluation." if (given.truth >= 0).any() else "."),
         )

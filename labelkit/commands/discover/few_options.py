@@ -32,7 +32,8 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
 
     num_labels: int | None = _LABELS(
         None,
-        "Use only this many of the store's labels, equally many per class, and hide all other labels (for evaluation).",
+        "Use only this many of the store's labels, divided equally among the classes, and hide the others (for "
+        "evaluation).",
         ge=1,
     )
     label_seed: int = _LABELS(0, "Random seed for drawing --num-labels.", ge=0)
@@ -41,7 +42,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     )
     per_class: int | None = _NUMBER(None, "Number of images to find per class and round, instead of --count.", ge=1)
     missing_class: Literal["error", "skip"] = _DISCOVERY(
-        "error", "What to do with classes without a label: stop with an error, or never assign them."
+        "error", "What to do with classes that have no label. error: stop with an error; skip: never assign them."
     )
     rounds: int = _NUMBER(1, "Number of rounds; each round treats the images found in earlier rounds as labeled.", ge=1)
 
@@ -50,7 +51,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
         if self.labels is not None and self.num_labels is not None:
             raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
-            raise ValueError(f"count must be >= 0, or double (value {self.count})")
+            raise ValueError(f"count must be >= 0 or double, got {self.count}")
         if self.per_class is not None and self.count != "double":
             raise ValueError("pass either --count or --per-class, not both")
         if self.per_class is not None and self.balance == "global":
@@ -64,14 +65,12 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
 
     fuse_with: tuple[Path, ...] = _STORE(
-        (),
-        "Additional stores of the same images with features from other networks, comma-separated; "
-        "--fusion combines the features.",
+        (), "Comma-separated stores of the same images with features from other networks, which --fusion combines."
     )
     select: Literal["min", "far", "random", "max"] = _DISCOVERY(
         "min",
-        "Which of the images near a class mean to take. min: the nearest; max: the farthest; far: like max, but only "
-        "among the most confident (10 times the number to take); random: drawn at random.",
+        "Which of the images near a class mean to select. min: the nearest; max: the farthest; far: the farthest "
+        "among the most confident (10 times as many as selected); random: drawn at random.",
     )
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 
@@ -98,7 +97,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     index: Path | None = _STORE(None, "Store in which the images were discovered.", aliases=["--store"])
     result: str | None = _STORE(
         None,
-        "Result from `discover snowball` or `discover lmcs`; default: the store's only such result.",
+        "Result from `discover snowball` or `discover lmcs`. Default: the store's only such result.",
         pattern=RESULT_NAME,
     )
     table: Path | None = _STORE(
@@ -113,5 +112,5 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     @model_validator(mode="after")
     def _check_option_combinations(self) -> ShowDiscoveredConfig:
         if self.result is not None and self.table is not None:
-            raise ValueError("pass either --result (stored next to the store) or --table (a CSV), not both")
+            raise ValueError("pass either --result (next to the store) or --table (a CSV), not both")
         return self

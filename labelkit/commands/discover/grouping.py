@@ -104,7 +104,7 @@ def group_by_hierarchy(config: DiscoverAnswerConfig, num_clusters: int) -> tuple
 
 
 def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> GroupedRows:
-    """Read the groups in a result and the labels of their rows, by default the labels the result was made with.
+    """Read the groups in a result and the labels of their rows, by default the labels that the result was created with.
 
     Raises:
         StoreError: there is no such result, or it has no class names.

@@ -114,7 +114,7 @@ def choose_num_classes(
         number = num_old + (0 if config.new_classes == "none" else int(config.new_classes))
         if number < 1:
             problem = "has no usable labels, which --new-classes none requires"
-            raise DatasetError(where, problem, "Pass labels, or choose another value of --new-classes.")
+            raise DatasetError(where, problem, "Pass labels, or pass a different --new-classes.")
         return _use_known_number(config, number, tree)
     if config.criterion == "published":
         return _published(config, where, features[:], labels, tree.most)
@@ -277,8 +277,8 @@ def _published(
     """Run the search of GCD, and extend its range while the maximum fits best."""
     labeled = labels >= 0
     if not labeled.any():
-        problem = "has no usable labels, but --criterion published needs some"
-        raise DatasetError(where, problem, "Embed a data set with labels, or remove --criterion published.")
+        problem = "has no usable labels, but --criterion published requires some"
+        raise DatasetError(where, problem, "Embed a dataset with labels, or remove --criterion published.")
     num_old, count = len(np.unique(labels[labeled])), int(labeled.sum())
     low, high = _bounds(config, num_old, most, len(labels), share=10)
     notes: list[str] = []

@@ -39,26 +39,25 @@ class DiscoverCategoriesConfig(
         description="Method for estimating the number of classes. auto: hide labels in turn; published: maximize the "
         "accuracy of k-means on the labels, as in generalized category discovery (GCD).",
     )
-    num_classes: int | None = Field(None, ge=1, description="Number of classes, if known; default: estimated.")
+    num_classes: int | None = Field(None, ge=1, description="Number of classes, if known. Default: estimated.")
     min_size: int = Field(
-        2,
-        ge=1,
-        description="Minimum size of a group without labels; smaller groups join the nearest group.",
+        2, ge=1, description="Minimum size of a group without labels; smaller groups are merged into the nearest group."
     )
     min_classes: int | None = Field(
-        None, ge=1, description="Minimum number of classes to try; default: the number of labeled classes, at least 2."
+        None, ge=1, description="Minimum number of classes to try. Default: the number of labeled classes, at least 2."
     )
     max_classes: int | None = Field(
         None,
         ge=2,
-        description="Maximum number of classes to try; default: with labels, three times the number of labeled classes "
-        "or that number plus 10, whichever is larger; without, 1,000; never more than a third of the images. With "
-        "--criterion published: a tenth of the images, raised up to 1,000 while the maximum fits best.",
+        description="Maximum number of classes to try. Default with labels: three times the number of labeled "
+        "classes, or that number plus 10 if larger; without labels: 1,000; in both cases at most a third of the "
+        "number of images. With --criterion published: a tenth of the images, raised up to 1,000 while the maximum "
+        "fits best.",
     )
     previous_answers: str | None = _EARLIER(
         None,
-        "Predictions of `discover answer` in --previous. Labels given since then count less for the number of classes "
-        "if they contradict these predictions more often than expected.",
+        "Predictions of `discover answer` in --previous. Labels added since then have less influence on the number "
+        "of classes if they contradict these predictions more often than expected.",
         pattern=RESULT_NAME,
     )
     seed: int = Field(0, ge=0, description="Random seed.")
@@ -81,7 +80,7 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
 
     temperature: float = Field(
-        0.1, gt=0, description="Softmax temperature of the confidence; use the student's training temperature."
+        0.1, gt=0, description="Softmax temperature of the confidence; use the student's temperature in training."
     )
 
 
@@ -92,31 +91,31 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
 
     grouping: str | None = _STORE(
         None,
-        "Grouping to use, from `discover head`, `discover categories` or `cluster ss-kmeans`; default: the first of "
+        "Grouping to use, from `discover head`, `discover categories` or `cluster ss-kmeans`. Default: the first of "
         "these that exists.",
         pattern=RESULT_NAME,
     )
     num_clusters: int | None = _STORE(
         None,
-        "First group the images into this number of classes, as `discover categories` does. The result is named by "
-        "--grouping, or categories by default. Default: use an existing result.",
+        "First group the images into this number of classes, as `discover categories` does, and save the result as "
+        "--grouping (or as categories). Default: use an existing result.",
         ge=1,
     )
     min_confidence: float = Field(
-        0.8, ge=0, le=1, description="Images with a confidence below this value, in [0, 1], are marked as unsure."
+        0.8, ge=0, le=1, description="Images with a confidence below this value are marked as unsure."
     )
     calibration_labels: Path | None = Field(
         None,
-        description="Labels for calibrating the confidences, which no training may have used: a CSV with columns "
-        "path,label, or a result from `labelkit label`. Default: labels of the store, hidden in repeated clusterings.",
+        description="Labels for calibrating the confidences, never used for training: a CSV with columns path,label, "
+        "or a result of `labelkit label`. Default: labels in the store, hidden in repeated clusterings.",
     )
     previous: Path | None = _EARLIER(
         None,
-        "Store with earlier predictions, often the same store. Labels given since then count less if they contradict "
-        "these predictions more often than expected. Otherwise, corrections would distort the predictions of similar "
-        "images.",
+        "Store with earlier predictions, often the same store. Labels added since then get less weight if they "
+        "contradict these predictions more often than expected, so that corrections do not distort similar "
+        "predictions.",
     )
-    previous_result: str | None = _EARLIER(None, "Predictions in --previous; default: answer.", pattern=RESULT_NAME)
+    previous_result: str | None = _EARLIER(None, "Predictions in --previous. Default: answer.", pattern=RESULT_NAME)
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")
 
     @model_validator(mode="after")

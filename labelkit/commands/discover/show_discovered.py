@@ -90,7 +90,7 @@ def _shown(config: ShowDiscoveredConfig, store: EmbeddingStore | None, of: Embed
             str(config.table),
             f"{len(strangers)} of {len(found)} images are not in {config.index or config.dataset}, first: "
             f"{', '.join(strangers[:3])}",
-            "Pass the store or data set that the table belongs to.",
+            "Pass the store or dataset that the table belongs to.",
         )
     there = {image.label for image in found}
     order = [*of.class_names, *sorted(there - set(of.class_names), key=natural_key)]

@@ -77,7 +77,7 @@ def read_discovered_table(path: Path) -> list[DiscoveredImage]:
                 row["path"], row["label"], float(row["score"]), int(row["rank"]), int(row[number_column])
             )
             if not math.isfinite(image.score):
-                raise ValueError(f"score {image.score}")
+                raise ValueError(f"score must be finite, got {image.score}")
             found.append((int(row[_GENERATION]) if _GENERATION in columns else 0, image))
         except (TypeError, ValueError) as error:
             raise DatasetError(where, f"line {line} is not a valid row: {error}", "Recreate the table.") from error

@@ -264,7 +264,7 @@ def _embed_pending(begun: _StartedRun) -> int:
         return 0
     if config.processes > len(parts):
         current_progress().message(
-            f"only {len(parts)} of {config.processes} processes have work, in parts of {run.plan.part_rows:,} "
+            f"only {len(parts)} of {config.processes} processes have work, since parts contain {run.plan.part_rows:,} "
             "images: lower --part-rows"
         )
     with current_progress().task("embed", total=sum(sizes.values())) as task:
@@ -313,7 +313,7 @@ def _published(begun: _StartedRun) -> EmbeddingStore:
     expected = 0 if shards is None else len(shard_borders(store.n, shards))
     if run.already_done and not run.plan.base_rows and store.num_shards != expected:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
-        current_progress().warning(f"{store.path} already exists and stays {held}; use `labelkit pack` to change this")
+        current_progress().warning(f"{store.path} already exists and remains {held}; `labelkit pack` can change this")
     if patches is not None and patches.already_done:
         # only a complete set of patches counts as done
         open_patches(store).verify()
@@ -361,7 +361,7 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
         gone = [name for name in ids if name not in place]
         if gone:
             problem = f"{len(gone)} images have disappeared since this run began, first: {gone[0]!r}"
-            raise DatasetError(dataset.name, problem, "Restore these images, or choose another --out.")
+            raise DatasetError(dataset.name, problem, "Restore these images, or pass a different --out.")
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
         source = FileSource(dataset.root, ids)
@@ -523,7 +523,7 @@ _ONNX: Final = "onnxruntime"
 def _choose_numerics(
     config: EmbedConfig, runtime: Runtime, model: EmbeddingNetwork, num_images: int, *, with_logits: bool
 ) -> dict[str, Any]:
-    """Choose runtime and batch size: from the options, else from an earlier run, else a suitable default.
+    """Choose runtime and batch size: from the options, otherwise from an earlier run, otherwise a suitable default.
 
     Returns:
         What a store records of the computation: ``batch_size`` and, with ONNX Runtime, its version, among others.

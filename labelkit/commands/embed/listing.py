@@ -91,8 +91,8 @@ def select_by_run_split(
             labeled, old = find_run_labels(run_split, dataset)
     else:
         current_progress().message(
-            f"{config.dataset} is not the data set that the run was trained on ({run_split['dataset']}): labels "
-            "follow --label-split"
+            f"{config.dataset} is not the dataset that the run was trained on ({run_split['dataset']}): labels follow "
+            "--label-split"
         )
         dataset, labeled, old = select_by_label_split(config)
     order = class_columns(run_split, num_outputs, dataset, old, wanted=config.logits)

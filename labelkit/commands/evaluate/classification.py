@@ -84,7 +84,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
 def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int64]]:
     if store.labels is None or not store.class_names:
         raise StoreError(
-            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a data set with labels."
+            f"{store.path}:/labels", "there are no labels to compare the groups with", "Embed a dataset with labels."
         )
     if "logits" not in store.extras:
         raise StoreError(
@@ -97,7 +97,7 @@ def _choose_rows(store: EmbeddingStore, split: str) -> tuple[str, NDArray[np.int
     if not split:
         problem = f"{store.path} has neither a test nor a val split"
         raise ConfigError("--split", problem, "Choose one of these splits, or all.")
-    return split, labeled_rows(store, split, remedy="Choose another --split.")
+    return split, labeled_rows(store, split, remedy="Pass a different value for --split.")
 
 
 def _read_scores(store: EmbeddingStore, rows: NDArray[np.int64]) -> NDArray[np.float32]:

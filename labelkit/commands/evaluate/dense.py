@@ -51,7 +51,7 @@ class PixelPatchNetwork(PixelNetwork):
         height, width = images.shape[-2:]
         side = self.patch_size
         if height % side or width % side or min(height, width) < side:
-            problem = f"the height and width ({height} x {width}) must be multiples of the patch size, {side} pixels"
+            problem = f"height and width must be multiples of the patch size ({side} pixels), got {height} x {width}"
             raise ConfigError("--image-size", problem, "Choose another size.")
         return functional.pixel_unshuffle(images, side).permute(0, 2, 3, 1)
 
@@ -144,7 +144,7 @@ def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
     dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.masks is None:
         raise DatasetError(
-            config.dataset, "has no masks", "Choose a data set with masks (`labelkit datasets` lists mask classes)."
+            config.dataset, "has no masks", "Choose a dataset with masks (`labelkit datasets` lists mask classes)."
         )
     if bool(dataset.mask_classes) != classes:
         kind = "mark objects in videos, not classes" if classes else "mark classes, not objects in videos"
@@ -178,15 +178,15 @@ def describe_dense_network(model: EmbeddingNetwork) -> dict[str, object]:
 
 
 def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
-    """Check that a network takes as many input channels as the images have.
+    """Check that a network has as many input channels as the images.
 
     Raises:
         ConfigError: the numbers differ.
     """
     channels = model.network.input_spec.channels
     if channels != dataset.in_channels:
-        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network needs {channels}"
-        raise ConfigError("--dataset", problem, "Choose another network or data set.")
+        problem = f"{dataset.name} has {dataset.in_channels} channels, but the network requires {channels}"
+        raise ConfigError("--dataset", problem, "Choose another network or dataset.")
 
 
 def choose_rows(

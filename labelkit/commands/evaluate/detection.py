@@ -212,7 +212,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
         raise ConfigError(
-            "--detector", f"{config.dataset} has boxes without masks, but {config.detector} needs both",
+            "--detector", f"{config.dataset} has boxes without masks, but {config.detector} requires both",
             "Use --detector faster-rcnn.",
         )  # fmt: skip
     require_pycocotools()
@@ -287,11 +287,11 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
     )
     if not len(kept):
         raise DatasetError(
-            config.dataset, f"no image in {chosen.train} has a box to train on", "Choose another --split."
+            config.dataset, f"no image in {chosen.train} has a box to train on", "Pass a different value for --split."
         )
     if all(objects.read(int(row)).ignored.all() for row in chosen.eval_rows):
         problem = f"no image of {chosen.eval} has a box to find"
-        raise DatasetError(config.dataset, problem, "Choose another --eval-split.")
+        raise DatasetError(config.dataset, problem, "Pass a different value for --eval-split.")
     return chosen._replace(train_rows=kept)
 
 

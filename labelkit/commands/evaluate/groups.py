@@ -82,7 +82,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
 def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
     of = "" if mapping_from is None else f" of split {mapping_from}"
     problem = f"no row{of} has both a group and a label" + (" that training could not use" if held_out else "")
-    verb, option = ("score", "check --split") if mapping_from is None else ("match on", "choose another --mapping-from")
+    verb, option = ("score", "check --split") if mapping_from is None else ("match on", "change --mapping-from")
     others = f"Pass --rows all to {verb} the others too, or true labels of other images as --labels."
     remedy = others if held_out else f"{option.capitalize()}."
     return StoreError(str(store.path), problem, remedy)
@@ -96,7 +96,7 @@ def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDA
     if not (truth >= 0).any():
         where = f"{store.path}:/labels" if own else given.where
         raise StoreError(
-            where, "there are no labels to compare the groups with", "Embed a data set with labels, or pass --labels."
+            where, "there are no labels to compare the groups with", "Embed a dataset with labels, or pass --labels."
         )
     return truth, given.class_names
 

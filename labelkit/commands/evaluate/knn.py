@@ -93,12 +93,12 @@ def choose_labeled_splits(
         known = split_rows(store, gallery, option="--gallery")
         known = known[given.labeled[known]]
         if not len(known):
-            raise DatasetError(given.where, f"has no labels in split {gallery}", "Choose another --gallery.")
+            raise DatasetError(given.where, f"has no labels in split {gallery}", "Pass a different --gallery.")
         asked = labeled_rows(store, queries, option="--queries")
         asked = asked[~given.labeled[asked]]
         if not len(asked):
             problem = f"every image of split {queries} with a known class has a label in {given.where}, so none is left"
-            raise StoreError(f"{store.path}:/labels", problem, "Choose another --queries.")
+            raise StoreError(f"{store.path}:/labels", problem, "Pass a different value for --queries.")
         known_labels, class_names = given.labels[known], given.class_names
     features = stored_rows(store, known)
     if find_zero_embeddings(features).all():

@@ -106,7 +106,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
 
     dataset = load_dataset(config.dataset, data_root=config.data_root)
     if dataset.presence is None:
-        remedy = "Choose a data set such as voc_2007_classes, or use `labelkit evaluate linear`."
+        remedy = "Choose a dataset such as voc_2007_classes, or use `labelkit evaluate linear`."
         raise DatasetError(config.dataset, "its images have at most one class", remedy)
     model = build_embedding_network(config, dataset.in_channels)
     runtime = Runtime(device=config.device, threads=config.threads)

@@ -44,7 +44,7 @@ class EvaluateAnswerConfig(OverwriteOption, SplitOption, GateConfig, LabelsOptio
     command: ClassVar[tuple[str, ...]] = ("evaluate", "answer")
 
     answer: str | None = _STORE(
-        None, "Result from `discover answer`; default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
+        None, "Result of `discover answer`. Default: the newest of answer, answer-2, ...", pattern=RESULT_NAME
     )
     plot: Path | None = _OUTPUT(None, "Also plot reliability and risk-coverage curves to this PNG.", makes="png")
 
@@ -60,17 +60,17 @@ class EvaluateClusteringConfig(
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "clustering")
 
-    results: tuple[str, ...] = Field((), description="Comma-separated results to score; default: all groupings.")
+    results: tuple[str, ...] = Field((), description="Comma-separated results to score. Default: all groupings.")
     rows: Literal["auto", "unlabeled", "all"] = Field(
         "auto",
-        description="Images to score. unlabeled: those whose labels training could not use (the published "
-        "protocol). auto: unlabeled if training could use any labels, else all.",
+        description="Images to score. unlabeled: images whose labels training could not use (as published). auto: "
+        "unlabeled if training could use any labels, otherwise all.",
     )
     mapping_from: str | None = Field(
         None,
-        description="Split, or all, on which clusters are matched to classes; other splits are scored with this "
-        "matching (train: stricter than matching each split separately). Default: the images being scored. --rows "
-        "applies here too.",
+        description="Split, or all, on whose images clusters are matched to classes; other splits are scored with "
+        "this matching (train is stricter than matching each split separately). --rows applies, too. Default: the "
+        "scored images.",
     )
 
 
@@ -81,7 +81,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
 
     k: tuple[int, ...] = Field(
         (10,),
-        description="Number of neighbors; several values, comma-separated, are evaluated in turn (published: "
+        description="Number of neighbors, or several comma-separated numbers to evaluate (as published: "
         "10,20,100,200).",
         json_schema_extra={"short": "-k"},
     )
@@ -90,17 +90,17 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
         gt=0,
         description="Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).",
     )
-    gallery: str = Field("train", description="Split whose labeled images vote, or all.")
+    gallery: str = Field("train", description="Split, or all, whose labeled images vote.")
     queries: str = Field(
         "test",
-        description="Split to classify, or all. An image never votes for itself: with the same split as "
-        "--gallery, or a store without splits, this is leave-one-out.",
+        description="Split to classify, or all. An image never votes for itself: with the same split as --gallery, or "
+        "a store without splits, this is leave-one-out evaluation.",
     )
     pca: int | None = Field(
         None,
         ge=1,
-        description="Reduce the embeddings to this number of principal components, fitted on the gallery (published "
-        "for SeLa: 128). Default: use the embeddings unchanged.",
+        description="Reduce the embeddings to this number of principal components, fitted on the gallery (128 as "
+        "published for SeLa). Default: use the embeddings unchanged.",
     )
     linear: bool = Field(False, description="Also train a linear classifier on the gallery.")
     seed: int = Field(0, ge=0, description="Random seed for the sample order of --linear.")
@@ -123,12 +123,12 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
         "auto",
         description="Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
-        "training; auto: lbfgs for up to 20,000 images, else sgd.",
+        "training; auto: lbfgs for up to 20,000 images, otherwise sgd.",
     )
     rescale: bool = Field(
         True,
-        description="Center the features and scale them to a mean norm of 1. Off: use them unchanged, as most "
-        "published protocols do.",
+        description="Center the features and scale them to a mean norm of 1. --no-rescale: use them unchanged, as in "
+        "most published protocols.",
     )
     max_gallery: int | None = Field(
         None, ge=1, description="Maximum number of training images, drawn with --seed. Default: all of --gallery."
@@ -136,8 +136,8 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     lr: float | None = Field(
         None,
         gt=0,
-        description="Peak learning rate (sgd and adamw only); default: 10 for sgd and 0.01 for adamw, for features of "
-        "mean norm 1.",
+        description="Peak learning rate (sgd and adamw only). Default: 10 for sgd and 0.01 for adamw, for features "
+        "with a mean norm of 1.",
     )
     epochs: int = Field(100, ge=1, description="Number of training epochs (sgd and adamw only).")
     batch_size: int = Field(256, ge=1, description="Batch size (sgd and adamw only).")
@@ -152,7 +152,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
         if self.solver not in ("sgd", "adamw"):
             raise ValueError("--no-rescale requires --solver sgd or adamw, since lbfgs needs rescaled features")
         if self.lr is None:
-            raise ValueError("--no-rescale requires --lr: the default is for features of mean norm 1")
+            raise ValueError("--no-rescale requires --lr, since the default is for features with a mean norm of 1")
         return self
 
 
@@ -168,13 +168,13 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOpt
     )
     split: tuple[str, ...] = Field(
         ("auto",),
-        description="Comma-separated splits, or all, whose images are both queries and gallery. auto: split query "
-        "against split gallery if the store has both; else test if the store has it; else all.",
+        description="Comma-separated splits, or all, whose images are both queries and gallery. auto: the query split "
+        "against the gallery split if the store has both; otherwise test if the store has it; otherwise all.",
     )
     queries: str | None = _STORE(None, "Split that contains the queries, or all; replaces --split.")
-    gallery: str | None = Field(None, description="Split to search in, or all; use with --queries or --gallery-index.")
+    gallery: str | None = Field(None, description="Split to search, or all (with --queries or --gallery-index).")
     gallery_index: Path | None = _STORE(
-        None, "Store to search in, made with the same model; default: the store that contains the queries."
+        None, "Store to search, created with the same model. Default: the store that contains the queries."
     )
     at_r: bool = Field(True, description="Also compute MAP@R and R-precision.")
     nmi_seeds: int = Field(
@@ -202,7 +202,7 @@ class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig,
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
 
-    split: str = Field("auto", description="Split of the store to score; auto: test, else val.")
+    split: str = Field("auto", description="Split of the store to score; auto: test if there is one, otherwise val.")
 
 
 class EvaluatePresenceConfig(
@@ -212,15 +212,15 @@ class EvaluatePresenceConfig(
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "presence")
 
-    dataset: str = _DATA("voc_2007_classes", "Data set whose images may have several classes.")
+    dataset: str = _DATA("voc_2007_classes", "Multi-label dataset.")
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
-        description="What to train on the frozen network. linear: one layer on its embedding; fully-connected: the "
-        "two wide layers of an AlexNet, reinitialized, and one layer on top (published as fc6-8).",
+        description="What to train on top of the frozen network. linear: a linear classifier on its embedding; "
+        "fully-connected: the two wide layers of AlexNet, reinitialized, and a classifier (fc6-8 in the paper).",
     )
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
     batch_size: int = Field(16, ge=2, description="Number of images per step.")
-    lr: float = Field(0.003, gt=0, description="Initial learning rate of SGD with momentum 0.9.")
+    lr: float = Field(0.003, gt=0, description="Initial learning rate for SGD with momentum 0.9.")
     seed: int = Field(
         0,
         ge=0,
@@ -234,28 +234,28 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfi
     command: ClassVar[tuple[str, ...]] = ("evaluate", "probes")
 
     checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
-    data_root: Path | None = _STORE(None, "Folder with the named data sets; default: the folder used in the run.")
-    split: str = Field("auto", description="Split to score; auto: test, else val.")
+    data_root: Path | None = _STORE(None, "Folder that contains the registered datasets. Default: as in the run.")
+    split: str = Field("auto", description="Split to score; auto: test if there is one, otherwise val.")
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
-        description="Where to train classifiers. convolutions: after each convolution of a plain network; "
-        "features: on the embedding of any network (published for ResNets: 146 epochs, lr 0.1 with drops at "
+        description="Where to train linear classifiers. convolutions: after each convolution of a plain network; "
+        "features: on the embedding of any network (settings published for ResNets: 146 epochs, lr 0.1 with drops at "
         "epochs 85 and 128, batch size 1,024, no weight decay).",
     )
     augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = Field(
         "imagenet",
-        description="Training augmentation. imagenet: a random crop of 8 to 100 % of the area, and a flip (published).",
+        description="Training augmentation. imagenet: random crop of 8 to 100 % of the area, and flip (as published).",
     )
     crops: Literal["ten", "center"] = Field(
         "ten",
-        description="Views to score. ten: the mean over the corners and the center of the resized center crop, and "
-        "their flips in data sets where a flip keeps the class; center: the center only.",
+        description="Crops to average at evaluation. ten: the corners and the center of the resized center crop, and "
+        "their flips in datasets where a flip preserves the class; center: only the center.",
     )
     epochs: int = Field(36, ge=1, description="Number of training epochs.")
     batch_size: int = Field(192, ge=2, description="Number of images per step.")
-    lr: float = Field(0.01, gt=0, description="Learning rate of SGD with momentum 0.9, until the first drop.")
+    lr: float = Field(0.01, gt=0, description="Initial learning rate for SGD with momentum 0.9.")
     lr_drop_epochs: tuple[int, ...] = Field(
-        (10, 20, 30), description="The learning rate drops to a tenth before each of these epochs."
+        (10, 20, 30), description="Epochs before which the learning rate is divided by 10."
     )
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on the weights.")
     seed: int = Field(0, ge=0, description="Random seed for the initial weights, sample order and views.")
@@ -282,10 +282,10 @@ class DenseConfig(
 
     dataset: str = _DATA(
         "scenes",
-        "Data set with masks: a registered name (`labelkit datasets`), or a folder that contains images/ "
-        "and masks/, or train/ and val/ with both in each.",
+        "Dataset with masks: a registered name (see `labelkit datasets`), or a folder that contains images/ and "
+        "masks/, or train/ and val/ with images/ and masks/ in each.",
     )
-    patch_size: int = _MODEL(8, "Side of a patch in pixels, with --backbone pixels.", ge=1, le=256)
+    patch_size: int = _MODEL(8, "Side length of a patch in pixels (with --backbone pixels).", ge=1, le=256)
     batch_size: int = _RUN(64, "Number of images per forward pass.", ge=1)
     sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks to this PNG.", makes="png")
 
@@ -295,7 +295,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
 
-    split: str = _DATA("auto", "Split to train the head on; auto: probe if the data set has this split, else train.")
+    split: str = _DATA("auto", "Split to train the head on; auto: probe if there is one, otherwise train.")
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
         "linear",
         description="Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
@@ -303,29 +303,29 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     tune: bool = Field(
         False,
-        description="Fine-tune the backbone with the head, using AdamW with weight decay 0.05; otherwise the backbone "
+        description="Fine-tune the backbone together with the head, using AdamW with weight decay 0.05; otherwise, it "
         "is frozen.",
     )
     samples: int = Field(
         20_000,
         ge=1,
-        description="Total number of training images drawn (published: 118,000 for COCO-Stuff, else 100,000).",
+        description="Total number of training images drawn (as published: 118,000 for COCO-Stuff, otherwise 100,000).",
     )
     lr: tuple[float, ...] | None = Field(
         None,
-        description="Learning rate of Adam; if several comma-separated values are given, the best on a held-out fifth "
-        "of the training images is used (published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 "
-        "with --tune.",
+        description="Learning rate for Adam; if several comma-separated values are given, the best on a held-out "
+        "fifth of the training images is used (as published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: "
+        "3e-3, or 1e-4 with --tune.",
     )
     train_size: int | None = Field(
-        None, ge=8, le=2048, description="Side of training crops in pixels (published: 336); default: --image-size."
+        None, ge=8, le=2048, description="Size of training crops in pixels (336 as published). Default: --image-size."
     )
     augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and flips.")
     seeds: int = Field(
         3,
         ge=1,
         le=100,
-        description="Number of heads to train, with seeds counting up from --seed; scores are averaged.",
+        description="Number of heads to train, with consecutive seeds from --seed; scores are averaged.",
     )
 
     @field_validator("lr")
@@ -338,9 +338,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     @model_validator(mode="after")
     def _heads_of_depths(self) -> EvaluateSegmentationConfig:
         if self.head in ("fpn", "upernet") and not self.tune:
-            raise ValueError(f"head {self.head} requires --tune, since it is trained together with the network")
+            raise ValueError(f"--head {self.head} requires --tune, since it is trained together with the network")
         if self.tune and self.backbone == "pixels":
-            raise ValueError("backbone pixels has no weights to tune: remove --tune")
+            raise ValueError("--backbone pixels has no weights to tune: remove --tune")
         return self
 
     @property
@@ -354,15 +354,15 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
 
-    split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, else test.")
+    split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, otherwise test.")
     num_clusters: int | None = Field(
         None,
         ge=2,
-        description="Number of patch clusters. Default: the number of classes, matched one to one; if there are more "
-        "clusters, each is assigned the class that fits best.",
+        description="Number of patch clusters. As many clusters as classes are matched one to one; if there are more, "
+        "each cluster is assigned the best-fitting class. Default: the number of classes.",
     )
     seeds: int = Field(
-        5, ge=1, le=100, description="Number of k-means runs, with seeds counting up from --seed; scores are averaged."
+        5, ge=1, le=100, description="Number of k-means runs, with consecutive seeds from --seed; scores are averaged."
     )
 
 
@@ -372,7 +372,7 @@ class EvaluateTrackingConfig(DenseConfig):
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
 
     dataset: str = _DATA("scene_videos", "Videos with object masks: scene_videos or davis_2017.")
-    split: str = _DATA("auto", "Videos to evaluate on; auto: val, else all.")
+    split: str = _DATA("auto", "Videos to evaluate on; auto: val if there is one, otherwise all.")
     radius: int = Field(12, ge=0, description="Maximum distance of label propagation, in patches; 0: unlimited.")
     temperature: float = Field(
         0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
@@ -398,33 +398,32 @@ class EvaluateDetectionConfig(
 
     dataset: str = _DATA(
         "coco_2017",
-        "Data set with boxes: coco_2017, or a folder with "
-        "annotations/instances_train.json and instances_val.json, images in train/ and val/ (or both in "
-        "images/).",
+        "Dataset with bounding boxes: coco_2017, or a folder that contains annotations/instances_train.json and "
+        "instances_val.json, and the images in train/ and val/ (or all in images/).",
     )
     split: str = _DATA("auto", "Split to train on; auto: the train split.")
     image_size: int | None = _MODEL(
         None,
-        "Shorter image side in pixels; default: 800. The longer side is at most 5/3 times as long.",
+        "Size of the shorter image side in pixels; the longer side is at most 5/3 times as long. Default: 800.",
         ge=32,
         le=2048,
     )
     detector: Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"] = Field(
         "cascade-mask-rcnn",
-        description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn "
-        "(published): both, in three stages with IoU thresholds of 0.5, 0.6 and 0.7.",
+        description="Detector to train. faster-rcnn: boxes only; mask-rcnn: boxes and masks; cascade-mask-rcnn: boxes "
+        "and masks, in three stages with IoU thresholds of 0.5, 0.6 and 0.7, as in the paper.",
     )
     tune: bool = Field(
-        True, description="Fine-tune the backbone with the detector (published); otherwise the backbone is frozen."
+        True, description="Fine-tune the backbone with the detector, as in the paper; otherwise, it is frozen."
     )
-    epochs: int = Field(12, ge=1, description="Number of training epochs (default: as published).")
-    steps: int | None = Field(None, ge=1, description="Number of steps, instead of --epochs.")
+    epochs: int = Field(12, ge=1, description="Number of training epochs (default as in the paper).")
+    steps: int | None = Field(None, ge=1, description="Number of training steps, instead of --epochs.")
     batch_size: int = Field(16, ge=1, description="Number of images per step (our choice; not in the paper).")
-    lr: float = Field(2e-4, gt=0, description="Learning rate of AdamW (published).")
+    lr: float = Field(2e-4, gt=0, description="Learning rate for AdamW (default as in the paper).")
     weight_decay: float = Field(
-        0.05, ge=0, description="Weight decay of AdamW; biases, norms and position embeddings are not decayed."
+        0.05, ge=0, description="Weight decay for AdamW, except for biases, norms and position embeddings."
     )
-    proposals: int = Field(1000, ge=1, description="Number of region proposals per image; twice as many in training.")
+    proposals: int = Field(1000, ge=1, description="Number of region proposals per image; training uses twice as many.")
     samples_per_image: int = Field(512, ge=2, description="Number of regions sampled per image to train the heads.")
     precision: Literal["float32", "bf16", "fp16"] = _RUN(
         "float32", "Floating-point precision of the backbone and the feature pyramid; heads and boxes use float32."
@@ -433,13 +432,13 @@ class EvaluateDetectionConfig(
         1,
         ge=1,
         le=100,
-        description="Number of detectors to train, with seeds counting up from --seed; scores are averaged.",
+        description="Number of detectors to train, with consecutive seeds from --seed; scores are averaged.",
     )
 
     @model_validator(mode="after")
     def _trainable(self) -> EvaluateDetectionConfig:
         if self.backbone == "pixels":
-            raise ValueError("backbone pixels has no feature maps for detection: choose another backbone")
+            raise ValueError("--backbone pixels has no feature maps for detection: choose another backbone")
         return self
 
     @property

@@ -133,7 +133,9 @@ def _group(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDAr
     if len(flat) > _MAX_PATCHES:
         seen = flat[np.sort(generator.choice(len(flat), _MAX_PATCHES, replace=False))]
     if num_clusters > len(seen):
-        raise ConfigError("--num-clusters", f"{num_clusters} exceeds the {len(seen)} patches", "Lower --num-clusters.")
+        raise ConfigError(
+            "--num-clusters", f"{num_clusters} exceeds the number of patches ({len(seen)})", "Lower --num-clusters."
+        )
     clustering = kmeans(seen, num_clusters, generator=generator, num_inits=_NUM_INITS, max_iter=_MAX_ITER)
     return [
         nearest_centroids(one.reshape(-1, one.shape[-1]), clustering.centroids).reshape(one.shape[:2]) for one in maps

@@ -109,7 +109,7 @@ def _choose_evaluated_rows(
     rows = np.flatnonzero(wanted & inside & (truth >= 0))
     if not len(rows):
         problem = "apart from the images used for calibration, no predicted image has a known true class"
-        raise StoreError(f"{store.path}:/labels", problem, "Embed a data set with labels, or check --split.")
+        raise StoreError(f"{store.path}:/labels", problem, "Embed a dataset with labels, or check --split.")
     return rows, truth[rows], decisions[rows]
 
 

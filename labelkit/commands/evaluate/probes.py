@@ -144,7 +144,7 @@ class ConvProbe(nn.Sequential):
 
 @dataclass(frozen=True)
 class EvalImages:
-    """Images that a frozen network is evaluated on, and how they are prepared for the network.
+    """Images that a frozen network is evaluated on, and how they are preprocessed for it.
 
     Attributes:
         bank: reads the images.
@@ -231,13 +231,13 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     for one in (train, test):
         if len(one.rows) < 2:
             raise DatasetError(
-                one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a data set with more labels."
+                one.bank.dataset.name, f"only {len(one.rows)} images have a label", "Use a dataset with more labels."
             )
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
     with collect_outputs(list(layers.values())) as maps:
 
         def look(images: Tensor) -> list[Tensor]:
-            """Return the maps of the layers, or the embedding as maps of one position."""
+            """Return the feature maps of the layers, or the embedding as 1x1 maps."""
             maps.clear()
             with torch.no_grad():
                 features = network.embed(images)

@@ -34,7 +34,7 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 # Blocks without a bound; larger ones gain nothing.
 _BLOCKS_BYTES = 1 << 30
 _ROLES = ("query", "gallery")
-_REMEDY = "Remove these images from the data set, or embed with another model."
+_REMEDY = "Remove these images from the dataset, or embed with another model."
 
 
 @dataclass(frozen=True)
@@ -132,13 +132,13 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
 
 def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _Side:
     if store.metric != "cosine":
-        problem = f"its embeddings are compared by {store.metric}, but retrieval scores need cosine"
+        problem = f"its embeddings are compared by {store.metric}, but retrieval scores require cosine"
         raise StoreError(str(store.path), problem, "Run `labelkit embed` again.")
     what = " + ".join(splits)
     rows = np.unique(np.concatenate([split_rows(store, split, option=option) for split in splits]))
     known = np.zeros(len(rows), dtype=np.bool_) if store.labels is None else np.asarray(store.labels)[rows] >= 0
     if store.labels is None or not known.any():
-        raise StoreError(f"{store.path}:/labels", f"no image of {what} has a label", "Embed a data set with labels.")
+        raise StoreError(f"{store.path}:/labels", f"no image of {what} has a label", "Embed a dataset with labels.")
     number = {name: i for i, name in enumerate(names)}
     numbers = np.array([number[name] for name in store.class_names], dtype=np.int64)
     num_unlabeled = int((~known).sum())

@@ -184,7 +184,7 @@ def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _E
     if single is None if kind == ".npy" else not columns:
         held = ", ".join(sorted(result.arrays))
         problem = f"{result.path} contains nothing that can be written as {kind}: {held}"
-        raise ConfigError("--out", problem, "Write a .npz file, which can hold all arrays.")
+        raise ConfigError("--out", problem, "Write a .npz file, which can contain all arrays.")
     return _Export(columns, None, arrays, single)
 
 
@@ -240,7 +240,7 @@ def _texts(numbers: NDArray[Any], names: Any) -> list[str | None]:
 
 
 def _csv_lines(export: _Export) -> Iterator[bytes]:
-    """CSV in pieces; nine digits bring every float32 back."""
+    """Yield a CSV in chunks; nine digits represent every float32 exactly."""
     columns = list(export.columns.values())
     width = 0 if export.embeddings is None else export.embeddings.shape[1]
     buffer = io.StringIO(newline="")

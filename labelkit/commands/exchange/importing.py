@@ -223,7 +223,7 @@ def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Cal
         bad |= (values == 1) & (np.full(len(values), -1) if labels is None else labels).__lt__(0)
         if bad.any():
             row = int(np.argmax(bad))
-            problem = f"labeled is {values[row]}, expected 0, or 1 where there is a label"
+            problem = f"labeled must be 1 where there is a label, otherwise 0, got {values[row]}"
             raise Refused(where(row), problem, "Correct this value, or rename the column.")
         labeled = (values == 1)[order]
     found: dict[str, Any] = {}

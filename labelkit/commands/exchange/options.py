@@ -46,51 +46,51 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     command: ClassVar[tuple[str, ...]] = ("import",)
 
     source: Annotated[Path, _ends_in(*IMPORT_SUFFIXES)] = _FILES(
-        ..., "File of embeddings: .npy, .npz, .csv, .tsv, .h5, .hdf5, .h5ad, .safetensors, .pt or .pth."
+        ..., "File that contains the embeddings: .npy, .npz, .csv, .tsv, .h5, .hdf5, .h5ad, .safetensors, .pt or .pth."
     )
     ids: Annotated[Path | None, _ends_in(*IDS_SUFFIXES)] = _FILES(
         None,
-        "Image names in the order of the embeddings: .txt with one name per line, or .csv or .tsv with a "
-        "column path and optional labels and splits. Default: the names in --source, else row numbers.",
+        "Image names in the order of the embeddings: .txt with one name per line, or .csv or .tsv with a column path "
+        "and optional labels and splits. Default: the names in --source, otherwise row numbers.",
     )
     images: Path | None = _FILES(
         None,
-        "Folder of the images, to which names are relative. The store then also records digests and "
-        "sizes of the files. Default: none; digests and sizes stay unknown.",
+        "Folder that the image names are relative to. The store then also records digests and sizes of the files. "
+        "Default: none; digests and sizes remain unknown.",
     )
     embeddings_key: str | None = _MEANING(
         None,
         "Array that holds the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or column names "
-        "(a,b,c). Default: an array or columns with a common name such as embeddings or features, else the only table "
-        "or the numbered columns.",
+        "(a,b,c). Default: an array or columns with a common name such as embeddings or features, otherwise the only "
+        "table or the numbered columns.",
     )
     ids_key: str | None = _MEANING(
         None,
-        "Array or column with the image names; default: an array or column with a common name such as paths or ids.",
+        "Array or column with the image names. Default: an array or column with a common name such as paths or ids.",
     )
     labels_key: str | None = _MEANING(
         None,
         "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an array or column "
-        "with a common name such as labels, if any.",
+        "with a common name such as labels, if there is one.",
     )
     model: str | None = _ROWS(
         None,
-        "Name of the model that made the embeddings. Only stores with the same model name can be "
-        "compared. Default: unknown; this store cannot then be compared with any other.",
+        "Name of the model that made the embeddings. Only stores with the same model name can be compared. Default: "
+        "unknown, so this store cannot be compared with any other.",
         min_length=1,
         max_length=200,
     )
     metric: Literal["cosine", "l2", "dot"] = _ROWS("cosine", "Metric for comparing embeddings.")
     normalized: bool = _ROWS(False, "Declare that all embeddings have unit length; this is checked.")
     dtype: Literal["auto", "float32", "float16"] = _ROWS(
-        "auto", "Data type of the stored embeddings; auto: float16 for float16 input, else float32."
+        "auto", "Data type of the stored embeddings; auto: float16 for float16 input, otherwise float32."
     )
 
     @model_validator(mode="after")
     def _reject_ignored_options(self) -> ImportConfig:
         kind = self.source.suffix.lower()
         if kind in (".csv", ".tsv") and self.ids is not None:
-            raise ValueError("--ids applies to array files; for a CSV, pass the column with the names as --ids-key")
+            raise ValueError("--ids applies to array files: for a CSV, pass the column with the names as --ids-key")
         if kind == ".npy" and self.embeddings_key is not None:
             raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:

@@ -40,7 +40,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     labeled = np.flatnonzero(given.labeled)
     classes, labels = np.unique(given.labels[labeled], return_inverse=True)
     if len(classes) < 2:
-        problem = f"has labels of {len(classes)} classes for these images, but at least two classes are needed"
+        problem = f"has labels of {len(classes)} classes for these images, but at least two classes are required"
         raise DatasetError(given.where, problem, "Pass labels of more classes with --labels.")
     of_store = rows[labeled]
     images = None if config.sheet is None else StoredImages(store, of_store, config)
@@ -54,7 +54,7 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     if len(found) > MANY_DOUBTS * judged:
         current_progress().message(
             "many labels look doubtful, because there are few labels per class or the embeddings do not separate the "
-            "classes: check only the first ones of the list"
+            "classes: check only the first images in the list"
         )
     found = found[np.lexsort((found, -doubts.score[found]))]
     paths = [escape_path(store.sample_ids[int(row)]) for row in of_store]

@@ -66,7 +66,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
             raise StoreError(str(before.path), problem, "Pass a store with some of the same images as --previous.")
         rows = rows[~earlier[rows]]
         if len(rows) < 2:
-            problem = f"contains all but {len(rows)} of the unlabeled images, but at least 2 new images are needed"
+            problem = f"contains all but {len(rows)} of the unlabeled images, but at least 2 new images are required"
             raise StoreError(str(config.previous), problem, "Pass an earlier store, or remove --previous.")
     images = None if config.sheet is None else StoredImages(store, np.arange(store.n), config)
     cosines, near_rows = _nearest(store, rows, given, 1)
@@ -155,7 +155,7 @@ def _new_shares(
     """Say what new groups take of each row together, (n,); of rows not answered together as the rule says."""
     rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
-        problem = "was made by an earlier version of labelkit and lacks data needed here"
+        problem = "was created by an earlier version of labelkit and lacks data that this command requires"
         raise StoreError(str(result.path), problem, "Recreate the result with --overwrite.")
     together = np.arange(store.n) if rule.rows is None else np.asarray(rule.rows, dtype=np.int64)
     shares, known = np.zeros(store.n), np.zeros(store.n, dtype=bool)

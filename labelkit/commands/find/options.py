@@ -35,14 +35,14 @@ class FindDuplicatesConfig(FindConfig):
 
     command: ClassVar[tuple[str, ...]] = ("find", "duplicates")
 
-    bursts: bool = _SELECTION(True, "Also list different photos of the same scene; their kind is same scene.")
+    bursts: bool = _SELECTION(True, "Also list different photos of the same scene, with the kind 'same scene'.")
     cache: Path | None = _STORE(
         None,
-        "Cache file NAME.npz with small copies of the images and the similarity of pairs (4 kB per image). It is read "
-        "if it exists, then updated, so that later runs read and compare only new images.",
+        "Cache file NAME.npz with thumbnails and pairwise similarities (4 kB per image). It is read if it exists, "
+        "then updated, so that later runs read and compare only new images.",
     )
     neighbors: int = _SELECTION(
-        10, "Number of nearest images with which each image is compared, by embedding and by pixels.", ge=1, le=200
+        10, "Number of nearest neighbors, by embedding and by pixels, with which each image is compared.", ge=1, le=200
     )
 
     @field_validator("cache")
@@ -76,7 +76,7 @@ class FindNovelConfig(FindConfig):
 
     answer: str | None = _STORE(
         None,
-        "Result from `discover answer` to take labels and groups from; default: the newest of answer, answer-2, ...",
+        "Result of `discover answer` that contains the labels and groups. Default: the newest of answer, answer-2, ...",
         pattern=RESULT_NAME,
     )
     previous: Path | None = _SELECTION_ONLY(
@@ -86,6 +86,6 @@ class FindNovelConfig(FindConfig):
     )
     skip: Path | None = _STORE(
         None,
-        "CSV with a path column: images that were reviewed before. They are listed only if no other images are left.",
+        "CSV with a path column that lists images reviewed earlier. They are listed only if no other images are left.",
     )
     num_images: int = _SELECTION(100, "Number of images to list.", ge=1, short="-n")

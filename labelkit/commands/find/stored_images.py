@@ -35,7 +35,7 @@ _MAX_LINES = 100
 
 
 class StoredImages:
-    """Image files that the given rows of a store were made from.
+    """Image files that the given rows of a store were created from.
 
     Args:
         store: whose.
@@ -99,7 +99,7 @@ class StoredImages:
         where = str(self.files.root or self.files.name)
         if number == total:
             problem = f"none of the images of {self.store.path} can be read: {reasons}"
-            raise DatasetError(where, problem, "Pass --dataset to name the folder of the images.")
+            raise DatasetError(where, problem, "Pass the folder that contains the images as --dataset.")
         current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
 
     def describe_skipped_images(self) -> list[dict[str, object]]:
@@ -115,7 +115,7 @@ class StoredImages:
         if config.sheet is None:
             return
         if not lines:
-            current_progress().message(f"nothing was found, so {config.sheet} is not drawn")
+            current_progress().message(f"nothing was found, so {config.sheet} is not written")
             return
         if len(lines) > _MAX_LINES:
             current_progress().message(f"{config.sheet} shows the first {_MAX_LINES} of {len(lines)} lines")

@@ -21,7 +21,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
 
     index: Path = Field(
         ...,
-        description="Store, NAME.h5, whose embeddings determine which images are compared.",
+        description="Store (NAME.h5) whose embeddings determine which images are compared.",
         json_schema_extra=STORE,
     )
     split: str = _STORE("all", "Split to compare, or all.")
@@ -29,10 +29,10 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     num_clusters: int | None = Field(
         None,
         ge=1,
-        description="Number of k-means clusters; only images in the same cluster are compared (TAC-CCL: the "
-        "number used in training). Default: all images are compared.",
+        description="Number of k-means clusters; only images in the same cluster are compared (for TAC-CCL, use the "
+        "number of clusters from training). Default: all images are compared.",
     )
     seed: int = Field(0, ge=0, description="Random seed for the clustering.")
 
-    out: Path | None = _OUTPUT(None, "File to write; default: INDEX-matches.h5.", makes="matches")
-    sheet: Path | None = _OUTPUT(None, "Also save examples of the matches to this PNG.", makes="png")
+    out: Path | None = _OUTPUT(None, "File to write. Default: INDEX-matches.h5.", makes="matches")
+    sheet: Path | None = _OUTPUT(None, "Also save example matches to this PNG.", makes="png")

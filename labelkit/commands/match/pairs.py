@@ -135,7 +135,7 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
 
 
 class StoredPhotos:
-    """Images that a store was made from and their keypoints, indexed by position among the n compared rows.
+    """Images that a store was created from and their keypoints, indexed by position among the n compared rows.
 
     Attributes:
         sha256: (n, 32) digests of the files when they were embedded.
@@ -215,7 +215,9 @@ def choose_candidate_pairs(config: MatchConfig, features: NDArray[np.float32]) -
     if config.num_clusters is not None:
         if config.num_clusters > len(features):
             raise ConfigError(
-                "--num-clusters", f"{config.num_clusters} exceeds the {len(features)} images", "Choose fewer clusters."
+                "--num-clusters",
+                f"{config.num_clusters} exceeds the number of images ({len(features)})",
+                "Lower --num-clusters.",
             )
         generator = keyed_generator(config.seed, "match clusters")
         found = kmeans(features, config.num_clusters, generator=generator, num_inits=3)
@@ -241,7 +243,7 @@ def keep_best_partners(found: Matches, partners: int) -> Matches:
 
 
 def _same_class(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
-    """Return the share of the pairs whose images have the same label; it is only reported, not used for any choice."""
+    """Return the fraction of pairs whose images have the same label; it is only reported, not used for any choice."""
     if store.labels is None:
         return None
     labels = np.asarray(store.labels)[rows][pairs]

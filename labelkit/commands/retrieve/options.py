@@ -37,29 +37,29 @@ class RetrieveConfig(
 
     device: Device = _RUN(
         "auto",
-        "Device to embed images on: auto (a GPU if there is one), cpu, cuda, cuda:1 (the second "
-        "GPU), mps. A GPU named here also runs exact search.",
+        "Device on which to embed images: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps. A GPU "
+        "named here also runs exact search.",
     )
 
     result: str | None = _OUTPUT(None, "Also store the hits as a result with this name.", pattern=RESULT_NAME)
     query: Path | None = _STORE(
-        None, "Queries: an image file, a folder of images, or another store made with the same model."
+        None, "Queries: an image file, a folder of images, or another store created with the same model."
     )
     query_rows: tuple[int, ...] | None = _STORE(
         None, "Rows of the store to use as queries instead of --query, 0-based, comma-separated; needs no model."
     )
     patch: tuple[int, ...] | None = _PATCHES(
         None,
-        "Find patches similar to this patch of the query, given as row,column from the top left. Needs a "
-        "store with patches (embed --dense), and a single image or row as the query.",
+        "Find patches similar to this patch of the query, given as row,column from the top left. Requires a store "
+        "with patches (`labelkit embed --dense`), and a single image or row as the query.",
     )
     pixel: tuple[float, ...] | None = _PATCHES(
         None, "Find patches similar to the patch at pixel x,y of the original image, instead of --patch."
     )
-    own_image: bool = _PATCHES(False, "Also find patches of the query image itself.")
+    own_image: bool = _PATCHES(False, "Also find patches in the query image itself.")
     k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
-        None, description="Model to embed the query with, if it has moved since `labelkit embed`."
+        None, description="Checkpoint with which to embed the query, if it was moved after `labelkit embed`."
     )
     label: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated classes.")
     split: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated splits.")
@@ -75,9 +75,9 @@ class RetrieveConfig(
         "according to the size of the store and --max-memory.",
     )
     csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save the query and its hits as pictures to this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save the query images and their hits to this PNG.", makes="png")
     dataset: str | None = _IMAGES(
-        None, "Data set with the images for --sheet, if they have moved since `labelkit embed`."
+        None, "Dataset that contains the images for --sheet, if they were moved after `labelkit embed`."
     )
 
     @model_validator(mode="after")
@@ -85,7 +85,7 @@ class RetrieveConfig(
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
-            raise ValueError("--query-rows must be row numbers of at least 0")
+            raise ValueError("--query-rows must be row numbers >= 0")
         for name in ("label", "split"):
             if getattr(self, name) == ():
                 raise ValueError(f"{flag(name)} is empty: remove it to search all images")
@@ -94,7 +94,7 @@ class RetrieveConfig(
         for name in ("patch", "pixel"):
             place = getattr(self, name)
             if place is not None and (len(place) != 2 or min(place) < 0):
-                raise ValueError(f"{flag(name)} must be two numbers of at least 0, such as 3,4")
+                raise ValueError(f"{flag(name)} must be two numbers >= 0, such as 3,4")
         if self.patch is None and self.pixel is None:
             if self.own_image:
                 raise ValueError("--own-image requires --patch or --pixel")

@@ -157,7 +157,7 @@ def _query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSe
         model = load_recorded_network(store.model, config.checkpoint)
         layer = model.network.patch_identity["layer"]
         if layer != patches.layer:
-            problem = f"its patches come from layer {layer}, but those of the store come from layer {patches.layer}"
+            problem = f"its patches come from layer {layer}, but the store's patches come from layer {patches.layer}"
             raise Mismatch(model.source, problem, "Recreate the store with `labelkit embed --dense`.")
         image = compute_query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)

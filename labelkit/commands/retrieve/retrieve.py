@@ -309,7 +309,7 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
 
 
 def choose_similarity_device(device: str) -> str | None:
-    """Return the torch device on which to compute similarities; ``None`` for the CPU, where torch is not needed.
+    """Return the torch device on which to compute similarities; ``None`` for the CPU, which does not require torch.
 
     Raises:
         ResourceError: no such device.

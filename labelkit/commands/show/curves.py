@@ -95,7 +95,7 @@ def _choose(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> li
         where = runs[0].folder if len(runs) == 1 else f"{len(runs)} runs"
         raise ConfigError(
             "--metrics",
-            f"{where} did not log {' or '.join(unknown)}; it logged: {', '.join(sorted(known))}",
+            f"{where} did not log {' or '.join(unknown)} (it logged: {', '.join(sorted(known))})",
             f"Did you mean {' and '.join(dict.fromkeys(near))}?" if near else "Choose among these metrics.",
         )
     if len(chosen) > _MAX_PANELS:

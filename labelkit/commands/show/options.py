@@ -33,16 +33,16 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         None, "Rows of the store to show, 0-based, comma-separated. Default: 4 rows chosen at random with --seed."
     )
     patch: tuple[int, ...] | None = _PATCHES(
-        None, "Patch of the first image to compare all patches with, given as row,column; default: the center."
+        None, "Patch of the first image to compare all patches with, given as row,column. Default: the center."
     )
     seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
 
     @model_validator(mode="after")
     def _check_row_choice(self) -> ShowPatchesConfig:
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
-            raise ValueError("--rows must be row numbers of at least 0")
+            raise ValueError("--rows must be row numbers >= 0")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):
-            raise ValueError("--patch must be two numbers of at least 0, such as 3,4")
+            raise ValueError("--patch must be two numbers >= 0, such as 3,4")
         return self
 
 
@@ -56,7 +56,7 @@ class ShowCurvesConfig(PictureConfig):
     )
     metrics: tuple[str, ...] | None = Field(
         None,
-        description="Metrics to plot, comma-separated: names in the log, or patterns such as diag/*/update_rel; "
-        "default: the loss, and the accuracies if any were logged.",
+        description="Metrics to plot, comma-separated: names in the log, or patterns such as diag/*/update_rel. "
+        "Default: the loss, and the accuracies if any were logged.",
     )
     over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")

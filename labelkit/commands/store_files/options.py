@@ -53,7 +53,7 @@ class StatusConfig(StageConfig):
     index: Path | None = Field(
         None, description="Store (NAME.h5) from `labelkit embed`, finished or not.", json_schema_extra=STORE
     )
-    run: Path | None = _RUN(None, "Run folder from `train`.")
+    run: Path | None = _RUN(None, "Run folder from `labelkit train`.")
 
     @model_validator(mode="after")
     def _check_one_given(self) -> StatusConfig:

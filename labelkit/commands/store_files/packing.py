@@ -44,7 +44,7 @@ def pack_results(config: PackConfig) -> SimpleResult:
         size += sum(path.stat().st_size for path in shards_folder(packed.path).glob("*.h5"))
     has_patches = patches_folder(config.index).is_dir()
     if has_patches:
-        current_progress().message(f"the patches in {patches_folder(config.index)} are separate files and stay there")
+        current_progress().message(f"the patches in {patches_folder(config.index)} are separate files and remain there")
     values: dict[str, object] = {
         "index": config.index,
         "path": packed.path,

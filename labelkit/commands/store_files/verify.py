@@ -149,7 +149,7 @@ def _images(root: Path, path: Path, checked: list[Verified], faults: list[Labelk
         found = read_matches(path) if kind == "matches" else open_store(path)
         # pixels that were never files have no header: their size is the image size times 1 or 3 channels
         if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
-            problem = f"the images of {path} come from a bundled or generated data set without image files"
+            problem = f"the images of {path} come from a bundled or generated dataset without image files"
             raise ConfigError("--images", problem, "Remove --images.")
         with current_progress().task("images", total=len(found.sample_ids)) as task:
             bad = verify_images(root, found.sample_ids, found.sha256, task.advance)

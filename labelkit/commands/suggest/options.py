@@ -20,13 +20,13 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
 
     result: str | None = _STORE(
         None,
-        "Result from `cluster` or `discover`: its groups (and confidences, if any) show which images are uncertain.",
+        "Result of `cluster` or `discover` whose groups (and confidences, if any) show which images are uncertain.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _STORE(
         None,
-        "CSV with a path column: images that nobody could label. They and their near-duplicates are suggested only if "
-        "no other image is left.",
+        "CSV with a path column that lists images nobody could label. They and their near-duplicates are suggested "
+        "only if no other image is left.",
     )
     out: Path = _OUTPUT(..., "CSV to write, with columns path,label,usefulness,reason,guess.", makes="csv")
     sheet: Path | None = _OUTPUT(None, "Also save the suggested images as a contact sheet to this PNG.", makes="png")

@@ -119,7 +119,7 @@ def choose_rows_to_label(
     if doubt.uncertainty is None and config.strategy == "uncertainty":
         raise ConfigError(
             "--strategy",
-            "uncertainty needs labels of at least two classes, or --result with groups",
+            "uncertainty requires labels of at least two classes, or --result with groups",
             "Use --strategy coverage for the first labels.",
         )
     with current_progress().task("choosing images", total=None):
@@ -241,7 +241,7 @@ def _compute_result_doubt(
     if len(there) < 2:
         raise StoreError(
             str(result.path),
-            f"has fewer than two groups for these images ({len(there)})",
+            f"must have at least two groups for these images, but has {len(there)}",
             "Choose a result with at least two groups.",
         )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]

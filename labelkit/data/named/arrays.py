@@ -120,7 +120,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
         path = root / f"{split}_32x32.mat"
         pixels, digits = read_matlab(path, "X", "y")
         if pixels.dtype != np.uint8 or pixels.shape != (32, 32, 3, len(digits)):
-            problem = f"'X' is {pixels.dtype} {pixels.shape}, expected bytes (32, 32, 3, {len(digits)})"
+            problem = f"'X' is {pixels.dtype} {pixels.shape}, expected uint8 (32, 32, 3, {len(digits)})"
             raise DatasetError(str(path), problem, remedy)
         images.append(np.ascontiguousarray(pixels.transpose(3, 0, 1, 2)))
         labels[split] = digits.astype(np.int64) % 10
@@ -169,7 +169,7 @@ def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
         if name != "unlabeled":
             labels[name] = np.fromfile(root / f"{name}_y.bin", dtype=np.uint8).astype(np.int64) - 1
         if len(labels[name]) != count:
-            raise ValueError(f"{name}_y.bin has {len(labels[name]):,} labels for {count:,} images")
+            raise ValueError(f"{name}_y.bin contains {len(labels[name]):,} labels for {count:,} images")
     source = BinarySource(
         tuple(root / f"{name}_X.bin" for name in order),
         np.repeat(np.arange(len(order)), [len(labels[name]) for name in order]),

@@ -1,4 +1,4 @@
-"""Old and new classes of named data sets, as published benchmarks define them.
+"""Old and new classes of registered datasets, as published benchmarks define them.
 
 The lists are JSON files in ``class_lists/``, one per set, each with its source.
 """
@@ -49,7 +49,7 @@ class BenchmarkClasses:
 
 @cache
 def benchmark_classes(name: str) -> BenchmarkClasses:
-    """Read the published lists of old and new classes of a named data set.
+    """Read the published lists of old and new classes of a registered dataset.
 
     Raises:
         FileNotFoundError: there is no list of this name.

@@ -1,4 +1,4 @@
-"""Layouts of named data sets: where their files are expected, which of them exist, and remedies for missing ones.
+"""Layouts of registered datasets: where their files are expected, which of them exist, and remedies for missing ones.
 
 Nothing is decoded: folders are listed, and the lists that come with a set are read.
 """
@@ -47,7 +47,7 @@ class Count:
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """Specification of a named data set: its files, splits, license and reader.
+    """Specification of a registered dataset: its files, splits, license and reader.
 
     Attributes:
         name: name of the set for ``--dataset``.
@@ -153,7 +153,7 @@ class Listed(NamedTuple):
 
 
 def find_root(spec: DatasetSpec, data_root: Path) -> Path:
-    """Find the folder of a named data set under the data root.
+    """Find the folder of a registered dataset under the data root.
 
     It is in the data root or in ``<data root>/<name>/``, or is one of these folders itself.
 
@@ -188,7 +188,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
 def build_named_listing(
     spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()
 ) -> ImageDataset:
-    """Build the listing of a named data set from its official lists; see ``list_files``."""
+    """Build the listing of a registered dataset from its official lists; see ``list_files``."""
     remedy = spec.remedy(root.parent)
     return list_files(
         spec.name, root, listed, class_names=class_names, split_names=tuple(spec.num_images), remedy=remedy
@@ -216,7 +216,7 @@ def list_files(
     names, labels, splits = zip(*listed, strict=True)
     if len(set(names)) < len(names):
         twice, count = Counter(names).most_common(1)[0]
-        raise DatasetError(str(root), f"names {twice} {count} times", remedy)
+        raise DatasetError(str(root), f"lists {twice} {count} times", remedy)
     if missing := _missing(root, names):
         gone = set(missing)
         expected = Counter(row.split for row in listed)
@@ -331,7 +331,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
-    """Read variables from a MATLAB file (version 4 to 7.2), with axes of length 1 removed.
+    """Read variables from a MATLAB file (version 4 to 7.2), with axes of size 1 removed.
 
     Raises:
         DatasetError: the file is damaged, or lacks one of the variables.

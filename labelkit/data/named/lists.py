@@ -35,7 +35,7 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
     for key, path in paths.items():
         label = int(labels[key]) - 1
         if path.split("/")[0] != class_names[label]:
-            raise ValueError(f"image {key} is {path}, but its class {class_names[label]} has another folder")
+            raise ValueError(f"image {key} is {path}, but its class is {class_names[label]}")
         rows.append(Listed(f"images/{path}", label, int(flags[key] != "1")))
     return build_named_listing(spec, root, rows, class_names)
 
@@ -92,7 +92,7 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     images = next(name for name in spec.needs[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the first two lines: the number of images, and the column names
     if int(count) != len(lines):
-        raise ValueError(f"{path.name} names {len(lines):,} images, but its first line says {count}")
+        raise ValueError(f"{path.name} lists {len(lines):,} images, but its first line says {count}")
     items: tuple[set[str], set[str]] = (set(), set())
     found = []
     for line in lines:
@@ -101,7 +101,7 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
         items[split > 0].add(item)
         found.append((images + image.removeprefix("img/"), item, split))
     if both := items[0] & items[1]:
-        raise ValueError(f"{min(both)} is in training and in query or gallery")
+        raise ValueError(f"{min(both)} is both in the training split and in query or gallery")
     class_names = [*sorted(items[0]), *sorted(items[1])]
     number = {item: i for i, item in enumerate(class_names)}
     return build_named_listing(
@@ -126,7 +126,7 @@ def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     train, val = files.values()
     names = sort_by_bytes(name for name, images in train.items() if images)
     if extra := sorted(set(val) - set(names)):
-        raise ValueError(f"small-validation has classes that small-train does not have: {abbreviate_names(extra)}")
+        raise ValueError(f"small-validation contains classes that small-train does not: {abbreviate_names(extra)}")
     return _class_folders(spec, root, files, names)
 
 

@@ -115,7 +115,7 @@ def read_ade20k(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List ADE20K with the 150 scored classes; a class is the pixel value minus 1, and value 0 is ignored."""
     names = [line.split("\t")[-1].strip() for line in read_lines(root / "objectInfo150.txt")[1:] if line]
     if not 0 < len(names) < IGNORE:
-        raise ValueError(f"objectInfo150.txt names {len(names)} classes after its first line")
+        raise ValueError(f"objectInfo150.txt lists {len(names)} classes after its first line")
     images = [list_images(root, f"images/{folder}") for folder in ("training", "validation")]
     return _with_masks(spec, root, images, _annotation_of, {0: IGNORE} | {i + 1: i for i in range(len(names))}, names)
 
@@ -155,7 +155,7 @@ def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
         films = list(filter(None, read_lines(root / path)))
         for film in films:
             if not (root / "JPEGImages/480p" / film).is_dir():
-                problem = f"{path} names {film}, but JPEGImages/480p/{film}/ is missing"
+                problem = f"{path} lists {film}, but JPEGImages/480p/{film}/ is missing"
                 raise DatasetIncomplete(str(root), problem, spec.remedy(root.parent))
         images.append([name for film in films for name in list_images(root, f"JPEGImages/480p/{film}")])
 

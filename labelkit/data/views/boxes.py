@@ -68,7 +68,7 @@ def draw_crop_boxes(
 def _area_boxes(
     spec: ViewSpec, h: NDArray[np.float64], w: NDArray[np.float64], u: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return the boxes of ``RandomResizedCrop``: the first of ten that fits, else the largest allowed center box."""
+    """Return the boxes of ``RandomResizedCrop``: the first of ten that fits, otherwise the largest center box."""
     assert spec.area_range is not None
     tries = u[:, :-2].reshape(len(h), _AREA_TRIES, 2)
     low, high = spec.area_range

@@ -65,7 +65,7 @@ class Normalize:
             ValueError: c differs from the number of means.
         """
         if images.shape[1] != len(self.mean):
-            raise ValueError(f"{images.shape[1]} channels, {len(self.mean)} means")
+            raise ValueError(f"images must have {len(self.mean)} channels, one per mean, got {images.shape[1]}")
         # Plain numbers if all channels are normalized alike, so that no tiny tensors are moved to the device.
         if len(set(self.mean)) == 1 and len(set(self.std)) == 1:
             return (images - self.mean[0]).div_(self.std[0])
@@ -167,7 +167,7 @@ class ViewSpec:
 
     @property
     def resized_side(self) -> int:
-        """Return the length in pixels of the shorter side before the square crop."""
+        """Return the size in pixels of the shorter side before the square crop."""
         return resized_side(self.size, self.resize_ratio)
 
     def find_source_view(self, number: int) -> int:

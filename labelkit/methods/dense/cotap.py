@@ -159,7 +159,7 @@ def find_neighbors(
     path: Path | None = None,
     writes: bool = True,
 ) -> Tensor:
-    """Return the nearest neighbors of each image, read from a file if it exists, else computed and saved to it.
+    """Return the nearest neighbors of each image, read from a file if it exists, otherwise computed and saved to it.
 
     Args:
         state: embeds images and communicates with the other processes.
@@ -195,7 +195,7 @@ def find_neighbors(
 
 
 def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
-    """Read the file, which must hold at least k neighbors of these rows."""
+    """Read the file, which must contain at least k neighbors of these rows."""
     found = read_neighbors(path)
     faults = [key for key, value in recipe.items() if found.recipe.get(key) != value]
     if not faults and not np.array_equal(found.query_rows, rows):

@@ -131,7 +131,9 @@ class MultiViewDistillationLoss(TemperatureLoss):
                 # one pass over the outputs for all targets: they may have 65,536 columns
                 losses.append(_cross_entropies(view, sum(others[1:], others[0]), self.temperature).mean())
         if not losses:
-            raise ValueError(f"no two different views among {len(outputs)} of the student and {len(targets)}")
+            raise ValueError(
+                f"outputs and targets must include two different views, got {len(outputs)} and {len(targets)}"
+            )
         pairs = sum(a != v for v in range(len(outputs)) for a in range(len(targets)))
         total: Tensor = torch.stack(losses).sum() / pairs
         return total
@@ -170,7 +172,7 @@ class MaskedPatchLoss(TemperatureLoss):
         """Return the mean loss over images."""
         if outputs.shape != targets.shape or image.shape != outputs.shape[:1]:
             shapes = (tuple(outputs.shape), tuple(targets.shape), tuple(image.shape))
-            raise ValueError(f"outputs, targets and image are {shapes}")
+            raise ValueError(f"shapes of outputs, targets and image do not match: {shapes}")
         losses = _cross_entropies(outputs, targets, self.temperature)
         counts = losses.new_zeros(num_images).index_add_(0, image, torch.ones_like(losses.detach()))
         return (losses / counts[image]).sum() / max(num_images, 1)

@@ -30,7 +30,7 @@ _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_l
 
 
 def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return a checkpoint's student and teacher tensors, or the same tensors twice if it holds only one network.
+    """Return a checkpoint's student and teacher tensors, or the same tensors twice if it contains only one network.
 
     A released teacher has no mask token, since it sees all patches; it gets the student's.
     """
@@ -134,5 +134,5 @@ def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -
     if own.lengths is not None:
         own.lengths.copy_(lengths)
     elif not bool((lengths == 1).all()):
-        problem = f"the weight vectors in the last layer of {where} do not have norm 1"
+        problem = f"the weight vectors in the last layer of {where} do not have unit norm"
         raise ConfigError("--norm-last-layer", problem, "Pass --no-norm-last-layer.")

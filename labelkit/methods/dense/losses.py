@@ -46,7 +46,7 @@ class SoftAssignmentLoss(TemperatureLoss):
     def forward(self, logits: Tensor, assignments: Tensor) -> Tensor:
         """Return the mean loss over rows."""
         if logits.shape != assignments.shape:
-            raise ValueError(f"logits are {tuple(logits.shape)}, assignments {tuple(assignments.shape)}")
+            raise ValueError(f"logits {tuple(logits.shape)} and assignments {tuple(assignments.shape)} must match")
         with without_autocast(logits):
             log_p = torch.log_softmax(promote(logits) / self.temperature, dim=-1)
             return -(assignments.detach() * log_p).sum() / max(len(logits), 1)
@@ -132,7 +132,7 @@ class DenseRankingLoss(nn.Module):
     def forward(self, scores: Tensor, targets: Tensor) -> Tensor:
         """Return the mean loss over image pairs."""
         if scores.shape != targets.shape:
-            raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
+            raise ValueError(f"scores have shape {tuple(scores.shape)}, but targets have {tuple(targets.shape)}")
         if self.kind == "cotap":
             rows = cotap_loss(scores, targets, is_finite=self.is_finite)
         else:

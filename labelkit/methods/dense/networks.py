@@ -96,7 +96,7 @@ class TokenNetwork(BackboneNetwork):
             given[first] = torch.cat((given[first], given[first].new_zeros(len(given[first]), missing)), dim=1)
         for name, value in own.items():
             if given[name].shape != value.shape:
-                problem = f"the projector of {where} has {name} {list(given[name].shape)}, not {list(value.shape)}"
+                problem = f"{name} of the projector in {where} is {list(given[name].shape)}, not {list(value.shape)}"
                 raise ConfigError("--projector-dims", problem, "Set --projector-dims to the widths in the file.")
         self.projector.load_state_dict(given)
 

@@ -331,7 +331,7 @@ def compute_assignment_diagnostics(assignments: Tensor, logits: Tensor, temperat
 
 @torch.no_grad()
 def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Tensor]:
-    """Compute ranking loss diagnostics: share of pairs with equal targets, median x (Eq. 12), share of x > 100."""
+    """Compute ranking loss diagnostics: fraction of equal targets, median x (Eq. 12), fraction of x > 100."""
     if not len(scores):
         nothing = scores.new_zeros(())
         return {"diag/ranking_empty": nothing, "diag/ranking_median": nothing, "diag/ranking_large": nothing}

@@ -31,27 +31,31 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
     scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
 
-    backbone: str = _MODEL("vit_small_patch16_224.dino", "A plain ViT with a class token (`labelkit list backbones`).")
-    drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (DINO).", ge=0, lt=1)
+    backbone: str = _MODEL("vit_small_patch16_224.dino", "Plain ViT with a class token; see `labelkit list backbones`.")
+    drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (default as in DINO).", ge=0, lt=1)
     projector_dims: tuple[int, int] = _MODEL(
-        (2048, 256), "Widths of the projector's two hidden layers and of its output."
+        (2048, 256), "Width of the projector's two hidden layers, and its output dimension."
     )
     branch: Literal["online", "target"] = _MODEL("online", "Network used for embedding after training.")
 
     num_local_views: int = _VIEWS(4, "Number of local crops in addition to the two global crops.", ge=0)
     local_size: int = _VIEWS(96, "Size of a local view in pixels.", ge=8)
-    global_scale: tuple[float, float] = _VIEWS((0.25, 1.0), "Range of area fractions for global crops (as in Leopart).")
-    local_scale: tuple[float, float] = _VIEWS((0.05, 0.25), "Range of area fractions for local crops (as in Leopart).")
+    global_scale: tuple[float, float] = _VIEWS(
+        (0.25, 1.0), "Range of the area fraction of a global crop (as in Leopart)."
+    )
+    local_scale: tuple[float, float] = _VIEWS(
+        (0.05, 0.25), "Range of the area fraction of a local crop (as in Leopart)."
+    )
 
     dataset: str = _DATA(
         "digits",
-        "Images with one object each: a registered name, a folder, or a CSV, as for other methods; "
-        "none: use only --scene-dataset.",
+        "Dataset of images with one object each: a registered name, a folder or a CSV, as for other methods; none: "
+        "use only --scene-dataset.",
     )
     scene_dataset: str | None = _DATA(
         None,
-        "Images with several objects, specified like --dataset, or none. In cotap, only the dense loss "
-        "terms use these images.",
+        "Dataset of images with several objects, specified like --dataset. In cotap, only the dense loss terms use "
+        "these images.",
     )
 
     steps: int = _OPTIMIZATION(100_000, "Number of training steps.", ge=1)
@@ -66,7 +70,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         ge=0,
     )
     weight_decay_final: float = _OPTIMIZATION(0.24, "Final weight decay of the cosine schedule.", ge=0)
-    clip_grad_norm: float | None = _OPTIMIZATION(3.0, "Maximum gradient norm (DINO).", gt=0)
+    clip_grad_norm: float | None = _OPTIMIZATION(3.0, "Maximum gradient norm (default as in DINO).", gt=0)
     ema_start: float = _OPTIMIZATION(0.9997, "EMA decay of the target network at the start.", ge=0, le=1)
     ema_end: float = _OPTIMIZATION(
         1.0, "EMA decay of the target network at the end of the cosine schedule.", ge=0, le=1
@@ -74,7 +78,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def main_dataset(self) -> str:
-        """Return the data set that a run is named after."""
+        """Return the dataset that a run is named after."""
         return self.dataset if self.has_objects else str(self.scene_dataset)
 
     @property
@@ -104,15 +108,15 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
-                raise ValueError(f"{name} must be ordered in (0, 1], got {low},{high}")
+                raise ValueError(f"{name} must be two increasing fractions in (0, 1], got {low},{high}")
         if self.lr_warmup_steps >= self.steps:
-            raise ValueError(f"lr_warmup_steps ({self.lr_warmup_steps}) must be smaller than steps ({self.steps})")
+            raise ValueError(f"lr_warmup_steps must be less than steps ({self.steps}), got {self.lr_warmup_steps}")
         return self
 
     @model_validator(mode="after")
     def _check_shares(self) -> EMATargetConfig:
         if not self.has_objects and self.scene_dataset is None:
-            raise ValueError("dataset none requires a scene_dataset")
+            raise ValueError("--dataset none requires --scene-dataset")
         return self
 
 
@@ -132,20 +136,20 @@ class CoTAPConfig(EMATargetConfig):
         "which the paper does not mention.",
     )
 
-    image_alignment: float = _TERMS(1.0, "Weight of the class-token alignment (paper: lambda-bar 1).", ge=0)
-    patch_alignment: float = _TERMS(1.0, "Weight of the patch alignment loss (paper: lambda 1).", ge=0)
+    image_alignment: float = _TERMS(1.0, "Weight of the class-token alignment (lambda-bar_1 in the paper).", ge=0)
+    patch_alignment: float = _TERMS(1.0, "Weight of the patch alignment loss (lambda_1 in the paper).", ge=0)
     image_concentration: float = _TERMS(
-        1.0, "Weight of the loss that pulls images toward their neighbors (paper: lambda-bar 2).", ge=0
+        1.0, "Weight of the loss that pulls images toward their neighbors (lambda-bar_2 in the paper).", ge=0
     )
     patch_ranking: float = _TERMS(1.0, "Weight of the patch ranking loss (lambda_2 in the paper).", ge=0)
-    prototype_entropy: float = _TERMS(1.0, "Weight of the filter's prototype loss (paper: lambda 3).", ge=0)
+    prototype_entropy: float = _TERMS(1.0, "Weight of the filter's prototype loss (lambda_3 in the paper).", ge=0)
 
-    student_temperature: float = _ASSIGNMENT(0.1, "Softmax temperature of the student (DINO, Leopart).", gt=0)
+    student_temperature: float = _ASSIGNMENT(0.1, "Student's softmax temperature (as in DINO and Leopart).", gt=0)
     roi_size: int = _RANKING(
         7, "Number of cells along each side of the grid on which the overlap of two views is compared.", ge=1
     )
     ranking_loss: Literal["cotap", "bce"] = _RANKING(
-        "cotap", "Ranking loss. cotap: on the order of similarities, as in the paper; bce: on their values."
+        "cotap", "Ranking loss. cotap: compares the order of similarities, as in the paper; bce: compares their values."
     )
     ranking_views: Literal["aligned", "same"] = _RANKING(
         "aligned",
@@ -159,16 +163,16 @@ class CoTAPConfig(EMATargetConfig):
     neighbors: Path | None = _NEIGHBORS(
         None,
         "File with each image's neighbors, to share between runs that start with the same weights; created if "
-        "missing. Neighbors are computed once, with the initial target network; default: no file.",
+        "missing. Neighbors are computed once, with the initial target network. Default: no file.",
     )
 
     @model_validator(mode="after")
     def _check_terms(self) -> CoTAPConfig:
         terms = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
         if not any(getattr(self, name) for name in terms):
-            raise ValueError("all terms have weight 0, so there is nothing to learn")
+            raise ValueError("at least one loss term must have a weight above 0")
         if self.prototype_entropy and not self.filter:
-            raise ValueError("prototype_entropy requires the filter: pass prototype_entropy 0, or filter")
+            raise ValueError("--prototype-entropy requires --filter: pass --filter, or --prototype-entropy 0")
         return self
 
     @model_validator(mode="after")
@@ -176,7 +180,7 @@ class CoTAPConfig(EMATargetConfig):
         for name in ("image_alignment", "image_concentration", "prototype_entropy"):
             if getattr(self, name) and self.objects_per_batch == 0:
                 raise ValueError(
-                    f"{name} {getattr(self, name):g} needs images with a single object: pass {name} 0, or a dataset"
+                    f"{name} must be 0 without images of single objects (--dataset), got {getattr(self, name):g}"
                 )
         return self
 
@@ -201,7 +205,7 @@ class SelfDistillationConfig(EMATargetConfig):
 
     num_outputs: int = _DISTILLATION(65_536, "Output dimension of the class-token head.", ge=2)
     norm_last_layer: bool = _DISTILLATION(
-        False, "Keep each weight vector of the last layer at norm 1 (published code: off for ViT-S, on for ViT-B)."
+        False, "Normalize the last layer's weight vectors to unit length (published code: only for ViT-B)."
     )
     freeze_last_layer_steps: int = _DISTILLATION(
         0,

@@ -75,11 +75,11 @@ def cotap_loss(
         are constants for the gradient.
     """
     if scores.ndim != 2 or scores.shape[1] == 0:
-        raise ValueError(f"scores must be (b, n) with n >= 1, got {tuple(scores.shape)}")
+        raise ValueError(f"scores must have shape (b, n) with n >= 1, got {tuple(scores.shape)}")
     if targets.shape != scores.shape:
-        raise ValueError(f"scores are {tuple(scores.shape)}, targets {tuple(targets.shape)}")
+        raise ValueError(f"scores have shape {tuple(scores.shape)}, but targets have {tuple(targets.shape)}")
     if not is_finite and not (torch.isfinite(scores).all() and torch.isfinite(targets).all()):
-        raise ValueError("scores or targets are not finite")
+        raise ValueError("scores and targets must be finite")
     positive(margin, "margin")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0)
@@ -165,7 +165,7 @@ def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Items and thresholds of a sequence in one sorted order, prepared for blockwise sums.
+    """Items and thresholds of a sequence in one sorted order, arranged for blockwise sums.
 
     Attributes:
         blocks: partition of the sequence.

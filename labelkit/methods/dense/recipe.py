@@ -77,7 +77,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
-        """Return a phase whose batches hold a fixed number of images from each data set, equal on every process.
+        """Return a phase whose batches contain a fixed number of images from each data set, equal on every process.
 
         ``rows`` can be read; those of images of one object come first.
         """
@@ -113,7 +113,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         if cosine is not None and float(cosine) > COLLAPSED_COSINE:
             problem = f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
         elif entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
-            problem = f"assignments have {float(entropy):.3f} of the maximum entropy: they are collapsing"
+            problem = f"the entropy of assignments is {float(entropy):.3f} of its maximum: they are collapsing"
         else:
             return
         kind = problem.split(":")[-1]
@@ -139,7 +139,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
 
 @torch.no_grad()
 def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
-    """Return the entropy of the mean prediction of outputs (n, k) over its maximum; 0 if one output takes all."""
+    """Return the entropy of the mean prediction of outputs (n, k) over its maximum; 0 if all mass is on one output."""
     mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
     entropy: Tensor = torch.special.entr(mean).sum()
     return entropy / math.log(outputs.shape[1])

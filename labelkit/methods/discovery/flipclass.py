@@ -52,7 +52,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         self._record_blocks = {"all": tuple(range(depth)), "aligned": there, "none": ()}[config.log_energy]
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
         if self.pull is not None and config.grad_from_block >= depth:
-            problem = f"--align-mode {config.align_mode} needs a trained last block, but none of the {depth} is trained"
+            problem = f"--align-mode {config.align_mode} requires a trained last block, but all {depth} are frozen"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
         classes, mode, temperature = self.network.num_outputs, config.align_mode, config.student_temperature
         self.aligned_distillation = DistributionAlignment(classes, temperature) if mode == "da" else None
@@ -126,10 +126,10 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or remove --reuse-frozen.")
         if self.config.align_mode == "sda":
             problem = "the views of --align-mode sda change with the epoch, so they cannot be cached"
-            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen, or choose another --align-mode.")
+            raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen, or pass a different --align-mode.")
         if self.pull is not None and self.config.linear_probe:
-            problem = f"--align-mode {self.config.align_mode} needs blocks that --linear-probe freezes"
-            remedy = "Remove --reuse-frozen or --linear-probe, or choose another --align-mode."
+            problem = f"--align-mode {self.config.align_mode} requires blocks that --linear-probe freezes"
+            remedy = "Remove --reuse-frozen or --linear-probe, or pass a different --align-mode."
             raise ConfigError("--reuse-frozen", problem, remedy)
         part = self.network.reuse_frozen(self.config.align_blocks if self._update is not None else ())
         there = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}

@@ -91,10 +91,10 @@ class DiscoveryLoss(nn.Module):
         """Return the loss and its parts."""
         b = len(labels)
         if b < 2:
-            raise ValueError(f"need at least 2 images, got {b}")
+            raise ValueError(f"the batch must contain at least 2 images, got {b}")
         if len(projections) != 2 * b or len(logits) != 2 * b:
             raise ValueError(
-                f"need two rows per image: {b} labels, {len(projections)} projections, {len(logits)} logits"
+                f"projections and logits must have 2 rows per label ({b}), got {len(projections)} and {len(logits)}"
             )
         views = ([gather_batch(view) for view in both.chunk(2)] for both in (projections, logits))
         (projections, logits), labels = map(torch.cat, views), gather_batch(labels)
@@ -163,7 +163,7 @@ class AttentionPull(nn.Module):
         """Return the mean distance over images and heads."""
         fits = keys.ndim == 4 and queries.ndim == 4 and keys.shape[:2] == queries.shape[:2]
         if not fits or keys.shape[3] != queries.shape[3] or (self.kind != "coral" and keys.shape != queries.shape):
-            raise ValueError(f"keys {tuple(keys.shape)} and queries {tuple(queries.shape)} do not fit")
+            raise ValueError(f"keys {tuple(keys.shape)} and queries {tuple(queries.shape)} do not match")
         with without_autocast(keys):
             k, q = promote(keys), promote(queries.detach())
             if self.kind == "l2":
@@ -268,7 +268,7 @@ class ConfidentPseudoLabelLoss(nn.Module):
     def forward(
         self, student_logits: Tensor, teacher_logits: Tensor, teacher_temperature: float
     ) -> tuple[Tensor, Tensor]:
-        """Return the loss and the share of images that are kept."""
+        """Return the loss and the fraction of images that are kept."""
         with without_autocast(student_logits):
             targets = F.softmax(promote(teacher_logits.detach()) / teacher_temperature, dim=1)
             confidence, pseudo_labels = targets.max(dim=1)
@@ -280,6 +280,6 @@ class ConfidentPseudoLabelLoss(nn.Module):
 def _covariance(tokens: Tensor) -> Tensor:
     """Return the unbiased covariance over tokens, (..., t, d) to (..., d, d)."""
     if tokens.shape[-2] < 2:
-        raise ValueError(f"a covariance needs at least 2 tokens, got {tokens.shape[-2]}")
+        raise ValueError(f"a covariance requires at least 2 tokens, got {tokens.shape[-2]}")
     centered = tokens - tokens.mean(dim=-2, keepdim=True)
     return centered.transpose(-1, -2) @ centered / (tokens.shape[-2] - 1)

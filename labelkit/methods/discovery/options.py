@@ -29,7 +29,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     backbone: str = _MODEL(
         "vit_base_patch16_224.dino",
-        "A vision transformer by its timm name, or one of labelkit's own (`labelkit list backbones`).",
+        "Name of a vision transformer, from timm or labelkit; see `labelkit list backbones`.",
     )
     pretrained: bool = override_default(BackboneOptions, "pretrained", True)
     grad_from_block: int = _MODEL(11, "First transformer block to train (0-based); earlier blocks stay frozen.", ge=0)
@@ -40,16 +40,16 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     linear_probe: bool = _MODEL(False, "Train only the heads.")
     num_classes: int | None = _MODEL(
         None,
-        "Total number of old and new classes; default: from the data. If the number is unknown, `labelkit "
-        "discover categories` estimates it.",
+        "Total number of old and new classes; if it is unknown, `labelkit discover categories` can estimate it. "
+        "Default: the number of classes in the dataset.",
         ge=2,
     )
     projector_hidden_dim: int = _MODEL(2048, "Hidden width of the projector.", ge=1)
     projection_dim: int = _MODEL(256, "Output dimension of the projector.", ge=1)
 
-    supervised_weight: float = _LOSS(0.35, "Weight of the supervised terms (paper: lambda).", ge=0, le=1)
-    contrastive_temperature: float = _LOSS(1.0, "Unsupervised contrastive temperature (paper: tau_u).", gt=0)
-    supervised_temperature: float = _LOSS(0.07, "Supervised contrastive temperature (paper: tau_c).", gt=0)
+    supervised_weight: float = _LOSS(0.35, "Weight of the supervised terms (lambda in the paper).", ge=0, le=1)
+    contrastive_temperature: float = _LOSS(1.0, "Unsupervised contrastive temperature (tau_u in the paper).", gt=0)
+    supervised_temperature: float = _LOSS(0.07, "Supervised contrastive temperature (tau_c in the paper).", gt=0)
 
     augmentation: Literal["generic", "fine", "digits"] = _VIEWS(
         "generic", "Augmentation recipe for generic photos, fine-grained photos, or digits (no flips or color)."
@@ -73,14 +73,12 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 
-    student_temperature: float = _LOSS(0.1, "Temperature of the student's prediction (paper: tau_s).", gt=0)
-    teacher_temperature_start: float = _LOSS(0.07, "Initial temperature of the teacher's target (paper: tau_t).", gt=0)
-    teacher_temperature_final: float = _LOSS(
-        0.04, "Temperature of the teacher's target after --teacher-warmup-epochs.", gt=0
-    )
-    teacher_warmup_epochs: int = _LOSS(30, "Number of warm-up epochs of the teacher's temperature.", ge=0)
+    student_temperature: float = _LOSS(0.1, "Temperature of the student's predictions (tau_s in the paper).", gt=0)
+    teacher_temperature_start: float = _LOSS(0.07, "Initial temperature of the targets (tau_t in the paper).", gt=0)
+    teacher_temperature_final: float = _LOSS(0.04, "Temperature of the targets after --teacher-warmup-epochs.", gt=0)
+    teacher_warmup_epochs: int = _LOSS(30, "Number of warm-up epochs for the teacher's temperature.", ge=0)
     entropy_weight: float = _LOSS(
-        2.0, "Weight of the mean-entropy regularizer (paper: eps); published values differ by data set.", ge=0
+        2.0, "Weight of the mean-entropy regularizer (eps in the paper); published values differ by data set.", ge=0
     )
 
     view_gap: bool = _MONITOR(
@@ -106,7 +104,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
     )
     align_blocks: tuple[int, ...] = _ALIGN(
         (8, 9),
-        "Transformer blocks whose attention keys are aligned, counted from 0 (paper: 8,9 for fine-grained data).",
+        "Transformer blocks whose attention keys are aligned, counted from 0 (8,9 in the paper for fine-grained data).",
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",
@@ -133,7 +131,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
     def _check_mode_options(self) -> FlipClassConfig:
         for name in ("update_space", "alpha", "beta", "gamma_update", "gamma_reg"):
             if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} has no effect with align_mode {self.align_mode}, only with flip")
+                raise ValueError(f"{name} has no effect with --align-mode {self.align_mode}, only with flip")
         return self
 
 

@@ -54,8 +54,8 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
             config.dataset,
             "every image is labeled, so there is nothing to discover",
             "Pass --label-split gcd to hide the labels of half of the classes and measure how well they are "
-            "rediscovered, or learn these classes with `labelkit train supervised`. In a CSV, leave the labels of "
-            "images to be discovered empty.",
+            "rediscovered, or learn these classes with `labelkit train supervised`. In a CSV, leave the labels of the "
+            "images to discover empty.",
         )
     if labeled == 0 and config.supervised_weight > 0:
         remedy = "Pass a CSV with some labels, or --supervised-weight 0 to cluster without labels."

@@ -76,7 +76,7 @@ class DiscriminationLoss(nn.Module):
         """Return the mean ratio over the batch."""
         if centroids.ndim != 2 or len(centroids) < 2 or features.ndim != 2 or features.shape[1] != centroids.shape[1]:
             raise ValueError(
-                f"need (b, d) features and at least two (k, d) centroids, got {tuple(features.shape)} and "
+                f"features must have shape (b, d) and centroids (k, d) with k >= 2, got {tuple(features.shape)} and "
                 f"{tuple(centroids.shape)}"
             )
         with without_autocast(features):
@@ -363,7 +363,7 @@ class MasterTraining:
             centroids = torch.from_numpy(np.asarray(found.centroids, dtype=np.float32))
         places = torch.from_numpy(np.unique(self.state.combine(centroids, "sum").numpy(), axis=0))
         if len(places) < 2:
-            self.state.warn("warning: master features form a single cluster, so they are not kept apart")
+            self.state.warn("warning: the master's features form a single cluster, so they are not separated")
         self._centroids = places.to(next(self.master.parameters()).device)
 
 

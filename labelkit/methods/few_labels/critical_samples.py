@@ -61,7 +61,7 @@ class CriticalDiscovery(Discovery):
 
     @property
     def disagreement(self) -> float:
-        """Return the share of rows near a class mean whose soft label names another class; NaN if there are none."""
+        """Return the fraction of rows near a class mean whose soft label is another class; NaN if there are none."""
         confined, disagreeing = (sum(report[key] for report in self.per_class) for key in ("confined", "disagreeing"))
         return disagreeing / confined if confined else float("nan")
 
@@ -140,7 +140,7 @@ def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class of the largest weight; among equal ones, the nearest mean's, else the lowest."""
+    """Return the class of the largest weight; among equal ones, the nearest mean's, otherwise the lowest."""
     weights = round_for_sorting(soft)
     every = np.arange(len(soft))
     is_nearest = weights[every, nearest] == weights.max(axis=1)

@@ -232,7 +232,7 @@ class GrowthMonitor(ClassificationMonitor):
         return self._names[label] if self._names else str(label)
 
     def _errors(self) -> dict[str, float]:
-        """Return the shares of wrong labels in this generation: of all, of the discovered, of the newest ones."""
+        """Return the fractions of wrong labels in this generation: of all, of the discovered, of the newest ones."""
         growth, truth = self._growth, self._inputs.truth
         labels = growth.labels()
         classes = np.where(labels >= 0, self._order[labels], -1)

@@ -36,7 +36,7 @@ class SquaredConsistency(nn.Module):
         """Return, for each sample, the mean squared difference (b,) between the softmax outputs of both networks."""
         shapes = tuple(student_logits.shape), tuple(target_logits.shape)
         if shapes[0] != shapes[1] or len(shapes[0]) != 2:
-            raise ValueError(f"logits must both be (b, c); got {shapes[0]} and {shapes[1]}")
+            raise ValueError(f"both logits must have shape (b, c), got {shapes[0]} and {shapes[1]}")
         with without_autocast(student_logits):
             prediction = F.softmax(promote(student_logits), dim=1)
             target = F.softmax(promote(target_logits.detach()), dim=1)
@@ -78,8 +78,8 @@ class MixMatchLoss(nn.Module):
         """Return the labeled and the unlabeled part of the loss."""
         if logits.shape != targets.shape or logits.ndim != 2 or not 0 <= num_labeled <= len(logits):
             raise ValueError(
-                f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both be (m, c), "
-                f"with {num_labeled} labeled rows among them"
+                f"logits {tuple(logits.shape)} and targets {tuple(targets.shape)} must both have shape (m, c), with m "
+                f">= {num_labeled} labeled rows"
             )
         with without_autocast(logits):
             scores, targets = promote(logits), targets.detach()

@@ -59,7 +59,7 @@ def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
         ValueError: there is no block, or blocks differ in their number of rows.
     """
     if len({len(block) for block in blocks}) != 1:
-        raise ValueError(f"blocks have {[len(block) for block in blocks]} rows, must be equally long")
+        raise ValueError(f"blocks must have equally many rows, got {[len(block) for block in blocks]}")
     count, rows = len(blocks), len(blocks[0])
     sizes = [rows // count + (part >= count - rows % count) for part in range(count)]
     parts = [list(torch.split(block, sizes)) for block in blocks]
@@ -117,7 +117,7 @@ class MixMatchObjective(StudentObjective):
         images, others = first[labeled], (first[unlabeled], second[unlabeled])
         rows = len(images)
         if len(others[0]) not in (0, rows):
-            raise ValueError(f"{rows} labeled rows beside {len(others[0])} others, must be as many")
+            raise ValueError(f"a batch must have as many unlabeled as labeled rows, got {len(others[0])} and {rows}")
         targets = one_hot(batch.labels[labeled], student.num_outputs).float()
         generator = keyed_generator(self._seed, "mixmatch", state.step)
         weight = self.unlabeled_weight(state.step)

@@ -35,11 +35,11 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
-        "Which labels training may use. few-labels: --num-labels in total, equally many per class, drawn with "
-        "--label-seed; given: all existing labels; auto: few-labels with --num-labels and for named sets, given for "
-        "your own folder or CSV. Other values: as in `labelkit train gcd --help`.",
+        "Which labels training may use. few-labels: --num-labels in total, divided equally among the classes and "
+        "drawn with --label-seed; given: all existing labels; auto: few-labels with --num-labels and for registered "
+        "datasets, given for your own folder or CSV. For other values, see `labelkit train gcd --help`.",
     )
-    num_classes: int | None = _DATA(None, "Number of classes of the classifier; default: from the data.", ge=2)
+    num_classes: int | None = _DATA(None, "Number of classes of the classifier. Default: as in the dataset.", ge=2)
 
     augmentation: Literal["none", "digits", "crop-flip"] = _VIEWS(
         "crop-flip",
@@ -75,8 +75,8 @@ class TwoStreamOptions(StageConfig):
 
     labeled_batch_size: int = _OPTIMIZATION(
         31,
-        "Number of labeled images in a batch. The few labeled images repeat often; every unlabeled "
-        "image is seen once before any repeats.",
+        "Number of labeled images in a batch. The few labeled images repeat often; every unlabeled image is seen "
+        "once before any is repeated.",
         ge=1,
     )
 
@@ -85,7 +85,7 @@ class TwoStreamOptions(StageConfig):
         batch_size = getattr(self, "batch_size", None)  # an option of the run that these belong to
         if batch_size is not None and self.labeled_batch_size >= batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} leaves no unlabeled images in batch_size {batch_size}"
+                f"labeled_batch_size must be less than batch_size ({batch_size}), got {self.labeled_batch_size}"
             )
         return self
 
@@ -119,34 +119,34 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
     steps: int = override_default(TwoStreamTrainConfig, "steps", 1_048_576)
     labeled_batch_size: int = _OPTIMIZATION(
-        64, "Number of labeled images among the --batch-size images (published code: 64, plus 448 unlabeled).", ge=1
+        64, "Number of labeled images in each batch of --batch-size images (in the published code, 64 of 512).", ge=1
     )
 
     fixed_threshold: float | None = _FREEMATCH(
         None,
-        "Minimum confidence at which an unlabeled image is used for training (FixMatch: 0.95); default: "
-        "thresholds that adapt to the network's confidence and the distribution of its predictions.",
+        "Minimum confidence at which an unlabeled image is used for training (0.95 in FixMatch). Default: thresholds "
+        "that adapt to the network's confidence and the distribution of its predictions.",
         ge=0,
         le=1,
     )
     threshold_decay: float = _FREEMATCH(0.999, "EMA decay of the adaptive thresholds.", ge=0, lt=1)
     fairness_weight: float = _FREEMATCH(
-        0.01, "Weight of the published fairness term on the class distribution; 0: none.", ge=0
+        0.01, "Weight of the paper's fairness loss on the class distribution; 0: off.", ge=0
     )
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """Options for methods whose batches hold as many labeled as unlabeled images, as in MixMatch."""
+    """Options for methods whose batches contain as many labeled as unlabeled images, as in MixMatch."""
 
     labeled_batch_size: int = _OPTIMIZATION(
-        64, "Number of labeled images among the --batch-size images; default: half.", ge=1
+        64, "Number of labeled images in each batch of --batch-size images. Default: half.", ge=1
     )
 
     @model_validator(mode="after")
     def _check_halves(self) -> HalfLabeledConfig:
         if 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size}"
+                f"labeled_batch_size must be half of batch_size ({self.batch_size}), got {self.labeled_batch_size}"
             )
         return self
 
@@ -164,8 +164,8 @@ class SearchOptions(StageConfig):
 
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
-        "How to divide discovered images among classes. balanced: in proportion to their labels; global: the best "
-        "images over all classes (a literal reading of the paper), so some classes may get none.",
+        "How to divide discovered images among classes. balanced: in proportion to their numbers of labels; global: "
+        "the best images over all classes (a literal reading of the paper), so some classes may get none.",
     )
 
 
@@ -225,7 +225,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     )
     master_steps: int | None = _MASTER(
         None,
-        "Number of updates of the master after each block; default: a tenth of the block (our choice; not published).",
+        "Number of master updates after each block. Default: a tenth of the block (our choice; not in the paper).",
         ge=1,
     )
     discrimination: Literal["ratio", "none"] = _MASTER(
@@ -234,7 +234,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     growth_factor: float = _GROWTH(2.0, "Factor by which the number of labels grows at each discovery.", gt=1)
     growth_limit: float = _GROWTH(
-        10.0, "Maximum number of labels, as a multiple of the initial labels (paper: R_L); 1: no growth.", ge=1
+        10.0, "Maximum number of labels, as a multiple of the initial labels (R_L in the paper); 1: no growth.", ge=1
     )
     first_blocks: int = _GROWTH(30, "Number of blocks before the first discovery (our choice; not in the paper).", ge=1)
     generation_blocks: int = _GROWTH(
@@ -263,7 +263,7 @@ _LOSS = panel("Loss")
 class MeanTeacherRecipeOptions(PixelOptions):
     """Options for pixels, views and learning rate in Mean Teacher's recipe, shared by methods compared with it."""
 
-    shift_px: float | None = _VIEWS(None, "Maximum shift in pixels; default: an eighth of the image size.", ge=0)
+    shift_px: float | None = _VIEWS(None, "Maximum shift in pixels. Default: an eighth of the image size.", ge=0)
     noise: float = _VIEWS(0.0, "Standard deviation of the Gaussian noise added to the normalized pixels.", ge=0)
     lr_horizon: float = _OPTIMIZATION(1.0, "Length of the cosine schedule, as a multiple of the training length.", ge=1)
     lr_ramp_up: float = _OPTIMIZATION(0.0, "Fraction of training over which the learning rate ramps up.", ge=0, le=1)
@@ -289,7 +289,7 @@ class MeanTeacherRecipeOptions(PixelOptions):
     @model_validator(mode="after")
     def _check_shares(self) -> MeanTeacherRecipeOptions:
         if self.lr_ramp_up + self.lr_ramp_down > 1:
-            raise ValueError("lr_ramp_up and lr_ramp_down must not sum to more than 1")
+            raise ValueError("lr_ramp_up and lr_ramp_down must sum to at most 1")
         return self
 
 
@@ -303,27 +303,27 @@ class MeanTeacherOptions(TwoStreamOptions):
         lt=1,
     )
     consistency_weight: float = _LOSS(
-        100.0, "Weight of the squared difference between student and teacher predictions (paper: lambda_2).", ge=0
+        100.0, "Weight of the squared difference between student and teacher predictions (lambda_2 in the paper).", ge=0
     )
     consistency_ramp: float = _LOSS(
         0.25, "Fraction of the first phase over which --consistency-weight ramps up.", ge=0, le=1
     )
     class_norm: Literal["labeled", "batch"] = _LOSS(
         "labeled",
-        "Divisor of the summed cross-entropy: the number of labeled images, or the batch size (published "
+        "Divisor of the summed cross-entropy: the number of labeled images, or the batch size (as in the published "
         "code for ResNet-26).",
     )
     num_heads: Literal[1, 2] = _LOSS(
         1,
-        "Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the "
-        "consistency loss (published code for ResNet-26).",
+        "Number of linear classifiers. 2: one for the labels, also used for prediction, and one for the consistency "
+        "loss (as in the published code for ResNet-26).",
     )
 
     @model_validator(mode="after")
     def _check_decays(self) -> MeanTeacherOptions:
         ema_decay = getattr(self, "ema_decay", 1.0)  # an option of the run that these belong to
         if self.ema_decay_start > ema_decay:
-            raise ValueError(f"ema_decay_start {self.ema_decay_start} is above ema_decay {ema_decay}")
+            raise ValueError(f"ema_decay_start must be at most ema_decay ({ema_decay}), got {self.ema_decay_start}")
         return self
 
 
@@ -374,7 +374,7 @@ class SnowballConfig(
 
     steps: int = _OPTIMIZATION(150_000, "Number of steps in the first phase, on the initial labels.", ge=1)
     later_steps: int | None = _OPTIMIZATION(
-        None, "Number of steps in each later phase; default: a third of --steps (our choice; not in the paper).", ge=1
+        None, "Number of steps in each later phase. Default: a third of --steps (our choice; not in the paper).", ge=1
     )
     later_lr_ratio: float = _OPTIMIZATION(
         0.5,
@@ -384,8 +384,8 @@ class SnowballConfig(
 
     dropout: float | None = _MODEL(
         None,
-        "Dropout rate inside the backbone; values above 0 require a backbone with dropout layers; none: the backbone's "
-        "default (convnet13: 0.5, for Mean Teacher; 0 suits mixmatch).",
+        "Dropout rate of the backbone; values above 0 require a backbone with dropout layers. Default: the "
+        "backbone's own rate (0.5 for convnet13, as in Mean Teacher; use 0 with mixmatch).",
         ge=0,
         lt=1,
     )
@@ -400,8 +400,8 @@ class SnowballConfig(
     )
     generations: int = _GROWTH(
         3,
-        "Number of times the labels grow from the initial ones. Each generation discards the discoveries "
-        "of the generation before it.",
+        "Number of times the labels grow from the initial labels. Each generation discards the discoveries of the "
+        "previous one.",
         ge=1,
     )
     cap: float = _GROWTH(
@@ -410,9 +410,9 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        "Which images to take. min: the nearest to a class mean; max: the farthest; far: like max, but only among the "
-        "most confident images (10 times the number to take); random: drawn at random; auto: far for mixmatch, else "
-        "min.",
+        "Which images to select. min: the nearest to a class mean; max: the farthest; far: the farthest among the "
+        "most confident images (10 times as many as selected); random: drawn at random; auto: far for mixmatch, "
+        "otherwise min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
@@ -441,10 +441,11 @@ class SnowballConfig(
     def _check_growth(self) -> SnowballConfig:
         if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
-                f"labeled_batch_size {self.labeled_batch_size} must be half of batch_size {self.batch_size} (mixmatch)"
+                f"labeled_batch_size must be half of batch_size {self.batch_size} for mixmatch, got "
+                f"{self.labeled_batch_size}"
             )
         if self.max_steps is not None and self.max_steps < self.steps:
-            raise ValueError(f"max_steps {self.max_steps} is less than the first phase (steps {self.steps})")
+            raise ValueError(f"max_steps must be at least steps ({self.steps}), the first phase, got {self.max_steps}")
         return self
 
     def length(self) -> dict[str, int]:

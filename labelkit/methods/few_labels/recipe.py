@@ -81,7 +81,7 @@ def recalibrate_bn(
 
 
 def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
-    """Check that every class has a label, and return the number of classes given in the options or else in the data.
+    """Check that every class has a label, and return the number of classes in the options, otherwise in the data.
 
     Raises:
         DatasetError: no label may be used, there is a single class, or a class has no label.
@@ -302,11 +302,11 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return {}
 
     def main_network(self) -> StudentNetwork:
-        """Return the master if it is formed, else the EMA network."""
+        """Return the master if it exists, otherwise the EMA network."""
         return self.chain.master or self.chain.teacher
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return the student, its EMA and, if it is formed, the master by name."""
+        """Return the student, its EMA and, if it exists, the master by name."""
         networks = {"student": self.network, "teacher": self.chain.teacher}
         return networks if self.chain.master is None else networks | {"master": self.chain.master}
 

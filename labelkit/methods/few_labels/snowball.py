@@ -108,9 +108,9 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
             classes = inputs.truth("--found-labels true")
             self.truth = np.array([number.get(int(label), -1) for label in classes], dtype=np.int64)
             if missing := int((self.truth < 0).sum()):
-                needed = "but --found-labels true needs one for each"
+                needed = "but --found-labels true requires one for each"
                 problem = f"{missing} images have no label of a training class, {needed}"
-                remedy = "Remove --found-labels, or use a fully labeled data set."
+                remedy = "Remove --found-labels, or use a fully labeled dataset."
                 raise DatasetError(self.config.dataset, problem, remedy)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:

@@ -98,7 +98,7 @@ class SpatialAssembly(nn.Module):
         super().__init__()
         n = grid[0] * grid[1]
         if not 1 < n <= MAX_POSITIONS:
-            raise ValueError(f"it is for 2 to {MAX_POSITIONS} positions, got {n}")
+            raise ValueError(f"the number of positions must be from 2 to {MAX_POSITIONS}, got {n}")
         self.channels, self.grid = channels, grid
         #: whether maps are left unchanged, to measure the effect of the module
         self.bypassed = False
@@ -120,8 +120,8 @@ class SpatialAssembly(nn.Module):
         _, c, h, w = maps.shape
         if (h, w) != self.grid or c != self.channels:
             raise ValueError(
-                f"the assembly is for maps of {self.channels} x {self.grid[0]} x {self.grid[1]}, got {c} x {h} x {w}; "
-                "images must have the size that it was trained with"
+                f"feature maps must have shape {self.channels} x {self.grid[0]} x {self.grid[1]}, got {c} x {h} x "
+                f"{w}; use the image size of the training"
             )
         votes = self._votes(maps)
         with without_autocast(maps):

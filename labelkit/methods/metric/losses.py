@@ -69,7 +69,7 @@ class _PairLoss(nn.Module):
             else:
                 reference = F.normalize(promote(reference), dim=1)
             if reference_labels is None:
-                raise ValueError("a reference needs reference_labels")
+                raise ValueError("reference requires reference_labels")
             positive, negative = reference_pairs(labels, reference_labels, own)
             if self.epsilon is not None:
                 with torch.no_grad():
@@ -266,7 +266,7 @@ class ProxyAnchorLoss(_ClassVectorLoss):
 
 
 class NormalizedSoftmaxLoss(_ClassVectorLoss):
-    r"""Cross-entropy over temperature-scaled cosines between embeddings and learned class vectors.
+    r"""Cross-entropy over temperature-scaled cosines between embeddings and learned class weight vectors.
 
     In nats, >= 0; log c if all cosines are equal. The temperature is 0.05.
 

@@ -177,7 +177,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
         raise StoreError(
             where,
             f"contains no pair of training images ({known} of its {len(rows)} images are in {inputs.dataset_name})",
-            "Match the images of this data set with `labelkit match`, or remove --matches.",
+            "Match the images of this dataset with `labelkit match`, or remove --matches.",
         )
     for place in np.flatnonzero(rows >= 0)[:_LOOKED_AT].tolist():
         try:

@@ -31,21 +31,21 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
-        "Which labels training may use. given: all existing labels except those of --holdout-classes; "
-        "unlabeled images are left out where training needs labels. Other values: as in `labelkit train gcd --help`.",
+        "Which labels training may use. given: all existing labels except those of --holdout-classes; unlabeled "
+        "images are left out where training needs labels. For other values, see `labelkit train gcd --help`.",
     )
 
-    backbone: str = _MODEL("googlenet", "A convolutional backbone (`labelkit list backbones`).")
+    backbone: str = _MODEL("googlenet", "Name of a convolutional backbone; see `labelkit list backbones`.")
     embed_dim: int = _MODEL(512, "Embedding dimension.", ge=2)
     pool: Literal["avg", "max", "avg+max"] = _MODEL("avg", "Pooling of the last feature map.")
     freeze_bn: bool = _MODEL(
         False,
-        "Freeze the running statistics of the backbone's batch normalization (for few training "
-        "images). Needs pretrained weights.",
+        "Freeze the running statistics of the backbone's batch normalization (for few training images). Requires "
+        "pretrained weights.",
     )
 
     batch_size: int = _OPTIMIZATION(
-        80, "Number of images per step, summed over all processes; a multiple of --images-per-class.", ge=2
+        80, "Number of images per step, summed over all processes; must be a multiple of --images-per-class.", ge=2
     )
     epochs: int = override_default(BackboneTrainConfig, "epochs", 60)
     optimizer: Literal["sgd", "adam", "adamw"] = override_default(BackboneTrainConfig, "optimizer", "adam")
@@ -57,9 +57,9 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     images_per_class: int = _LOSS(5, "Number of images per class or cluster in a batch.", ge=2)
     augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = _VIEWS(
         "box",
-        "Training augmentation. box (published code): random crop of 16 to 100 % of the area, and flip; crop (as "
-        "described in the dissertation): 227-pixel crop of an image whose shorter side is 256, and flip; crop-flip: "
-        "shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
+        "Training augmentation. box (as in the published code): random crop of 16 to 100 % of the area, and flip; "
+        "crop (as described in the dissertation): 227-pixel crop of an image whose shorter side is 256, and flip; "
+        "crop-flip: shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
     )
     mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in data sets where that changes the class.")
 
@@ -67,8 +67,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     refresh_epochs: int = _PSEUDO(20, "Number of epochs between clusterings of all images.", ge=1)
     first_clustering: Literal["pooled", "embedding", "pixels"] = _PSEUDO(
         "pooled",
-        "What to cluster first: the backbone's features (pretrained), the embeddings, or the images themselves, "
-        "shrunk to 32 pixels if larger (for networks trained from scratch).",
+        "What to cluster first. pooled: the backbone's features (if pretrained); embedding: the embeddings; pixels: "
+        "the images themselves, downscaled to 32 pixels if larger (for networks trained from scratch).",
     )
 
     recall_ks: tuple[int, ...] = _MONITOR((1, 2, 4, 8), "Values of K for Recall@K on held-out images.")
@@ -84,8 +84,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     def _check_statistics(self) -> MetricLearningConfig:
         if self.freeze_bn and not (self.pretrained or self.weights or self.init_from):
             raise ValueError(
-                "freeze_bn would keep the running statistics of random weights, which make all features alike: set "
-                "pretrained, weights or init_from, or set freeze_bn to false"
+                "--freeze-bn requires pretrained weights, since random running statistics make all features alike: "
+                "pass --pretrained, --weights or --init-from, or --no-freeze-bn"
             )
         return self
 
@@ -93,14 +93,14 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     def _check_groups(self) -> MetricLearningConfig:
         if self.batch_size % self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} is not a multiple of images_per_class {self.images_per_class}"
+                f"batch_size must be a multiple of images_per_class ({self.images_per_class}), got {self.batch_size}"
             )
         if self.batch_size < 2 * self.images_per_class:
             raise ValueError(
-                f"batch_size {self.batch_size} contains one class of {self.images_per_class} images, so no negatives"
+                f"batch_size must be at least 2 * images_per_class ({2 * self.images_per_class}), got {self.batch_size}"
             )
         if self.warm_epochs >= self.epochs:
-            raise ValueError(f"warm_epochs ({self.warm_epochs}) must be smaller than epochs ({self.epochs})")
+            raise ValueError(f"warm_epochs must be less than epochs ({self.epochs}), got {self.warm_epochs}")
         return self
 
 
@@ -116,7 +116,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )  # fmt: skip
 
     mode: Literal["supervised", "unsupervised"] = _DATA(
-        "supervised", "Classes to train on: the labels, or clusters of all images (no labels are used)."
+        "supervised", "Classes to train on. supervised: the labels; unsupervised: clusters of all images."
     )
 
     san: bool = _ASSEMBLY(True, "Use the spatial assembly; --no-san: train without assembly.")
@@ -125,7 +125,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "Backbone stage before which the spatial assembly is inserted. The stage must begin with a convolution larger "
         "than 1x1 or a strided pooling layer (layer4 of resnet18, block4 of smallcnn_pool).",
     )
-    san_width: int = _ASSEMBLY(64, "Number of channels of the predictor.", ge=1)
+    san_width: int = _ASSEMBLY(64, "Number of channels in the weight predictor.", ge=1)
     san_diagonal: float = _ASSEMBLY(
         0.9, "Initial weight of a feature's own position; use 0.5 when training from scratch.", gt=0, lt=1
     )
@@ -146,8 +146,8 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
     term_gradients: Literal["predictor", "network"] = _ASSEMBLY(
         "predictor",
-        "What the entropy, correlation and coherence losses train: only the predictor of the weights (as described in "
-        "the dissertation), or also the network before the predictor.",
+        "What the entropy, correlation and coherence losses train: only the weight predictor (as described in the "
+        "dissertation), or also the layers before it.",
         before="network",
     )
 
@@ -181,12 +181,12 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
                 "--san moves features between positions, but an embedding has only one: pass --no-san with --index"
             )
         if self.mode == "unsupervised" and self.has_class_vectors:
-            raise ValueError(f"loss {self.loss} needs labels: set mode supervised")
+            raise ValueError(f"--loss {self.loss} requires labels: pass --mode supervised")
         start, end = self.term_ramp
         if not 0 <= start <= end <= 1:
             raise ValueError(f"term_ramp must be two fractions in increasing order, got {start:g},{end:g}")
         if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
-            raise ValueError(f"memory_size {self.memory_size} is less than batch_size {self.batch_size}")
+            raise ValueError(f"memory_size must be at least batch_size ({self.batch_size}), got {self.memory_size}")
         return self
 
     @property
@@ -218,16 +218,16 @@ class TACCCLConfig(MetricLearningConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",
-        "Which images `embed` marks as labeled (values: as in `labelkit train gcd --help`); training "
-        "uses clusters, not labels.",
+        "Which images `embed` marks as labeled (for the values, see `labelkit train gcd --help`); training uses "
+        "clusters, not labels.",
     )
     clip_grad_norm: float | None = _OPTIMIZATION(10.0, "Maximum gradient norm; none: no clipping.", gt=0)
     lr_schedule: Literal["cosine", "constant", "step"] = override_default(MetricLearningConfig, "lr_schedule", "step")
     lr_drop_epochs: tuple[int, ...] = override_default(MetricLearningConfig, "lr_drop_epochs", (36,))
 
-    memory_refill: bool = _MEMORY(True, "Fill the memory with fresh embeddings at every clustering.")
+    memory_refill: bool = _MEMORY(True, "Refill the memory with new embeddings at every clustering.")
     memory_warmup_steps: int | None = _MEMORY(
-        None, "Number of steps before the memory is used, without --memory-refill; default: one epoch.", ge=0
+        None, "Number of steps before the memory is used, without --memory-refill. Default: one epoch.", ge=0
     )
 
     ccl: bool = _CENTERS(True, "Enable the contrastive clustering loss.")
@@ -249,5 +249,5 @@ class TACCCLConfig(MetricLearningConfig):
     @model_validator(mode="after")
     def _check_parts(self) -> TACCCLConfig:
         if self.matches is not None and not self.tac:
-            raise ValueError("matches requires tac, which is off")
+            raise ValueError("--matches requires --tac")
         return self

@@ -85,7 +85,7 @@ class PseudoLabels(nn.Module):
                 f"epoch {epoch}",
                 f"{empty} of {k} clusters are still empty: training has collapsed, since too many images have "
                 "identical features",
-                "Lower --lr or the weights of additional losses; the last checkpoint is kept.",
+                "Lower --lr or the weights of the additional losses. The last checkpoint is kept.",
             )
         if empty:
             problem = f"{empty} of {k} clusters are empty, since too many of the {len(rows)} images are identical"
@@ -159,7 +159,7 @@ class MemoryBank(nn.Module):
             ValueError: the batch is larger than the memory.
         """
         if len(rows) > len(self):
-            raise ValueError(f"{len(rows)} images for a memory of {len(self)}")
+            raise ValueError(f"rows must be at most the memory size ({len(self)}), got {len(rows)}")
         own = (self.position + torch.arange(len(rows), device=rows.device)) % len(self)
         self.embeddings[own] = embeddings.detach().to(self.embeddings.dtype)
         self.rows[own] = rows

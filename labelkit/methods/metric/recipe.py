@@ -40,7 +40,7 @@ def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) 
     """
     needed = config.batch_size // config.images_per_class
     if config.num_clusters > data.num_samples:
-        problem = f"{config.num_clusters} exceeds the {data.num_samples} images"
+        problem = f"{config.num_clusters} exceeds the number of images ({data.num_samples})"
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     if config.num_clusters < needed:
         raise ConfigError(

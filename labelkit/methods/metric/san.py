@@ -97,7 +97,7 @@ class SAN(MetricMethod[SANConfig]):
         self._warned: set[str] = set()  # kinds of warnings on the assembly that were shown, each once
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of one augmented view, whose batches hold groups of images of a class or cluster."""
+        """Return the single phase of one augmented view, with batches of groups of images from a class or cluster."""
         if self.clusters is not None:
             self.clusters.rows = rows
         sampler = self.group_sampler(rows, None if self.clusters is not None else self.data.labels)

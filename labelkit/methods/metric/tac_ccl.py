@@ -75,7 +75,7 @@ class ContrastiveClusteringLoss(nn.Module):
     def forward(self, embeddings: Tensor, centroids: Tensor) -> Tensor:
         """Return the mean ratio over the batch."""
         if len(centroids) < 2:
-            raise ValueError(f"need at least 2 centroids, got {len(centroids)}")
+            raise ValueError(f"at least 2 centroids are required, got {len(centroids)}")
         with without_autocast(embeddings):
             rows = promote(embeddings)
             centers = centroids.detach().to(rows.dtype)
@@ -175,7 +175,7 @@ class CBAM(nn.Module):
         super().__init__()
         hidden = channels // 16
         if hidden < 1:
-            raise ValueError(f"{channels} channels make no gate")
+            raise ValueError(f"attention requires at least 16 channels, got {channels}")
         self.channel_gate = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, channels))
         self.conv = nn.Conv2d(2, 1, 7, padding=3, bias=False)
         self.normalization = nn.BatchNorm2d(1, momentum=0.01)
@@ -270,8 +270,8 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         state.log("collapse", {"similarity_sd": spread, "collapsed_ms": float(self.collapsed_loss)})
         if state.epoch and spread < COLLAPSED:  # an untrained network is not evaluated
             state.warn(
-                f"warning: all embeddings are alike (similarities differ by only {spread:.3f}): the network collapses; "
-                "lower --lr or the weights of added losses"
+                f"warning: all embeddings are nearly equal (similarities differ by only {spread:.3f}): training is "
+                "collapsing; lower --lr or the weights of the additional losses"
             )
 
     def training_step(self, batch: Batch) -> StepOutput:

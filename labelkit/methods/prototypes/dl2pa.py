@@ -156,10 +156,10 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
             names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
             head.prototypes.copy_(load_initial_prototypes(config, count, dim, state.warn, names))
         if dim < FEW_DIMENSIONS:
-            state.warn(f"warning: in {dim} dimensions many images start opposite their prototype and learn slowly")
+            state.warn(f"warning: in {dim} dimensions, many images start opposite their prototype and learn slowly")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
         if config.reassign and dim >= count - 1 and spread:
-            state.warn("warning: all prototypes are alike here (d >= classes - 1), so --no-reassign changes nothing")
+            state.warn("warning: all prototypes are equivalent (d >= classes - 1), so --no-reassign has no effect")
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Scale a summed loss by the number of processes, since gradients are averaged over them."""
@@ -288,7 +288,7 @@ def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) 
 
     strange = np.flatnonzero(~np.isfinite(similarity).all(axis=1))
     if len(strange):
-        raise ValueError(f"scores of row {strange[0]} are not all finite")
+        raise ValueError(f"row {strange[0]} of scores contains values that are not finite")
     rows, columns = linear_sum_assignment(similarity, maximize=True)
     gain = float(similarity[rows, columns].sum() - similarity[rows, before].sum())
     return columns if gain > SMALLEST_GAIN * len(similarity) else before

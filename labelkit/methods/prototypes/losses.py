@@ -43,7 +43,9 @@ class InnerProductLoss(nn.Module):
     def forward(self, embeddings: Tensor, prototypes: Tensor, weights: Tensor | None = None) -> Tensor:
         """Return the weighted sum over the batch, or half of the weighted mean, depending on ``reduction``."""
         if embeddings.shape != prototypes.shape:
-            raise ValueError(f"embeddings are {tuple(embeddings.shape)}, prototypes {tuple(prototypes.shape)}")
+            raise ValueError(
+                f"embeddings {tuple(embeddings.shape)} and prototypes {tuple(prototypes.shape)} must have the same d"
+            )
         # half precision has no digits left for 1 - cos near 1
         with without_autocast(embeddings):
             unit = F.normalize(promote(embeddings), dim=1, eps=1e-8)
@@ -98,7 +100,7 @@ class UniformityLoss(nn.Module):
         """Return the logarithm of the mean potential over pairs."""
         count = len(vectors)
         if count < 2:
-            raise ValueError(f"need at least 2 vectors, got {count}")
+            raise ValueError(f"at least 2 vectors are required, got {count}")
         with without_autocast(vectors):
             unit = F.normalize(promote(vectors), dim=1)
             exponents = 4 * (unit @ unit.T - 1)

@@ -25,26 +25,26 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
-        "Which labels training may use. given: all existing labels; unlabeled images are left out of "
-        "training. Other values: as in `labelkit train gcd --help`.",
+        "Which labels training may use. given: all existing labels; unlabeled images are left out of training. For "
+        "other values, see `labelkit train gcd --help`.",
     )
     num_classes: int | None = _DATA(
         None,
-        "Number of classes of the classifier; default: all classes of the data, even those without a usable image.",
+        "Number of classes of the classifier. Default: all classes in the dataset, even those without usable images.",
         ge=2,
     )
 
     embed_dim: int | None = _MODEL(
         None,
-        "Dimension d of the embedding, a linear layer on the backbone's features; default: use the "
+        "Dimension d of the embedding, computed by a linear layer on the backbone's features. Default: use the "
         "features themselves.",
         ge=2,
     )
-    embedding_bn: bool = _MODEL(False, "Batch-normalize the embedding (long-tail recipe).")
+    embedding_bn: bool = _MODEL(False, "Apply batch normalization to the embedding (as in the long-tail recipe).")
 
     class_weights: Literal["none", "batch", "global"] = _LOSS(
         "none",
-        "Weight images so that classes count equally: within each batch (published code), or over the whole set.",
+        "Weight images so that classes count equally within each batch (as in the published code) or overall.",
     )
     mixup_alpha: float = _LOSS(
         0.0, "Mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step (mixup); 0: off.", ge=0
@@ -83,14 +83,14 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     )
     class_vectors: Path | None = _PROTOTYPES(
         None,
-        "With --prototypes words: word2vec or GloVe text file; each line has a class name (_ for a space) and its "
-        "vector. Vectors longer than d are reduced to their principal components.",
+        "Text file in word2vec or GloVe format (with --prototypes words); each line contains a class name (_ for a "
+        "space) and its vector. Vectors with more than d dimensions are reduced to their principal components.",
         before=None,
     )
     prototypes_from: Path | None = _PROTOTYPES(
         None,
-        "Use the prototypes in this file from `labelkit prototypes`, or the class directions learned in "
-        "this run of `train softmax`.",
+        "Use the prototypes in this file from `labelkit prototypes`, or the class weight vectors learned in this run "
+        "of `train softmax`.",
     )
 
     sharpest_t: float | None = _PROTOTYPES(
@@ -103,7 +103,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     )
 
     reassign: bool = _ASSIGNMENT(
-        True, "Reassign classes to prototypes during training. Otherwise each class keeps its first prototype."
+        True, "Reassign classes to prototypes during training. Otherwise, each class keeps its initial prototype."
     )
     updates_per_epoch: float = _ASSIGNMENT(
         1.0,
@@ -125,13 +125,13 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     @model_validator(mode="after")
     def _check_loss(self) -> DL2PAConfig:
         if self.reduction == "sum" and self.loss != "inner-product":
-            raise ValueError("reduction sum requires loss inner-product")
+            raise ValueError("--reduction sum requires --loss inner-product")
         if self.prototypes_from is not None and self.prototypes != "uniform":
-            raise ValueError("prototypes and prototypes_from cannot be combined")
+            raise ValueError("--prototypes and --prototypes-from cannot be combined")
         if self.sharpest_t != SHARPEST_T and (self.prototypes != "uniform" or self.prototypes_from is not None):
-            raise ValueError("sharpest_t requires prototypes uniform without prototypes_from")
+            raise ValueError("--sharpest-t requires --prototypes uniform without --prototypes-from")
         if (self.class_vectors is not None) != (self.prototypes == "words"):
-            raise ValueError("prototypes words requires class_vectors, which no other prototypes use")
+            raise ValueError("--prototypes words and --class-vectors require each other")
         return self
 
 
@@ -142,5 +142,5 @@ class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
 
     epochs: int = override_default(SupervisedTrainConfig, "epochs", 250)
     uniformity_weight: float = _LOSS(
-        0.0, "Weight of the uniformity loss on the classifier directions (0.01 in the paper's Table 8).", ge=0
+        0.0, "Weight of the uniformity loss on the class weight vectors (0.01 in Table 8 of the paper).", ge=0
     )

@@ -91,6 +91,6 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center if training cuts random boxes, else the whole image."""
+        """Return the evaluation view: the image center if training uses random crops, otherwise the whole image."""
         cuts_boxes = self.config.augmentation.startswith("imagenet")
         return test_view(self.network.input_spec.size, "generic" if cuts_boxes else "digits")

@@ -24,7 +24,7 @@ from labelkit.training.method import StepOutput
 
 
 class Softmax(SupervisedClassifierMethod[SoftmaxConfig]):
-    """Softmax training method: a linear classifier with learned class vectors."""
+    """Softmax training method: a linear classifier with learned class weight vectors."""
 
     network: ClassifierNetwork[nn.Linear]
 
@@ -34,7 +34,7 @@ class Softmax(SupervisedClassifierMethod[SoftmaxConfig]):
         self.uniformity = UniformityLoss()
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the cross-entropy and, if enabled, the uniformity loss of the class vectors."""
+        """Compute the cross-entropy and, if enabled, the uniformity loss of the class weight vectors."""
         mixed = self.mix_batch(batch)
         logits = self.network.classify(self.network.embed(mixed.images))
         weights = self.class_weights(mixed.labels)

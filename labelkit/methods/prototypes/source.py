@@ -34,7 +34,7 @@ def load_initial_prototypes(
     """
     if config.prototypes == "simplex" and dim < num_classes - 1:
         least = num_classes - 1
-        problem = f"{num_classes} prototypes at equal angles need {least} dimensions, but the embedding has {dim}"
+        problem = f"{num_classes} prototypes at equal angles require {least} dimensions, but the embedding has {dim}"
         remedy = f"Use --embed-dim {least} or more, or --prototypes uniform."
         raise ConfigError("--prototypes simplex", problem, remedy)
     if config.prototypes == "hpn":
@@ -68,11 +68,11 @@ def load_initial_prototypes(
 def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
     """Return the word vectors of the class names, in d dimensions."""
     if len(class_names) < num_classes:
-        problem = f"{num_classes} classes are requested, but only {len(class_names)} have a name"
+        problem = f"{num_classes} classes were requested, but only {len(class_names)} have names"
         raise ConfigError("--class-vectors", problem, "Remove --num-classes, or choose other --prototypes.")
     vectors = read_class_vectors(path, class_names[:num_classes])
     if vectors.shape[1] < dim:
-        problem = f"{path} has vectors of dimension {vectors.shape[1]}, but dimension {dim} is needed"
+        problem = f"{path} contains vectors of dimension {vectors.shape[1]}, but dimension {dim} is required"
         raise ConfigError("--class-vectors", problem, f"Pass --embed-dim {vectors.shape[1]} or less.")
     try:
         return torch.from_numpy(word_prototypes(vectors, dim))
@@ -121,7 +121,7 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
     rows[:, :kept] = centered @ axes[:kept].T
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     if (lengths <= 1e-9 * np.linalg.norm(centered, axis=1).max()).any():
-        raise ValueError(f"row {int(lengths.argmin())} has no direction in {dim} dimensions")
+        raise ValueError(f"row {int(lengths.argmin())} has zero norm in {dim} dimensions")
     unit: NDArray[np.float64] = rows / lengths
     return unit.astype(np.float32)
 
@@ -162,7 +162,9 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
     vectors = [exact.get(name.replace(" ", "_"), alike[_plain(name)]) for name in names]
     widths = {len(vector) for vector in vectors}
     if len(widths) > 1:
-        raise DatasetError(str(path), f"has vectors of different lengths, from {min(widths)} to {max(widths)}", _FORM)
+        raise DatasetError(
+            str(path), f"has vectors of different dimensions, from {min(widths)} to {max(widths)}", _FORM
+        )
     return np.stack(vectors)
 
 
@@ -172,7 +174,7 @@ def _vector(numbers: Sequence[str], where: str) -> NDArray[np.float64]:
     except ValueError as error:
         raise DatasetError(where, f"{error}", _FORM) from error
     if not np.isfinite(vector).all():
-        raise DatasetError(where, "has a value that is not finite", _FORM)
+        raise DatasetError(where, "contains a value that is not finite", _FORM)
     return vector
 
 

@@ -40,8 +40,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters per head, or one number for all heads.")
     lam: float = _LABELS(
         25.0,
-        "Weight of the assignment's cost relative to its entropy (paper: lambda); good values depend on the scale of "
-        "the logits.",
+        "Weight of the assignment's cost relative to its entropy (lambda in the paper); good values depend on the "
+        "scale of the logits.",
         gt=0,
     )
     prior: str = _LABELS(
@@ -61,8 +61,8 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     label_pass: Literal["clean", "official"] = _PASS(
         "clean",
-        "How to run the network on all images before labels are optimized. clean: without augmentation "
-        "and dropout; official: as in training, updating running statistics (published code).",
+        "How to run the network on all images before labels are optimized. clean: without augmentation and dropout; "
+        "official: as in training, updating running statistics (as in the published code).",
     )
     solver_tolerance: float = _SOLVER(1e-4, "Convergence tolerance of the solver.", gt=0)
     solver_max_iterations: int = _SOLVER(500, "Maximum number of iterations of the solver.", ge=1)
@@ -79,16 +79,16 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     @model_validator(mode="after")
     def _check_labels(self) -> SeLaConfig:
         if len(self.num_clusters) not in (1, self.num_heads):
-            raise ValueError(f"num_clusters has {len(self.num_clusters)} values for num_heads {self.num_heads}")
+            raise ValueError(f"num_clusters must have 1 or {self.num_heads} values, got {len(self.num_clusters)}")
         if any(k < 2 for k in self.num_clusters):
             raise ValueError(f"num_clusters must be at least 2, got {min(self.num_clusters)}")
         if self.prior.startswith("zipf:"):
             try:
                 exponent = float(self.prior.removeprefix("zipf:"))
             except ValueError as error:
-                raise ValueError(f"prior {self.prior}: zipf: needs a number, such as zipf:1") from error
+                raise ValueError(f"prior zipf requires a number, such as zipf:1, got {self.prior}") from error
             if not 0 <= exponent < float("inf"):
-                raise ValueError(f"prior {self.prior}: the number must be finite and not negative")
+                raise ValueError(f"prior must have an exponent that is finite and not negative, got {self.prior}")
         return self
 
     @property

@@ -63,7 +63,7 @@ class MultiHeadCrossEntropy(nn.Module):
     def forward(self, logits: Sequence[Tensor], pseudo_labels: Tensor) -> Tensor:
         """Return the mean cross-entropy over heads."""
         if len(logits) != len(pseudo_labels):
-            raise ValueError(f"{len(logits)} heads, {len(pseudo_labels)} rows of pseudo-labels")
+            raise ValueError(f"pseudo_labels must have one row per head ({len(logits)}), got {len(pseudo_labels)}")
         losses = []
         with without_autocast(logits[0]):
             for scores, labels in zip(logits, pseudo_labels, strict=True):
@@ -82,7 +82,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         super().__init__(config, data)
         clusters = config.clusters_per_head
         if max(clusters) > data.num_samples:
-            problem = f"{max(clusters)} exceeds the {data.num_samples} images"
+            problem = f"{max(clusters)} exceeds the number of images ({data.num_samples})"
             raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
         options = backbone_options(config, data)
         self.network = MultiHeadNetwork(

@@ -125,7 +125,7 @@ class SelfLabels(nn.Module):
         return self.get_buffer(f"potentials_{head}")
 
     def prior(self, head: int) -> Tensor:
-        """Return a head's target cluster shares (k,) float64, which its first solve reorders."""
+        """Return a head's target cluster fractions (k,) float64, which its first solve reorders."""
         return self.get_buffer(f"prior_{head}")
 
     def start(self, rows: NDArray[np.int64], seed: int) -> None:

@@ -42,24 +42,24 @@ class SiameseConfig(RepresentationTrainConfig):
         "the views correlate dimension by dimension; simsiam: each view predicts the other.",
     )
     temperature: float = _LOSS(
-        0.5, "Softmax temperature for simclr and moco (published: 0.07 for MoCo, 0.2 for MoCo v2).", gt=0
+        0.5, "Softmax temperature for simclr and moco (as published: 0.07 for MoCo, 0.2 for MoCo v2).", gt=0
     )
     redundancy_weight: float = _LOSS(0.005, "Weight of correlations between different dimensions (barlow-twins).", ge=0)
     loss_scale: float = _LOSS(
         0.024,
-        "Factor applied to the Barlow Twins loss, a sum over all pairs of dimensions (default: as in the "
-        "published code).",
+        "Factor applied to the Barlow Twins loss, a sum over all pairs of dimensions (default as in the published "
+        "code).",
         gt=0,
         before=1.0,
     )
     queue_size: int = _LOSS(4096, "Number of images in the queue (moco).", ge=1)
     ema_decay: float = _LOSS(
-        0.99, "EMA decay of the momentum network (moco; published for ImageNet: 0.999).", ge=0, lt=1
+        0.99, "EMA decay of the momentum network (moco; 0.999 as published for ImageNet).", ge=0, lt=1
     )
 
     projector_dims: tuple[int, ...] | None = _MODEL(
         None,
-        "Widths of the projector's layers; default: 512,128 for simclr and moco, 2048,2048,2048 for barlow-twins, "
+        "Widths of the projector's layers. Default: 512,128 for simclr and moco, 2048,2048,2048 for barlow-twins, "
         "2048,2048 for simsiam.",
         min_length=1,
     )
@@ -73,7 +73,7 @@ class SiameseConfig(RepresentationTrainConfig):
     crop: Literal["independent", "same", "none"] = _VIEWS(
         "independent", "Crops for the two views. independent: one each; same: one for both; none: the whole image."
     )
-    crop_scale: tuple[float, float] = _VIEWS((0.08, 1.0), "Range of area fractions for crops.")
+    crop_scale: tuple[float, float] = _VIEWS((0.08, 1.0), "Range of the crop area, as a fraction of the image area.")
     flip_prob: float = _VIEWS(
         0.5, "Probability of a horizontal flip, in data sets where a flip keeps the class.", ge=0, le=1
     )
@@ -87,13 +87,13 @@ class SiameseConfig(RepresentationTrainConfig):
     def _check_views(self) -> SiameseConfig:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
-            raise ValueError(f"crop_scale must be ordered in (0, 1], got {low},{high}")
+            raise ValueError(f"crop_scale must be two increasing fractions in (0, 1], got {low},{high}")
         if min(self.widths) < 1:
             raise ValueError(f"projector_dims must be positive, got {min(self.widths)}")
         if self.augmentation == "digits":
             for name in _OF_CROPS:
                 if getattr(self, name) != type(self).model_fields[name].default:
-                    raise ValueError(f"{name} requires augmentation crops, not digits")
+                    raise ValueError(f"{name} requires --augmentation crops")
         return self
 
     @property

@@ -152,7 +152,7 @@ def _standardized(rows: Tensor) -> Tensor:
 
 def _check_pair(first: Tensor, second: Tensor) -> None:
     if first.ndim != 2 or first.shape != second.shape:
-        raise ValueError(f"two views must be (b, d) alike, got {tuple(first.shape)} and {tuple(second.shape)}")
+        raise ValueError(f"views must have the same shape (b, d), got {tuple(first.shape)} and {tuple(second.shape)}")
 
 
 class SiameseNetwork(BackboneNetwork):

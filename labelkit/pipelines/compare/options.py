@@ -23,36 +23,34 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     command: ClassVar[tuple[str, ...]] = ("compare",)
 
     methods: tuple[str, ...] = Field(
-        (), description="Methods to compare, comma-separated (`labelkit list methods`); default: all."
+        (), description="Comma-separated methods to compare (see `labelkit list methods`). Default: all."
     )
     budget: str = Field(
         "10m",
-        description="Training time per run, such as 90s, 10m or 2h. A run that would take longer gets fewer epochs or "
-        "steps and shorter schedules, never longer ones than its preset.",
+        description="Maximum training time per run, such as 90s, 10m or 2h. Runs that would take longer get fewer "
+        "epochs or steps and shorter schedules; no run is longer than its preset.",
     )
     seeds: int = Field(3, ge=1, le=100, description="Number of runs per method (with seeds 0, 1, ...).")
 
     dataset: str = _DATA(
-        "digits", "A registered name (`labelkit list datasets`), a folder of class folders, or a CSV with labels."
+        "digits", "Name of a dataset (`labelkit list datasets`), folder with a subfolder per class, or CSV with labels."
     )
     holdout: float = _DATA(
-        0.25, "Fraction of each class held out for evaluation if the data set has no test split.", gt=0, lt=1
+        0.25, "Fraction of each class to hold out for evaluation if the dataset has no test split.", gt=0, lt=1
     )
     max_per_class: int | None = _DATA(None, "Maximum number of images per class in each split.", ge=1)
-    labels_per_class: int = _DATA(
-        4, "Number of labels per class for few-label methods, drawn again for each seed.", ge=1
-    )
+    labels_per_class: int = _DATA(4, "Number of labels per class for few-label methods, redrawn for each seed.", ge=1)
     num_old_classes: int | None = _DATA(
-        None, "Number of labeled classes for discovery methods; default: the data set's definition, else half.", ge=1
+        None, "Number of labeled classes for discovery methods. Default: that of the dataset, otherwise half.", ge=1
     )
     old_classes: tuple[str, ...] | None = _DATA(
         None,
-        "Labeled classes for discovery methods, instead of --num-old-classes: names, patterns, numbers "
-        "from 0, or a file NAME.txt with one per line.",
+        "Labeled classes for discovery methods, instead of --num-old-classes: names, patterns, 0-based numbers, or a "
+        "file NAME.txt with one class per line.",
     )
     label_ratio: float = _DATA(
         0.5,
-        "Fraction of the labeled classes' images that get a label, drawn from all these images together.",
+        "Fraction of the images in the labeled classes that get a label, drawn from all these classes together.",
         gt=0,
         le=1,
     )
@@ -61,11 +59,11 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
 
     keep: Path | None = _OUTPUT(
         None,
-        "Keep runs, stores and scores in this folder; the same command continues from there. Default: a "
+        "Folder in which to keep runs, stores and scores; the same command then resumes from it. Default: a "
         "temporary folder.",
         makes="folder",
     )
-    out: Path | None = _OUTPUT(None, "Also write the result as JSON.", makes="json")
+    out: Path | None = _OUTPUT(None, "Also write the result to this JSON file.", makes="json")
     threads: int = _RUN(1, "Number of CPU threads per run.", ge=1)
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
@@ -77,15 +75,15 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     @classmethod
     def _time(cls, value: str) -> str:
         if not re.fullmatch(r"\d+(\.\d+)?[smh]", value) or float(value[:-1]) == 0:
-            raise ValueError("must be a number with s, m or h, like 90s, 10m or 2h")
+            raise ValueError("must be a number followed by s, m or h, such as 90s, 10m or 2h")
         return value
 
     @model_validator(mode="after")
     def _check_old_class_choice(self) -> CompareConfig:
         if self.old_classes is not None and self.num_old_classes is not None:
-            raise ValueError("old_classes and num_old_classes cannot be combined")
+            raise ValueError("--old-classes and --num-old-classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:
-            raise ValueError("old_classes contains no class")
+            raise ValueError("--old-classes must contain at least one class")
         return self
 
     @property

@@ -222,7 +222,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
 
 
 def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
-    """Return the share of the preset's length that fits the budget, by the time of a few steps; stored for all."""
+    """Return the fraction of the preset's length that fits the budget, by timing a few steps; stored for all."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
         return stored_record(kept)

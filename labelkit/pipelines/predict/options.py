@@ -36,7 +36,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         json_schema_extra={"positional": True},
     )
     from_: Path = _ANSWERS(
-        ..., "Folder that `labelkit start` made, or a store with a result from `labelkit discover answer`."
+        ..., "Output folder of `labelkit start`, or a store with a result of `labelkit discover answer`."
     )
     result: str | None = _ANSWERS(
         None,
@@ -46,13 +46,13 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     )
     min_confidence: float | None = _ANSWERS_SET(
         None,
-        "Confidence below which a photo is unsure, in [0, 1]. Default: the value used for the stored predictions.",
+        "Photos with a confidence below this value are marked as unsure. Default: as in the stored predictions.",
         ge=0,
         le=1,
     )
     labels: Path | None = _LABELS(None, "CSV with true labels of the new photos, used only to report accuracy.")
     checkpoint: Path | None = _MODEL(
-        None, "Run folder or weights file that the store was embedded with. Default: its last known location."
+        None, "Run folder or weights file used to create the store. Default: its last known location."
     )
     max_bad: float = _PHOTOS(
         0.01,
@@ -64,9 +64,9 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     format: Literal["table", "csv", "jsonl"] | None = _OUTPUT(
         None,
         "Output format: table (only without --out), csv, or jsonl (one JSON object per line). Default: table; with "
-        "--out, jsonl for .jsonl and .ndjson, else csv.",
+        "--out, jsonl for .jsonl and .ndjson, otherwise csv.",
     )
-    out: Path | None = _OUTPUT_ONLY(None, "File to write; default: standard output.", makes="answers")
+    out: Path | None = _OUTPUT_ONLY(None, "File to write. Default: standard output.", makes="answers")
 
     @field_validator("new")
     @classmethod
@@ -89,7 +89,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
 
     @property
     def output_format(self) -> str:
-        """Output format: ``format`` if it is set, else inferred from ``out``."""
+        """Output format: ``format`` if it is set, otherwise inferred from ``out``."""
         if self.format is not None:
             return self.format
         return "table" if self.out is None else _FORMAT_OF_SUFFIX.get(self.out.suffix.lower(), "csv")

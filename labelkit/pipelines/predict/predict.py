@@ -54,7 +54,7 @@ def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingSt
     if name is None:
         name = newest_name(list_results(store), "answer")
         if name not in list_results(store):
-            problem = "has no predictions, which are needed to predict labels of new images"
+            problem = "has no predictions, which are required to predict the labels of new images"
             raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
     found = read_result(store, name)
     return store, found, _rule(store, found)
@@ -62,7 +62,7 @@ def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingSt
 
 def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
     """Return the store and the result of the last finished round of a folder of ``start``."""
-    remedy = "Pass a folder that `labelkit start` made, or a store (NAME.h5)."
+    remedy = "Pass an output folder of `labelkit start`, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
         raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
     last = find_last_finished_round(Record.read(folder).rounds, folder, "answer", "groups")
@@ -72,14 +72,14 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
 
 
 def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
-    """Return the rule of answers, or a rule made from groups."""
+    """Return the rule of the predictions, or a rule built from groups."""
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
-            problem = "was made by a version of labelkit that could not yet predict labels of new images"
+            problem = "was created by a version of labelkit that could not yet predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         if "rule_threshold" in result.arrays:
-            problem = "was made with --coverage, which labelkit no longer supports"
+            problem = "was created with --coverage, which labelkit no longer supports"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)

@@ -26,7 +26,7 @@ class ReproduceConfig(StageConfig):
     )
     row: tuple[str, ...] | None = _WHAT(None, "Rows of the table to reproduce; a unique part of a row's name suffices.")
     seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
-    data_root: Path = _RUN(Path("data"), "Folder with the named data sets.")
+    data_root: Path = _RUN(Path("data"), "Folder that contains the registered datasets.")
     device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, or cuda:N (GPU number N, from 0).")
     dry_run: bool = _RUN(False, "Show what would run and which data are missing, without writing anything.")
     out: Path = _OUTPUT(Path("reproduced"), "Output folder; finished parts are not run again.", makes="folder")

@@ -223,11 +223,11 @@ def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
             remedy = "Delete this file; `labelkit reproduce` then repeats the step that wrote it."
             raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
         if found.get("command") != command:
-            raise OutputExistsError(str(here), "contains the output of another command", "Choose another --out.")
+            raise OutputExistsError(str(here), "contains the output of another command", "Pass a different --out.")
     with translate_os_errors(here):
         here.mkdir(parents=True, exist_ok=True)
     if command[0] == "train":
-        check_method_code(here / f"step-{number}.code.json", command[1], "Choose another --out.")
+        check_method_code(here / f"step-{number}.code.json", command[1], "Pass a different --out.")
     if is_done:
         return dict(found["output"])
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()

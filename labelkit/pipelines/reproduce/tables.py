@@ -106,7 +106,7 @@ class PublishedTable(BaseModel):
     def _rows_fit(self) -> PublishedTable:
         names = [row.name for row in self.lines]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"rows of the same name: {', '.join(sorted(twice))}")
+            raise ValueError(f"row names must be unique, but these are repeated: {', '.join(sorted(twice))}")
         for row in self.lines:
             if row.against is not None and (row.against not in names or row.against == row.name):
                 raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is not another row")
@@ -119,9 +119,9 @@ class PublishedTable(BaseModel):
         for row in self.lines:
             given = set(row.model_extra or {})
             if given != wanted:
-                raise ValueError(f"row {row.name!r} sets {sorted(given)}, but the commands need {sorted(wanted)}")
+                raise ValueError(f"row {row.name!r} must set {sorted(wanted)} for the commands, got {sorted(given)}")
             if not (published_values(row, self.values).keys() <= self.values.keys()):
-                raise ValueError(f"row {row.name!r} has numbers that are not in values")
+                raise ValueError(f"row {row.name!r} contains numbers that are not in values")
         return self
 
     @property

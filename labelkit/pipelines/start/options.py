@@ -29,15 +29,15 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
         "be repeated. Labels from earlier calls and those entered in next.csv, novel.csv and check.csv are kept. "
         "Without labels, groups have no names.",
     )
-    out: Path | None = _OUTPUT(None, "Output folder; default: PHOTOS-labeled.", makes="folder")
+    out: Path | None = _OUTPUT(None, "Output folder. Default: PHOTOS-labeled.", makes="folder")
     other_photos: bool = _OUTPUT(False, "Continue in --out although more than half of its earlier photos are missing.")
     backbone: str = Field(
         "auto",
         description="Network that embeds the photos: a backbone name, or several joined as A+B; published weights are "
-        "downloaded if missing. auto: the best backbone installed, without download; pixels: no network.",
+        "downloaded if missing. auto: the best installed backbone, without a download; pixels: no network.",
     )
-    num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it; default: estimated.")
-    min_confidence: float = Field(0.8, ge=0, le=1, description="Confidence below which a photo is unsure, in [0, 1].")
+    num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it. Default: estimated.")
+    min_confidence: float = Field(0.8, ge=0, le=1, description="Photos below this confidence are marked as unsure.")
     num_suggestions: int = Field(
         20,
         ge=1,
@@ -47,7 +47,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     serve: bool = _LABELS(
         False,
         'After writing the tables, label in the browser. "Ask again" on the page, and Ctrl-C at the end, update all '
-        "tables. Needs starlette and uvicorn.",
+        "tables. Requires starlette and uvicorn.",
     )
     seed: int = _RUN(0, "Random seed for all steps.", ge=0)
     dry_run: bool = _RUN(False, "Show the steps and the estimated time without writing anything.")

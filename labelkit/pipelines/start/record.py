@@ -64,7 +64,7 @@ class Record(BaseModel):
             return cls(path=path)
         except ValidationError as error:
             problem = "was not written by this version of labelkit"
-            raise StoreError(str(path), problem, "Choose another --out.") from error
+            raise StoreError(str(path), problem, "Pass a different value for --out.") from error
         except (OSError, ValueError) as error:
             problem = f"cannot be read: {error}"
             raise StoreError(str(path), problem, "Restore the file, or choose a new --out.") from error
@@ -82,7 +82,7 @@ class Record(BaseModel):
     def note(
         self, name: str, command: str, inputs: Mapping[str, object], files: Sequence[Path], values: Mapping[str, Any]
     ) -> None:
-        """Record a finished step and save the record: its name, command line, inputs, files made, and values told."""
+        """Record a finished step and save the record: its name, command line, inputs, outputs and reported values."""
         made = [file.relative_to(self.path.parent).as_posix() for file in files]
         self.steps[name] = {"command": command, "inputs": json_digest(inputs), "files": made, "values": dict(values)}
         self.write()
@@ -119,7 +119,7 @@ def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, st
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove labels, by path, that a person has confirmed from ``check.csv`` and the values told with it."""
+    """Remove labels, by path, that a person has confirmed from ``check.csv`` and the values reported with it."""
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
         lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)

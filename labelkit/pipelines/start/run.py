@@ -112,7 +112,7 @@ class _Round:
 
     @property
     def store(self) -> Path:
-        """Path of the store that holds the embeddings of a round's photos."""
+        """Path of the store that contains the embeddings of a round's photos."""
         return self.folder / str(self.record["store"])
 
     @property
@@ -199,7 +199,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     # without --num-classes, each half of the photos is to show one more than the classes that there are at least
     fewest = 4 if config.num_classes else 2 * max(2, len(set(labels.values()))) + 2
     if len(labels) < len(dataset) < fewest:
-        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are needed"
+        problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
     this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
@@ -323,7 +323,7 @@ def _photos(config: StartConfig) -> ImageDataset:
     dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
         problem = "contains only one photo"
-        raise DatasetError(str(folder), problem, "Add photos; at least two are needed to form groups.")
+        raise DatasetError(str(folder), problem, "Add photos; at least two are required to form groups.")
     return dataset
 
 
@@ -341,8 +341,8 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
     if 2 * left < store.n:
         left += count_moved(dataset, store, elsewhere)
     if 2 * left < store.n and not config.other_photos:
-        problem = f"{folder} was made from {store.n} photos, of which {config.photos} contains only {left}"
-        remedy = "Keep the earlier photos in the folder, choose another --out, or pass --other-photos to drop them."
+        problem = f"{folder} was created from {store.n} photos, of which {config.photos} contains only {left}"
+        remedy = "Keep the earlier photos in the folder, pass a different --out, or pass --other-photos to drop them."
         raise ConfigError("--out", problem, remedy)
     return left
 
@@ -571,7 +571,7 @@ def _do(
     tables: GeneratedTables,
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
-    """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command told."""
+    """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command reported."""
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:

@@ -169,7 +169,7 @@ class BackgroundPredictor:
     def _apply_prediction(self, result: Result, *, by: str, client: str) -> dict[str, Any]:
         made = describe_groups(self.browsed.store, self.browsed.images, result, "asked again", 1)
         if made is None:
-            raise ValueError(f"{result.name} puts no image into a group")
+            raise ValueError(f"{result.name} assigns no image to a group")
         before, _, _ = self.session.snapshot()
         names = [group.name for group in made.groups]
         done = self.session.plan_and_commit(

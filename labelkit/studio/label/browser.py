@@ -94,7 +94,7 @@ class BrowsedStore:
         )
 
     def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
-        """Return [row, reason] for each image to label next, the most useful first and skipped ones last."""
+        """Return [row, reason] for each image to label next, most useful first and skipped ones last."""
         work, _, _ = session.snapshot()
         # an image whose only label is the name of its group may be suggested
         learned, truth = choose_training_labels(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)

@@ -114,7 +114,7 @@ def _build_label_tables(told: dict[str, Any]) -> list[Table]:
     row = [told[key] for key in ("round", "labels_before", "added", "confirmed")]
     tables = [Table("labels", columns, [[*row, len(told["conflicts"]), told["by"] or None]])]
     if told["conflicts"]:
-        kept = "the new label counts" if told["conflict_rule"] == "new" else "the old label stays"
+        kept = "the new label counts" if told["conflict_rule"] == "new" else "the old label is kept"
         rows = [list(one.values()) for one in told["conflicts"]]
         tables.append(Table(f"another label than before: {kept}", ["path", "old", "new"], rows))
     return tables
@@ -162,7 +162,7 @@ def check_server() -> None:
     """Raise a ``ConfigError`` unless Starlette and uvicorn, which serve the labeling page, are installed."""
     for name in ("starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
-            problem = f"needs Starlette and uvicorn, but {name} is not installed"
+            problem = f"requires Starlette and uvicorn, but {name} is not installed"
             raise ConfigError("--serve", problem, "Run `pip install starlette uvicorn`.")
 
 
@@ -191,7 +191,7 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
         server = LabelServer(session, browsed, by=config.by, predict=predict)
         if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
             current_progress().warning(
-                f"{folder} was made by `labelkit start`. Its tables do not receive the labels given here: to update "
+                f"{folder} was made by `labelkit start`. Its tables do not receive the labels entered here. To update "
                 f"them, afterward run `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
                 f"and `labelkit start PHOTOS --out {folder} --labels mine.csv`"
             )

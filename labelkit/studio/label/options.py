@@ -27,7 +27,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     command: ClassVar[tuple[str, ...]] = ("label",)
 
     result: str | None = _STORE(
-        None, "Name of the result, saved next to the store; default: labels-N for round N.", pattern=RESULT_NAME
+        None, "Name of the result, saved next to the store. Default: labels-N for round N.", pattern=RESULT_NAME
     )
     from_: Path | None = _LABELS(
         None,
@@ -35,28 +35,26 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         "this option, --csv writes the existing labels.",
     )
     label_column: str | None = _LABELS(
-        None, "Column of the --from CSV that holds the labels; default: label, class or category."
+        None, "Column of the --from CSV that holds the labels. Default: label, class or category."
     )
     labels: Path | None = _LABELS(
         None,
-        "Earlier result from `labelkit label` to add labels to; default: start from the labels in the store that "
+        "Earlier result from `labelkit label` to add labels to. Default: start from the labels in the store that "
         "training may use.",
     )
     own_labels: bool = _LABELS(True, "Start from the labels of the store, unless --labels is set.")
     conflicts: Literal["error", "new", "old"] = _LABELS(
         "error",
-        "What to do with images that already have another label: stop with an error, take the new label, or keep the "
-        "old one.",
+        "What to do with images that already have another label. error: stop with an error; new: use the new label; "
+        "old: keep the old label.",
     )
     by: str = _LABELS("", "Name of the annotator, stored with the labels.")
     csv: Path | None = _OUTPUT(
         None,
-        "Also write all images, with these labels if they have any, to a CSV that `labelkit train --dataset` can read.",
+        "Also write all images and their labels, if any, to a CSV that `labelkit train --dataset` can read.",
         makes="csv",
     )
-    dataset: str | None = _IMAGES(
-        None, "Data set with the images (for --csv, --export or --serve), if they have moved since `labelkit embed`."
-    )
+    dataset: str | None = _IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
 
     export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = _SET(
         None,
@@ -69,7 +67,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     predictions: str | None = _SET(
         None,
-        "Result of `discover answer` whose predictions, except unsure ones, are written like labels (with --export or "
+        "Result of `discover answer` whose predictions, except unsure ones, are written as labels (with --export or "
         "--csv).",
         pattern=RESULT_NAME,
     )
@@ -77,17 +75,17 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
 
     serve: bool = _SERVE(
         False,
-        "Label in the browser: serve a local page with groups and images, and save each action immediately as a round "
-        "of the result. Continues the newest result made this way. Needs starlette and uvicorn.",
+        "Label in the browser: serve a local page with groups and images, and save each action immediately as a "
+        "round of the result. Continues the newest result made this way. Requires starlette and uvicorn.",
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas); default: a "
-        "result that names classes, preferably with confidences, else clusters.",
+        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas). Default: a "
+        "result that names classes, preferably with confidences, otherwise clusters.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(
-        None, "CSV with a path column: images to suggest only if no other image is left (with --serve)."
+        None, "CSV with a path column that lists images to suggest only if no other image is left (with --serve)."
     )
     open: bool = _SERVE(True, "Open the page in the browser (with --serve).")
     host: str = _SERVE(

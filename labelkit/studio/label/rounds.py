@@ -57,7 +57,7 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     given = choose_usable_labels(config.labels, store, rows)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
-        problem = "does not record which round its labels come from"
+        problem = "does not record the round of its labels"
         raise StoreError(str(result.path), problem, "Create the result with `labelkit label`.")
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
@@ -89,7 +89,7 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     merged[written] = [number[text] for text in texts]
     predicted = int(np.isin(np.array(found.kinds)[written], ("known", "new")).sum())
     unsure = int(((merged < 0) & np.isin(found.kinds, ("unsure",))).sum())
-    told = f"{predicted} predictions are written like labels; {unsure} unsure images have no label"
+    told = f"{predicted} predictions are written as labels; {unsure} unsure images have no label"
     current_progress().message(told)
     return replace(base, labels=merged, class_names=names)
 

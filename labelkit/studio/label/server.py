@@ -344,7 +344,7 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
         made.listen(128)
     except OSError as error:
         problem = f"cannot listen on this address ({error.strerror or error})"
-        raise ResourceError(f"{host}:{port}", problem, "Choose another --host or --port.") from error
+        raise ResourceError(f"{host}:{port}", problem, "Pass a different --host or --port.") from error
     return made
 
 

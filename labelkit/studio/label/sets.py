@@ -76,7 +76,7 @@ def check_set(config: LabelConfig) -> None:
         try:
             import pyarrow.parquet  # noqa: F401 - to check that it is installed
         except ImportError as error:
-            problem = "writing Parquet needs pyarrow, which is not installed"
+            problem = "writing Parquet requires pyarrow, which is not installed"
             raise ConfigError("--out", problem, "Run `pip install pyarrow`.") from error
     if config.export in SET_FILES:
         check_output(config, out, {"atlas": "export", "coco": "json"}[config.export])
@@ -280,7 +280,7 @@ def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:
 
 
 def _flat_names(ids: Sequence[str], *, stems: bool) -> list[str]:
-    """Return a file name for each image: its own if that (for ``stems``, without suffix) is unique, else its path."""
+    """Return a file name for each image: its own if (for ``stems``, without suffix) unique, otherwise its path."""
 
     def key(name: str) -> str:
         return (PurePosixPath(name).stem if stems else name).casefold()

@@ -133,7 +133,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     thumbnails = _thumbnails(config, store, images, pictures, order, len(rendered(nothing)))
     content = rendered(thumbnails)
     if len(content) > config.max_bytes:
-        problem = f"the page needs {len(content):,} bytes"
+        problem = f"the page requires {len(content):,} bytes"
         raise ConfigError("--max-size", problem, f"Set --max-size to at least {len(content) // 1000 + 1}kB.")
     commit_bytes(config.out, content)
     return _summary(config, {**page, "thumbnails": thumbnails}, len(content), time.monotonic() - started)
@@ -151,7 +151,7 @@ def _thumbnails(
     if room < 0:
         raise ConfigError(
             "--max-size",
-            f"the page needs {config.max_bytes - room:,} bytes even without images, more than {config.max_size}",
+            f"the page requires {config.max_bytes - room:,} bytes even without images, more than {config.max_size}",
             "Raise --max-size, or lower --max-images or --neighbors.",
         )
     known = np.asarray(store.image_sizes)[images.rows] if store.has_images else np.zeros((len(images), 2), np.uint32)

@@ -24,12 +24,12 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
 
     result: str | None = _STORE(
         None,
-        "Result whose groups are shown; default: a result that names classes, preferably with confidences, else "
+        "Result whose groups are shown. Default: a result that names classes, preferably with confidences, otherwise "
         "clusters.",
         pattern=RESULT_NAME,
     )
     run: Path | None = _STORE(
-        None, "Run folder whose training curves are shown; default: the run that the store was made from."
+        None, "Run folder whose training curves are shown. Default: the run that the store was created from."
     )
     tables: Path | None = _STORE(
         None,

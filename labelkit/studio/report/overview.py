@@ -137,10 +137,10 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
     if run is not None:
         logged = read_log(run, run.resolve().name)
         if _made_by(run, model):
-            note = "Its last checkpoint contains the network that made the embeddings."
+            note = "Its last checkpoint contains the network that computed the embeddings."
         else:
-            note = "Its last checkpoint is not the network that made the embeddings."
-            current_progress().warning(f"{run}: the store was not made with the last checkpoint of this run")
+            note = "Its last checkpoint is not the network that computed the embeddings."
+            current_progress().warning(f"{run}: the store was not created with the last checkpoint of this run")
         return _curves(logged, note)
     checkpoint = find_model(model.weights_fingerprint)
     folder = None if checkpoint is None else checkpoint.parent.parent

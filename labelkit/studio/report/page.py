@@ -44,7 +44,7 @@ _WIDEST_TABLE = 40
 
 
 def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
-    """Render a report page as HTML; equal inputs yield equal bytes.
+    """Render a report page as HTML; identical inputs yield identical bytes.
 
     Args:
         page: values that ``report.html.j2`` shows, see :func:`~labelkit.studio.report.build.write_report`.

@@ -171,7 +171,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         return metrics if self._views is None else metrics | self._gap(method, state, self._views(state.epoch))
 
     def _look(self, method: Method[Any], state: TrainState, how: FullPass) -> tuple[NDArray[np.int64], torch.Tensor]:
-        """Return the class of each row, (m,) int64, and its features of length 1, (m, d)."""
+        """Return the class of each row, (m,) int64, and its normalized features (m, d)."""
 
         def network(images: torch.Tensor) -> torch.Tensor:
             features = method.network.embed(images)

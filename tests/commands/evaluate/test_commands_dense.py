@@ -173,7 +173,7 @@ def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     )
     Image.fromarray(np.full((16, 16), 7, dtype=np.uint8)).save(folder / "val/masks/1.png")
     done = labelkit(*words)
-    assert (done.code, "value 7 in row 0, column 0 is not the number of a class" in " ".join(done.err.split())) == (
+    assert (done.code, "value 7 in row 0, column 0 is not a class number" in " ".join(done.err.split())) == (
         3,
         True,
     )

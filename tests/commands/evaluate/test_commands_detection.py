@@ -126,7 +126,7 @@ def test_a_missing_image_and_a_broken_outline_are_named(labelkit: Any, root: Pat
     path.write_text(json.dumps(table))
     answer = labelkit(*words)
     assert answer.code == 3
-    assert "000000000005.jpg: segmentation is not a list of polygons" in answer.err
+    assert "000000000005.jpg: segmentation must be a list of polygons" in answer.err
     put(root / "coco/train2017/000000000001.jpg", b"no image")
     answer = labelkit(*words, "--detector", "faster-rcnn")
     assert (answer.code, "000000000001.jpg: not an image" in answer.err) == (3, True), answer.err

@@ -213,7 +213,7 @@ def test_a_store_of_another_model_is_refused(labelkit: Any, embedded: Path, phot
         ({"query_rows": (0,), "label": ("emu",)}, r"no class 'emu' \(it has: ant, bee, cat, dog\)"),
         ({"query_rows": (0,), "split": ("val",)}, "no split 'val'"),
         ({"query_rows": (0,), "path_pattern": "x*"}, "no image of .* passes"),
-        ({"query_rows": (0,), "search": "ivfpq"}, "IVF-PQ needs 256 rows"),
+        ({"query_rows": (0,), "search": "ivfpq"}, "IVF-PQ requires at least 256 rows"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(embedded: Path, options: dict[str, Any], message: str) -> None:

@@ -51,7 +51,7 @@ def run(labelkit: Any, letters: Path, tmp_path_factory: pytest.TempPathFactory) 
         (("--holdout", "1.5"), 2, "must be > 0 and < 1"),
         (("--san-before", "block6"), 2, "no stage 'block6'"),
         (("--batch-size", "16"), 2, "3 classes have labels"),
-        (("--mode", "unsupervised", "--num-clusters", "25"), 2, "25 exceeds the 24 images"),
+        (("--mode", "unsupervised", "--num-clusters", "25"), 2, "25 exceeds the number of images (24)"),
         (("--label-split", "none"), 3, "no image has a label"),
         (("--pretrained",), 2, "no published weights"),
         (("--backbone", "vit_nano_p8_32"), 2, "no feature maps"),

@@ -51,9 +51,9 @@ def test_svhn_calls_ten_zero_and_keeps_pixels_upright(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)}, "expected bytes"),
-        ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
-        ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1), np.uint8)}, "expected bytes"),
+        ({"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1), np.uint8)}, "expected uint8"),
+        ({"X": np.zeros((2, 32, 32, 3), np.uint8), "y": np.ones((2, 1), np.uint8)}, "expected uint8"),
+        ({"X": np.zeros((32, 32, 3, 2)), "y": np.ones((2, 1), np.uint8)}, "expected uint8"),
         ({"y": np.ones((2, 1), np.uint8)}, "has no variable 'X'"),
     ],
 )

@@ -156,7 +156,7 @@ def test_a_class_out_of_range_names_value_place_and_range(folder: Path) -> None:
     put(folder / "masks/a.png", mask_png((0, 1, 2)))
     with pytest.raises(
         DatasetError,
-        match=r"a.png: value 2 in row 0, column 2 is not the number of a class; known values are 0 to 1, 255",
+        match=r"a.png: value 2 in row 0, column 2 is not a class number; known values are 0 to 1, 255",
     ):
         read_image_and_mask(load(folder, folder), 0)
 

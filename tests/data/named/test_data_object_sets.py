@@ -155,13 +155,13 @@ def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
 @pytest.mark.parametrize(
     ("outline", "said"),
     [
-        ([[1, 1, 2, 2]], "not a list of polygons"),
-        ([], "not a list of polygons"),
-        ([[1, 1, 4, 1, 4, "3"]], "not a list of polygons"),
-        ({"size": [6, 5], "counts": [30]}, "run lengths of 5 rows and 6 columns"),
-        ({"size": [5, 6], "counts": [29]}, "add up to 29, not to 30"),
-        ({"size": [5, 6], "counts": None}, "neither a list of whole numbers nor a string"),
-        (3, "neither polygons nor run lengths"),
+        ([[1, 1, 2, 2]], "must be a list of polygons"),
+        ([], "must be a list of polygons"),
+        ([[1, 1, 4, 1, 4, "3"]], "must be a list of polygons"),
+        ({"size": [6, 5], "counts": [30]}, "run lengths for 5 rows and 6 columns"),
+        ({"size": [5, 6], "counts": [29]}, "must sum to 30, got 29"),
+        ({"size": [5, 6], "counts": None}, "a list of integers or a string"),
+        (3, "must be polygons, or run lengths"),
     ],
 )
 def test_what_is_no_outline_is_refused(listed: ImageDataset, outline: object, said: str) -> None:

@@ -342,7 +342,7 @@ def test_normalizing_subtracts_the_mean_and_divides_by_the_std() -> None:
     images = torch.full((1, 3, 1, 1), 0.5)
     assert torch.allclose(Normalize((0.1, 0.2, 0.3), (1, 2, 4))(images).flatten(), torch.tensor([0.4, 0.15, 0.05]))
     assert Normalize((0.5,), (0.5,))(torch.ones(1, 1, 1, 1)).item() == 1
-    with pytest.raises(ValueError, match="3 channels, 1 means"):
+    with pytest.raises(ValueError, match="must have 1 channels, one per mean, got 3"):
         PLAIN1(images)
 
 

@@ -186,9 +186,9 @@ def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_i
     ("options", "word"),
     [
         ({"dataset": "none"}, "image_alignment"),
-        ({"dataset": "none", "scene_dataset": None}, "scene_dataset"),
-        ({"filter": False}, "prototype_entropy"),
-        (dict.fromkeys(TERMS, 0.0), "nothing to learn"),
+        ({"dataset": "none", "scene_dataset": None}, "scene-dataset"),
+        ({"filter": False}, "prototype-entropy"),
+        (dict.fromkeys(TERMS, 0.0), "must have a weight above 0"),
         ({"batch_size": 1}, "batch-size"),
         ({"global_scale": (0.9, 0.2)}, "global_scale"),
         ({"lr_warmup_steps": 10}, "lr_warmup_steps"),

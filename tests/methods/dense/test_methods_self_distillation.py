@@ -304,7 +304,7 @@ def test_heads_of_other_sizes_are_refused_by_name(tmp_path: Path) -> None:
         method("dino", weights=path, num_outputs=13)
     with pytest.raises(ConfigError, match="--projector-dims"):
         method("dino", weights=path, projector_dims=(17, 8))
-    with pytest.raises(ConfigError, match=r"--norm-last-layer.*: the weight vectors .* do not have norm 1"):
+    with pytest.raises(ConfigError, match=r"--norm-last-layer.*: the weight vectors .* do not have unit norm"):
         method("dino", weights=path, norm_last_layer=True)
     released(path, method("dino"), patches=False, dino_loss={"center": torch.zeros(1, 5)})
     with pytest.raises(ConfigError, match=r"the image center of .* has shape \[5\] instead of \[12\]"):

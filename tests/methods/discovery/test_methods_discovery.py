@@ -194,7 +194,7 @@ def test_options_that_do_not_fit_a_network_are_named(make: Make, options: dict[s
         ({"update_space": "value"}, "input should be 'key', 'token' or 'literal'"),
         ({"num_classes": 1}, "greater than or equal to 2"),
         *(
-            ({"align_mode": mode, name: 0.3}, f"{name} has no effect with align_mode {mode}, only with flip")
+            ({"align_mode": mode, name: 0.3}, f"{name} has no effect with --align-mode {mode}, only with flip")
             for name in ("alpha", "beta", "gamma_update", "gamma_reg")
             for mode in ("none", "l2")
         ),

@@ -126,7 +126,7 @@ def test_mixmatch_equals_a_computation_without_its_helpers(student: StudentNetwo
 def test_mixmatch_refuses_another_mix_and_takes_labeled_images_alone(student: StudentNetwork, batch: Batch) -> None:
     fewer = Batch(tuple(view[1:] for view in batch.views), batch.labels[1:], batch.sample_index[1:], ())
     networks = StudentNetworks(student.train(), student)
-    with pytest.raises(ValueError, match="5 labeled rows beside 6 others"):
+    with pytest.raises(ValueError, match="unlabeled as labeled rows, got 6 and 5"):
         mixmatch()(fewer, networks, TrainState())
     alone = Batch(tuple(view[:ROWS] for view in batch.views), batch.labels[:ROWS], batch.sample_index[:ROWS], ())
     output = mixmatch()(alone, networks, TrainState())

@@ -111,7 +111,7 @@ def test_attention_without_weights_quarters_the_maps() -> None:
     gated, gate = cbam.eval()(maps)
     assert (gate == 0.5).all()
     assert torch.allclose(gated, maps / 4)
-    with pytest.raises(ValueError, match="no gate"):
+    with pytest.raises(ValueError, match="at least 16 channels"):
         CBAM(8)
 
 

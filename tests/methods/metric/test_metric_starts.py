@@ -17,7 +17,7 @@ METRIC = [(METHODS[name].config, preset) for name in FREEZING for preset in avai
 @pytest.mark.parametrize("name", FREEZING)
 def test_frozen_statistics_of_random_weights_are_refused(name: str) -> None:
     config_class = METHODS[name].config
-    with pytest.raises(ValueError, match="running statistics of random weights"):
+    with pytest.raises(ValueError, match="random running statistics"):
         config_class(dataset="digits", freeze_bn=True)
     for source in ({"pretrained": True}, {"weights": "w.pth"}, {"init_from": "runs/a"}):
         assert config_class(dataset="digits", freeze_bn=True, **source).freeze_bn

@@ -102,7 +102,7 @@ def test_sharpening_that_could_do_nothing_is_told_or_refused() -> None:
     assert np.array_equal(made(10, 9, said, sharpest_t=None), made(10, 9, []))
     assert said == ["--sharpest-t changes nothing: the best 10 prototypes of 9 dimensions are known"]
     for other in ({"prototypes": "simplex"}, {"prototypes_from": "x.h5"}):
-        with pytest.raises(ConfigError, match="sharpest_t requires prototypes uniform"):
+        with pytest.raises(ConfigError, match="--sharpest-t requires --prototypes uniform"):
             made(10, 9, [], sharpest_t=None, **other)
 
 
@@ -163,11 +163,11 @@ def one_class(path: Path, *names: str) -> Path:
         (("--embed-dim", "1"), 2, "input should be greater than or equal to 2"),
         (("--num-classes", "5"), 2, "5 is less than 10, the number of labeled classes"),
         (("--label-split", "none"), 3, "no image has a label that training may use"),
-        (("--imbalance-factor", "0.001"), 2, "would be left without an image"),
-        (("--prototypes", "simplex"), 2, "need 9 dimensions"),
-        (("--loss", "cross-entropy"), 2, "reduction sum requires loss inner-product"),
+        (("--imbalance-factor", "0.001"), 2, "would be left without images"),
+        (("--prototypes", "simplex"), 2, "require 9 dimensions"),
+        (("--loss", "cross-entropy"), 2, "--reduction sum requires --loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
-        (("--batch-size", "4096"), 2, "exceed the 1437 images in an epoch"),
+        (("--batch-size", "4096"), 2, "exceed the number of images in an epoch (1437)"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(

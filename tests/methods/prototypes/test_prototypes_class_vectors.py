@@ -49,7 +49,7 @@ def test_a_class_without_a_vector_is_named(words: Path) -> None:
     [
         (b"a 1 2\nb 1 x\n", "line 2.*could not convert"),
         (b"a 1 2\nb 1 nan\n", "line 2.*not finite"),
-        (b"a 1 2\nb 1 2 3\n", "has vectors of different lengths, from 2 to 3"),
+        (b"a 1 2\nb 1 2 3\n", "has vectors of different dimensions, from 2 to 3"),
         (b"a 1 2\nB 1 2\n b 3 4\nB 0 0\n", ""),
         (b"\xff\xfe\x00 1 2\n", "no vector for 2 of 2"),
         (b"", "no vector for 2 of 2"),
@@ -101,7 +101,7 @@ def test_a_run_takes_the_vectors_of_its_classes_in_their_order(
     head = setup.method.network.head
     expected = word_prototypes(vectors[list(setup.method.data.class_order)], head.prototypes.shape[1])
     assert torch.equal(head.prototypes, torch.from_numpy(expected))
-    with pytest.raises(ConfigError, match="has vectors of dimension 12, but dimension 13 is needed"):
+    with pytest.raises(ConfigError, match="contains vectors of dimension 12, but dimension 13 is required"):
         make("dl2pa", prototypes="words", class_vectors=path, embed_dim=13).trainer.fit()
-    with pytest.raises(ConfigError, match="11 classes are requested, but only 10 have a name"):
+    with pytest.raises(ConfigError, match="11 classes were requested, but only 10 have names"):
         make("dl2pa", prototypes="words", class_vectors=path, num_classes=11).trainer.fit()

@@ -172,7 +172,7 @@ def test_a_prior_is_read_from_a_file(make: Make, tmp_path: Path) -> None:
     [
         ("0.5 0.5", ConfigError, "shape"),
         ("0.5 0.25 0.25 0", ConfigError, "positive"),
-        ("1 1 1 1", ConfigError, "sums to 4"),
+        ("1 1 1 1", ConfigError, "must sum to 1, got 4"),
         ("0.5 nan 0.25 0.25", ConfigError, "positive"),
         ("a b c d", ConfigError, "could not convert"),
     ],

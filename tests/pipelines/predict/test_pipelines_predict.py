@@ -302,5 +302,5 @@ def test_answers_of_the_conformal_rule_are_refused(blobs: tuple[EmbeddingStore, 
         store, "answer", kind="answers", arrays=arrays, params=result.params, stage=result.stage, overwrite=True
     )
 
-    with pytest.raises(StoreError, match="was made with --coverage"):
+    with pytest.raises(StoreError, match="was created with --coverage"):
         predict_photos(PredictConfig(new=(other.path,), from_=store.path))

@@ -386,8 +386,8 @@ def test_bad_input_is_one_error(
     ("old", "new", "said"),
     [
         ("published: 50.0, ", "published: high, ", "published"),
-        ('options: ""', "factor: 1", "the commands need"),
-        ("second row", "first", "rows of the same name"),
+        ('options: ""', "factor: 1", "for the commands"),
+        ("second row", "first", "row names must be unique"),
         ("top 5: 90.0", "top 9: 90.0", "are not in values"),
         ("rows:", "lines:", "rows"),
         ("commands:", "units: {top 9: number}\ncommands:", "units are set for ['top 9']"),

@@ -224,7 +224,7 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
     assert found == {path: row["label"] for path, row in rows.items() if row["kind"] != "unsure"}
     assert found.items() >= labels_in(tmp_path / "known.csv").items()
     unsure = 30 - len(found)
-    told = f"{len(found) - len(labeled)} predictions are written like labels; {unsure} unsure images have no label"
+    told = f"{len(found) - len(labeled)} predictions are written as labels; {unsure} unsure images have no label"
     assert told in heard.messages
     assert len(found) > len(labeled)
     # with the labels of a session, these decide what is given, and what was rejected stays without a label

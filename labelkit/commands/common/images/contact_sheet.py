@@ -120,7 +120,7 @@ def _fit(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def write_png(path: Path, picture: Image.Image) -> None:
-    """Write an image as a PNG that is marked as made by labelkit; identical images produce identical files.
+    """Write an image as a PNG that is marked as created by labelkit; identical images produce identical files.
 
     Raises:
         ResourceError: it cannot be written.

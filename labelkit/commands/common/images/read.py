@@ -89,7 +89,7 @@ def find_image_folder(store: EmbeddingStore) -> Path | None:
 def read_embedded_image(
     images: ImageDataset, row: int | None, sha256: NDArray[np.uint8], channels: Literal[1, 3], least_side: int
 ) -> NDArray[np.uint8] | str:
-    """Read an image that a store was made from; if it is missing, changed or unreadable, return the reason instead.
+    """Read an image that a store was created from; if it is missing, changed or unreadable, return the reason instead.
 
     Args:
         images: the images.
