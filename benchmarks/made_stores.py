@@ -59,7 +59,5 @@ def write_store(
             sha256=draws.integers(0, 256, (stop - start, 32), dtype=np.uint8),
             file_sizes=np.full(stop - start, 100),
             image_sizes=np.full((stop - start, 2), 8),
-            extras={},
-            skipped=[],
         )
     run.publish()

@@ -135,8 +135,6 @@ def _store(path: Path, rows: int, centers: NDArray[np.float32], *, seed: int) ->
             sha256=np.random.default_rng((seed, 3, part)).integers(0, 256, (stop - start, 32), dtype=np.uint8),
             file_sizes=np.full(stop - start, 100),
             image_sizes=np.full((stop - start, 2), 8),
-            extras={},
-            skipped=[],
         )
     run.publish(max_bad=0.0)
     return path

@@ -57,8 +57,6 @@ def make_store(path: Path, count: int, shards: int) -> None:
             sha256=draws.integers(0, 256, (stop - start, 32), dtype=np.uint8),
             file_sizes=np.full(stop - start, 100),
             image_sizes=np.full((stop - start, 2), 8),
-            extras={},
-            skipped=[],
         )
     run.publish(shards=shards)
 
