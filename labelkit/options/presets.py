@@ -327,7 +327,7 @@ def read_yaml(path: Path, name: str = "") -> dict[str, object]:
         mark = getattr(error, "problem_mark", None)
         place = f"{name}:{mark.line + 1}" if mark else name
         reason = getattr(error, "problem", None) or str(error).partition("\n")[0]
-        raise ConfigError(place, f"not YAML: {reason}") from error
+        raise ConfigError(place, f"is not valid YAML: {reason}") from error
     values: dict[str, object] = {}
     if root is not None and not isinstance(root, yaml.MappingNode):
         raise ConfigError(name, "is not a mapping", "Write one `key: value` per line.")

@@ -106,8 +106,8 @@ def test_many_classes_without_labeled_image_are_one_warning() -> None:
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        ({"old_classes": [0, 9]}, "2 old and 3 new classes are not the 4 classes .* extra class is 9"),
-        ({"old_classes": [0, 0]}, "2 old and 3 new classes are not the 4 classes .* extra class is 0"),
+        ({"old_classes": [0, 9]}, "2 old and 3 new classes do not contain each of the 4 classes once.* extra class is 9"),
+        ({"old_classes": [0, 0]}, "2 old and 3 new classes do not contain each of the 4 classes once.* extra class is 0"),
         ({"old_classes": []}, "no class is left as an old class"),
         ({"num_old_classes": 5}, "cannot use 5 of 4 classes as old classes"),
         ({"num_old_classes": 0}, "cannot use 0 of 4 classes as old classes"),
@@ -152,7 +152,7 @@ def test_a_total_of_few_labels_is_spread_over_the_classes() -> None:
 
 def test_more_labels_than_images_names_the_class() -> None:
     labels = np.array([0, 0, 0, 1])
-    with pytest.raises(DatasetError, match="2 labeled images per class are requested, but class 1 has 1"):
+    with pytest.raises(DatasetError, match="2 labeled images per class were requested, but class 1 has 1"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=4)
     with pytest.raises(DatasetError, match="1 labels are too few for 2 classes"):
         few_labels_split(Classes(labels, all_given(labels), 2), total=1)
@@ -192,7 +192,7 @@ def test_a_long_tail_starts_from_the_mean_class_size_with_its_fraction() -> None
 
 def test_a_long_tail_that_would_leave_a_class_empty_is_refused() -> None:
     labels = np.array([0] * 10 + [1] * 2 + [2] * 10)
-    with pytest.raises(DatasetError, match=r"class 1 would be left without an image \(it has 2\)"):
+    with pytest.raises(DatasetError, match=r"class 1 would be left without images \(it has 2\)"):
         long_tail_split(Classes(labels, all_given(labels), 3), imbalance_factor=0.01)
 
 

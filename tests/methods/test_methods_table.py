@@ -102,7 +102,7 @@ def test_every_method_has_a_preset_for_digits() -> None:
 
 @cache
 def _config_reads(path: Path) -> set[str]:
-    """Names of attributes that a file reads, also by ``config.recipe``, but for those in checks of options."""
+    """Names of attributes that a file reads, also by ``getattr``, but for those in checks of options."""
     tree = ast.parse(path.read_text())
     checks = {
         node
@@ -111,11 +111,11 @@ def _config_reads(path: Path) -> set[str]:
         for node in ast.walk(function)
     }
     by_name = {
-        str(node.args[0].value)
+        str(node.args[1].value)
         for node in ast.walk(tree)
         if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "config.recipe"
-        and isinstance(node.args[0], ast.Constant)
+        and ast.unparse(node.func) == "getattr"
+        and isinstance(node.args[1], ast.Constant)
     }
     return by_name | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in checks}
 

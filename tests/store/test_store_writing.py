@@ -147,7 +147,7 @@ def test_a_part_damaged_just_before_publishing_is_found(tmp_path):
     ("change", "error", "message"),
     [
         ({"embeddings": np.full((4, DIM), np.nan)}, StoreError, "a/0.png: embeddings is not finite"),
-        ({"embeddings": np.zeros((3, DIM))}, ValueError, "has shape"),
+        ({"embeddings": np.zeros((3, DIM))}, ValueError, "must have shape"),
         ({"other": np.zeros((4, 1))}, ValueError, "a part of this plan has"),
         ({"logits": np.full((4, 2), np.inf)}, StoreError, "logits is not finite"),
     ],

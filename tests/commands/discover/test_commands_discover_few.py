@@ -323,7 +323,7 @@ def test_more_than_there_is_takes_everything_and_says_so(labelkit: Any, store: E
 def test_more_labels_than_images_are_refused(labelkit: Any, store: EmbeddingStore) -> None:
     answer = labelkit("discover", "snowball", "--index", store.path, "--num-labels", "300")
     assert answer.code == 3
-    assert "100 labeled images per class are requested, but class 'class-0' has 20" in answer.err
+    assert "100 labeled images per class were requested, but class 'class-0' has 20" in answer.err
 
 
 def test_unbalanced_labels_are_used_as_they_are_and_told_of(

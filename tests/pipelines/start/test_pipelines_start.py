@@ -998,7 +998,7 @@ def test_a_folder_of_other_photos_is_refused_before_anything_is_lost(
         for i in range(4, 30):
             (photos / f"{i:03d}.png").unlink()
 
-    with pytest.raises(ConfigError, match=r"was made from 30 photos, of which .* contains only [04].*--other-photos"):
+    with pytest.raises(ConfigError, match=r"was created from 30 photos, of which .* contains only [04].*--other-photos"):
         run(there, out=out, num_classes=3)
 
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
