@@ -291,16 +291,3 @@ def test_a_store_without_answers_says_how_to_make_some(blobs: tuple[EmbeddingSto
 
     with pytest.raises(StoreError, match="labelkit discover answer --index"):
         predict_photos(PredictConfig(new=(other.path,), from_=store.path))
-
-
-def test_answers_of_the_conformal_rule_are_refused(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
-    store, other = blobs
-    answer_images(DiscoverAnswerConfig(index=store.path))
-    result = read_result(store, "answer")
-    arrays = {**result.arrays, "rule_threshold": np.array([0.9])}
-    write_result(
-        store, "answer", kind="answers", arrays=arrays, params=result.params, stage=result.stage, overwrite=True
-    )
-
-    with pytest.raises(StoreError, match="was made with --coverage"):
-        predict_photos(PredictConfig(new=(other.path,), from_=store.path))

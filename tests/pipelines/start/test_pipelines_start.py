@@ -1116,7 +1116,7 @@ def test_a_newer_version_continues_and_names_only_the_steps_that_are_left(
     (tmp_path / "photos-labeled" / "odd.csv").unlink()
     with use_progress(heard):
         run(photos, labels=known, num_classes=3)
-    assert "steps to run again: odd (--dry-run shows their commands)" in heard.messages
+    assert "steps to run again: odd, report (--dry-run shows their commands)" in heard.messages
 
 
 @pytest.mark.parametrize("name", ["x\r3.png", "Photos, 2024/a.png"])

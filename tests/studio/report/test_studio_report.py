@@ -26,7 +26,6 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.studio.report import page as page_module
 from labelkit.studio.report.build import write_report
-from labelkit.studio.report.findings import read_findings
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images
 from labelkit.studio.report.options import ReportConfig
@@ -275,26 +274,6 @@ def test_the_page_shows_what_find_found(labelkit: Any, photos: Path, tmp_path: P
     assert f"<strong>{found['spare_images']}</strong> duplicates you could delete" in text
     assert "bee/&lt;b&gt;00.png" in text
     assert "labelkit find odd --index s.h5 --out odd.csv" in text
-
-
-def test_tables_of_versions_before_0_2_are_shown(bare: Path, tmp_path: Path) -> None:
-    store = open_store(bare)
-    first, second, third = store.sample_ids[:3]
-    (tmp_path / "check.csv").write_text(
-        f"path,label,suggested,score,same,other\n{first},ant,bee,0.9,{second},{third}\n"
-    )
-    (tmp_path / "duplicates.csv").write_text(
-        f"image_a,image_b,kind,score,cluster\n{first},{second},same picture,0.95,1\n{first},{third},burst,0.7,2\n"
-    )
-
-    found = {one.table: one for one in read_findings(tmp_path, store, choose_images(store, store.n, 0))}
-
-    assert [card["names"] for card in found["check.csv"].cards] == [[first, second, third]]
-    assert [card["texts"] for card in found["duplicates.csv"].cards] == [
-        ["edited copy"],
-        ["different photos of the same scene"],
-    ]
-    assert found["duplicates.csv"].count == 1
 
 
 def test_a_table_of_another_kind_is_named(labelkit: Any, pixels: Path, tmp_path: Path) -> None:
