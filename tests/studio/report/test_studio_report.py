@@ -29,6 +29,7 @@ from labelkit.studio.report.build import write_report
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images
 from labelkit.studio.report.options import ReportConfig
+from labelkit.studio.report.overview import score_groupings
 from labelkit.studio.report.thumbnails import Pictures
 from PIL import Image
 from tests.copies import copy_store
@@ -196,11 +197,19 @@ def test_representative_images_are_nearest_to_the_mean_and_borderline_ones_betwe
     assert found.runner_up.tolist() == [1, 1, 1, 1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("used", "purities"), [(None, [2 / 3, 1.0]), ([1, 1, 0, 1], [1.0, None])])
+@pytest.mark.parametrize(
+    ("used", "own", "purities"),
+    [
+        (None, [0, 0, 0, 0], [2 / 3, 1.0]),
+        ([1, 1, 0, 1], [0, 0, 0, 0], [1.0, None]),
+        ([1, 0, 1, 0], [0, 0, 0, 0], [0.0, 1.0]),  # of the class that stands there, the most frequent of all
+        (None, [1, 1, 0, 1], [1.0, None]),
+    ],
+)
 def test_labels_that_a_result_used_do_not_make_its_groups_pure(
-    make_store: Any, used: list[int] | None, purities: list[float | None]
+    make_store: Any, used: list[int] | None, own: list[int], purities: list[float | None]
 ) -> None:
-    store = make_store(np.eye(4), labels=[0, 1, 0, 1])
+    store = make_store(np.eye(4), labels=[0, 1, 0, 1], labeled=own)
     arrays = {
         "cluster_ids": np.array([0, 0, 0, 1]),
         **({} if used is None else {"labeled": np.array(used, dtype=np.uint8)}),
@@ -274,6 +283,34 @@ def test_the_page_shows_what_find_found(labelkit: Any, photos: Path, tmp_path: P
     assert f"<strong>{found['spare_images']}</strong> duplicates you could delete" in text
     assert "bee/&lt;b&gt;00.png" in text
     assert "labelkit find odd --index s.h5 --out odd.csv" in text
+
+
+def test_scores_are_against_the_labels_that_were_passed(make_store: Any, tmp_path: Path) -> None:
+    store = make_store(np.eye(4), labels=[0, 0, 1, 1])
+    write_result(
+        store, "made", kind="clusters", arrays={"cluster_ids": np.array([0, 1, 0, 1])}, params={}, stage="test"
+    )
+    labels = tmp_path / "labels.csv"
+    labels.write_text("path,label\n" + "".join(f"{name},{i % 2}\n" for i, name in enumerate(store.sample_ids)))
+    result = read_result(store, "made")
+
+    def information(**options: Any) -> float:
+        config = ReportConfig(index=store.path, out=tmp_path / "x.html", **options)
+        scored = score_groupings(store, {"made": result}, result, config)
+        assert not isinstance(scored, str), scored
+        return float(scored["scores"][0]["nmi"])
+
+    assert (information(), information(labels=labels)) == pytest.approx((0.0, 1.0))
+
+
+def test_commands_for_groups_name_the_store_where_the_title_is_that_of_the_photos(
+    bare: Path, photos: Path, tmp_path: Path
+) -> None:
+    write_report(
+        ReportConfig(index=bare, dataset=str(photos), tables=tmp_path, out=tmp_path / "r.html", projection="pca")
+    )
+
+    assert "discover categories --index pixels.h5<" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_a_table_of_another_kind_is_named(labelkit: Any, pixels: Path, tmp_path: Path) -> None:
