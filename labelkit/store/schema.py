@@ -108,8 +108,6 @@ RESULT_COLUMNS = _columns(
         "cluster_ids": "n: i8",
         "pseudo_labels": "n: i8",
         "confidence": "n: f4",
-        "expected_low": "n: f4",
-        "expected_high": "n: f4",
         "centroids": "k d: f4",
         "prototypes": "k d: f4",
         "names": "k: S",

@@ -91,11 +91,8 @@ def correctness_probabilities(result: Result) -> NDArray[np.float64] | None:
 
     See ``StoredPredictions.expected``.
     """
-    # 0.1.0 stored the ends of a range
-    names = [name for name in ("expected", "expected_low", "expected_high") if name in result.arrays]
-    if not names:
-        return None
-    return np.asarray(np.mean([result.arrays[name] for name in names], axis=0, dtype=np.float64))
+    expected = result.arrays.get("expected")
+    return None if expected is None else np.asarray(expected, dtype=np.float64)
 
 
 def group_names(result: Result) -> list[str]:

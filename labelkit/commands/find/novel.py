@@ -95,7 +95,9 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
     write_table(config, COLUMNS, lines)
     if images is not None:
         images.draw_groups(config, pairs)
-    in_groups = Counter(filter(None, guesses))
+    # a guess that is more likely wrong than right does not count; answers of versions before 0.2 have no chances
+    unlikely = found.new_chance[rows] <= 0.5
+    in_groups = Counter(guess for guess, not_new in zip(guesses, unlikely, strict=True) if guess and not not_new)
     values: dict[str, object] = {
         "index": config.index,
         "answer": result.name,

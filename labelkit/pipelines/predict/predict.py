@@ -78,9 +78,6 @@ def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
         if rule is None:
             problem = "was created by a version of labelkit that could not yet predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
-        if "rule_threshold" in result.arrays:
-            problem = "was created with --coverage, which labelkit no longer supports"
-            raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None:
@@ -190,6 +187,8 @@ def _answers(
 ) -> Iterator[Prediction]:
     """Yield predictions for embedded photos."""
     stored, names = read_stored_predictions(result, min_confidence), group_names(result)
+    # without labels to check confidences by, every stored image is unsure, and so is every new one
+    unchecked = json.loads(result.arrays.get("metrics", "{}")).get("calibration", {}).get("labels") == 0
     row_of: dict[bytes, int] = {}
     if queries.sha256 is not None and store.has_images:
         digests = np.ascontiguousarray(store.sha256)
@@ -208,7 +207,7 @@ def _answers(
             continue
         kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
         # a missing confidence, as for groups, does not count as low
-        if found.confidence[place] < min_confidence:
+        if unchecked or found.confidence[place] < min_confidence:
             kind = "unsure"
         yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
 
@@ -269,11 +268,15 @@ def _result(
 
 
 def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
-    """Compare predictions with given labels, show a message with the number of correct ones, and return the counts."""
+    """Compare predictions with given labels, show a message with the number of correct ones, and return the counts.
+
+    A photo whose label the person gave for these predictions is not predicted, and not compared.
+    """
     names = np.array(group_names(result), dtype=object)
     known, unnamed = set(names[~new_groups(result)]), set(names[new_groups(result)])
-    mine = [line for line in predictions if line.path in truth and truth[line.path] in known]
-    others = [line for line in predictions if line.path in truth and truth[line.path] not in known]
+    judged = [line for line in predictions if line.path in truth and line.kind != "given"]
+    mine = [line for line in judged if truth[line.path] in known]
+    others = [line for line in judged if truth[line.path] not in known]
     sure = [line for line in mine if line.kind != "unsure"]
     counts = {
         "labels": len(mine),
@@ -293,5 +296,5 @@ def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]
     if others:
         inside = counts["of_new_classes_in_new_groups"]
         said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")
-    current_progress().message("; ".join(said))
+    current_progress().message("; ".join(said) or "no prediction is compared: each photo with a label had it before")
     return counts

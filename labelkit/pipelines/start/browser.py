@@ -63,8 +63,8 @@ def start_in_browser(
     noted = {"store": store.name, "session": label.result}
     # given.csv holds the labels of --labels by now, and nobody answers a question; a number changes with each name
     said = Record.read(folder).rounds[-1].get("new_classes", "auto")
-    said = said if said in ("auto", "none") else "some"
-    changes = {"out": folder, "labels": None, "label_column": None, "new_classes": said}
+    later = said if said in ("auto", "none") else "some"
+    changes = {"out": folder, "labels": None, "label_column": None, "new_classes": later}
     again = command_words(config.model_copy(update=changes))
 
     def predict(asking: BackgroundPredictor) -> Result:
@@ -75,8 +75,8 @@ def start_in_browser(
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
     Record.read(folder).note(_STEP, "", {}, [], noted)
-    serve_labels(label, predict)
-    return once(config)
+    done: Any = serve_labels(label, predict).to_json()
+    return once(config.model_copy(update={"new_classes": later if done["actions"] else said}))
 
 
 def read_start_call(config: LabelConfig) -> StartConfig | None:

@@ -94,7 +94,8 @@ def collect_labels(
         label_column: header of the column of labels in the CSVs of the user; ``None`` for the usual one.
         stores: of earlier calls, the newest first, which know what file was at a path.
         left: see :class:`CollectedLabels`; of the last call.
-        checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected.
+        checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected, and
+            those that are empty were removed.
         corrected: labels that were corrected in ``labels.csv``.
         given_before: returns the labels by path that were given for the last call; those that were changed or removed
             in ``given.csv`` since are not taken from a table of the user again.
@@ -122,12 +123,17 @@ def collect_labels(
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
-    removed = [label for label in browser if not label.text]
-    gone = [old for label in removed if (old := earlier.pop((label.path, label.file), None)) is not None]
-    for old in gone:
-        gone_from.setdefault(old.path, set()).add(old.text)
-    if gone:
-        progress.message(f"{_labels(len(gone))} removed in the browser")
+    read = read_paths(folder / CHECK) if tables.was_edited(CHECK) else {}
+    emptied = {path for path, text in read.items() if not text}
+    for where, removed in (
+        ("the browser", [(label.path, label.file) for label in browser if not label.text]),
+        (CHECK, [at for at, one in earlier.items() if one.path in emptied and one.text == checked.get(one.path)]),
+    ):
+        gone = [old for at in removed if (old := earlier.pop(at, None)) is not None]
+        for old in gone:
+            gone_from.setdefault(old.path, set()).add(old.text)
+        if gone:
+            progress.message(f"{_labels(len(gone))} removed in {where}")
 
     def take(table: Path, written: Sequence[TableLabel]) -> None:
         for new in written:

@@ -193,11 +193,15 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if config.num_classes is not None and config.num_classes < len(set(labels.values())):
         problem = f"{config.num_classes} is less than {len(set(labels.values()))}, the number of labeled classes"
         raise ConfigError("--num-classes", problem, "Choose a larger number, or remove --num-classes.")
+    if config.new_classes == "none" and len(labels) < len(dataset) and len(set(labels.values())) == 1:
+        problem = f"none, but all labels are {next(iter(labels.values()))!r}, so there are no classes to distinguish"
+        raise ConfigError("--new-classes", problem, "Label photos of other classes, or remove --new-classes.")
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
         raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
-    # without --num-classes, each half of the photos is to show one more than the classes that there are at least
-    fewest = 4 if config.num_classes else 2 * max(2, len(set(labels.values()))) + 2
+    # where their number is estimated, each half of the photos is to show one more than the classes there are at least
+    estimated = config.num_classes is None and config.new_classes in ("auto", "some")
+    fewest = 2 * max(2, len(set(labels.values()))) + 2 if estimated else 4
     if len(labels) < len(dataset) < fewest:
         problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
@@ -212,6 +216,8 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     progress = current_progress()
     _report_photos(config, dataset, labels)
     waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
+    if waiting and "report" not in waiting:
+        waiting.append("report")  # it shows what they find
     if last and waiting and not config.dry_run:
         progress.message(f"steps to run again: {', '.join(waiting)} (--dry-run shows their commands)")
     elif not last and not config.dry_run:
@@ -590,6 +596,8 @@ def _do(
         values["csv"] = str(out)
         if not tables.replace(out, made):
             return values
+    if name != "report":
+        record.steps.pop("report", None)  # the page shows what this step found
     record.note(*_key(this, name, config), _inputs(this, name), files, values)
     took = "done beside the other steps" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")

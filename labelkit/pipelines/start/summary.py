@@ -13,10 +13,10 @@ import numpy as np
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
 from labelkit.data.path_rule import escape_path
-from labelkit.data.tables import class_name
+from labelkit.data.tables import class_name, read_paths
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
-from labelkit.pipelines.start.given import LABELS, NEXT, GeneratedTables, TableLabel
+from labelkit.pipelines.start.given import GIVEN, LABELS, NEXT, GeneratedTables, TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import csv_bytes
@@ -141,6 +141,12 @@ def corrected_labels(
         if made != written:
             continue
         before = {escape_path(row[0]): class_name(row[1]) or "" for row in rows}
+        given = {escape_path(row[0]) for row in rows if row[2] == "given"}
+        if emptied := sum(not text and name in given for name, text in read_paths(path).items()):
+            current_progress().warning(
+                f"{path}: {emptied} of your labels were emptied there, and are kept: to remove a label, delete its "
+                f"line in {tables.folder / GIVEN}"
+            )
         changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
         counts = Counter((before[one.path], one.text) for one in changed)
         shown = ", ".join(f"{count} from {old!r} to {new!r}" for (old, new), count in counts.most_common(_SHOWN))
@@ -211,8 +217,7 @@ def _found_table(
 
 def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
     """Count copies, pairs of one scene, and outliers; more pairs than photos are named and not counted."""
-    scene, pairs = "of photos of the same scene", told["duplicates"]["pairs"]
-    scenes = pairs.get("same_scene", pairs.get("burst", 0))  # as versions before 0.2 call them
+    scene, scenes = "of photos of the same scene", told["duplicates"]["pairs"].get("same_scene", 0)
     alike, scenes = (0, scenes) if scenes <= photos else (scenes, 0)
     found = [
         (told["duplicates"]["spare_images"], "copy", "copies", "duplicates.csv"),

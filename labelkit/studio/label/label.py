@@ -209,10 +209,10 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
 def read_session_labels(
     store: EmbeddingStore, name: str, since: int | None
 ) -> tuple[int, list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """Return the last round of a labeling session, and the path, label and SHA-256 in hex of each image labeled in it.
+    """Return the last round of a labeling session, all labels in it, and those that changed after the round ``since``.
 
-    Labels are those of single images, and of the most typical images of named groups. The label is empty for an image
-    that was labeled or rejected and now has no label.
+    A label is the path, label and SHA-256 in hex of an image: one labeled alone, or a most typical one of a named
+    group. Among those that changed, the label is empty for an image that was labeled or rejected and now has none.
 
     Raises:
         StoreError: there is no such session, or it cannot be used.

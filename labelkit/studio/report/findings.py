@@ -101,9 +101,6 @@ _COLUMNS = {
     "duplicates.csv": ("image_a", "image_b", "kind", "cluster"),
     "next.csv": ("path", "reason"),
 }
-# Names in tables of versions before 0.2, and their present names.
-_OLD_COLUMNS = {"same": "nearest_of_label", "other": "nearest_of_suggested"}
-_OLD_KINDS = {"same picture": "edited copy", "turned": "turned copy", "burst": "same scene"}
 
 
 def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
@@ -124,7 +121,7 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
     cards, spare = [], 0
     for pairs in clusters.values():
         paths = list(dict.fromkeys(pair[side] for side in ("image_a", "image_b") for pair in pairs))
-        kinds = {_OLD_KINDS.get(pair["kind"], pair["kind"]) for pair in pairs}
+        kinds = {pair["kind"] for pair in pairs}
         is_scene = kinds == {"same scene"}
         spare += 0 if is_scene else len(paths) - 1
         cards.append((paths, ["different photos of the same scene" if is_scene else ", ".join(sorted(kinds))]))
@@ -190,8 +187,6 @@ def _lines(path: Path, command: str) -> list[Line]:
     delimiter = max(",;\t", key=header.count)
     reader = csv.DictReader(io.StringIO(text, newline=""), delimiter=delimiter, restval="")
     try:
-        if path.name == "check.csv":
-            reader.fieldnames = [_OLD_COLUMNS.get(column, column) for column in reader.fieldnames or ()]
         missing = [column for column in _COLUMNS[path.name] if column not in (reader.fieldnames or ())]
         if missing:
             raise DatasetError(str(path), f"line 1 has no column {missing[0]!r}", remedy)

@@ -172,7 +172,9 @@ def describe_groups(
     confidence = margin if stored is None else np.asarray(stored, dtype=np.float32)[images.rows]
     confidence = np.where(shown_ids >= 0, confidence, np.nan).astype(np.float32)
     labels = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
-    used = np.asarray(result.arrays.get("labeled", np.zeros(store.n)), dtype=bool)
+    used = np.zeros(store.n, dtype=bool)
+    for mask in (store.labeled, result.arrays.get("labeled")):
+        used |= False if mask is None else np.asarray(mask, dtype=bool)
     names, are_new = result.arrays.get("names", ()), result.arrays.get("new_classes", ())
     groups = []
     for number, old_id in enumerate(order):
@@ -182,7 +184,8 @@ def describe_groups(
         finite = sure[np.isfinite(sure)]
         doubt = members[np.argsort(sure, kind="stable")][: len(finite)]
         known = labels[(ids == number) & (labels >= 0)]
-        judged = np.bincount(labels[(ids == number) & (labels >= 0) & ~used])
+        counts = tuple(Counter(np.sort(known).tolist()).most_common())
+        judged = labels[(ids == number) & (labels >= 0) & ~used]
         groups.append(
             Group(
                 name=escape_for_page(names[old_id]) if old_id < len(names) else f"group {old_id}",
@@ -191,8 +194,8 @@ def describe_groups(
                 shown=len(members),
                 confidence=float(finite.mean(dtype=np.float64)) if len(finite) else None,
                 labeled=len(known),
-                counts=tuple(Counter(np.sort(known).tolist()).most_common()),
-                purity=float(judged.max() / judged.sum()) if len(judged) else None,
+                counts=counts,
+                purity=float((judged == counts[0][0]).mean()) if len(judged) else None,
                 typical=tuple(near[:examples].tolist()),
                 doubtful=tuple(doubt[:examples].tolist()),
             )

@@ -56,7 +56,9 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     labelkit: Any, labeled: Path, new: Path, tmp_path: Path
 ) -> None:
     truth = tmp_path / "truth.csv"
-    truth.write_text("file,class\nred.png,red\ngreen.png,red\nblue.png,blue\n")  # the second is wrong on purpose
+    # the second is wrong on purpose; the last has its label from this person
+    truth.write_text("file,class\nred.png,red\ngreen.png,red\nblue.png,blue\ncopy.png,red\n")
+    shutil.copy(labeled / "photos" / "000.png", new / "copy.png")
 
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth, "--min-confidence", 0, "--json")
 
@@ -241,12 +243,15 @@ def test_what_cannot_be_answered_is_said(
 @pytest.fixture
 def blobs(make_store: Callable[..., EmbeddingStore]) -> tuple[EmbeddingStore, EmbeddingStore]:
     """A store of four blobs, two of them with labels, and a store of other rows of the same model."""
+    return make_blobs(make_store, 6)
 
+
+def make_blobs(make_store: Callable[..., EmbeddingStore], labels_each: int) -> tuple[EmbeddingStore, EmbeddingStore]:
     def made(seed: int, count: int, name: str) -> EmbeddingStore:
         rng = np.random.default_rng(seed)
         rows = np.repeat(np.eye(4), count, axis=0) + rng.normal(0, 0.2, (4 * count, 4))
         labels = np.repeat(np.arange(4), count)
-        labeled = (labels < 2) & (np.arange(4 * count) % count < 6)
+        labeled = (labels < 2) & (np.arange(4 * count) % count < labels_each)
         return make_store(
             rows, name=name, labels=labels.tolist(), labeled=labeled.astype(int).tolist(), old_classes=[1, 1, 0, 0],
             first_file=1000 * seed,
@@ -273,6 +278,15 @@ def test_rows_of_another_store_are_answered_by_the_newest_answers(
     assert {kind for _, kind in labels[10:]} == {"new"}
 
 
+def test_nothing_is_sure_where_no_second_label_could_check_it(make_store: Callable[..., EmbeddingStore]) -> None:
+    store, other = make_blobs(make_store, 1)
+    answer_images(DiscoverAnswerConfig(index=store.path, min_confidence=0.1))
+
+    told = predict_photos(PredictConfig(new=(other.path,), from_=store.path)).to_json()
+
+    assert told["counts"] == {"given": 0, "known": 0, "new": 0, "unsure": other.n}
+
+
 def test_answers_without_a_rule_are_to_be_made_again(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
     store, other = blobs
     answer_images(DiscoverAnswerConfig(index=store.path))
@@ -290,17 +304,4 @@ def test_a_store_without_answers_says_how_to_make_some(blobs: tuple[EmbeddingSto
     store, other = blobs
 
     with pytest.raises(StoreError, match="labelkit discover answer --index"):
-        predict_photos(PredictConfig(new=(other.path,), from_=store.path))
-
-
-def test_answers_of_the_conformal_rule_are_refused(blobs: tuple[EmbeddingStore, EmbeddingStore]) -> None:
-    store, other = blobs
-    answer_images(DiscoverAnswerConfig(index=store.path))
-    result = read_result(store, "answer")
-    arrays = {**result.arrays, "rule_threshold": np.array([0.9])}
-    write_result(
-        store, "answer", kind="answers", arrays=arrays, params=result.params, stage=result.stage, overwrite=True
-    )
-
-    with pytest.raises(StoreError, match="was created with --coverage"):
         predict_photos(PredictConfig(new=(other.path,), from_=store.path))

@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -190,12 +191,18 @@ def test_a_person_is_asked_whether_all_classes_have_labels(
     monkeypatch.setattr(
         "labelkit.studio.label.asking.BackgroundPredictor.run_command", lambda self, *words: served.append(words)
     )
-    monkeypatch.setattr(
-        "labelkit.studio.label.server.serve", lambda server, *_, **__: server.asking.predict(server.asking)
-    )
+
+    def label(server: Any, *_: object, **__: object) -> None:
+        server.session.plan_and_commit("act", lambda _: [Step("label", rows=(2,), name="blue")], by="", client="")
+        server.asking.predict(server.asking)
+
+    monkeypatch.setattr("labelkit.studio.label.server.serve", label)
     with use_progress(person):
         run(photos, labels=(known,), serve=True, out=tmp_path / "served")
         assert ("some" in served[0]) == (said == "1")
+        if said == "1":  # the call after the browser groups as those in it, and does not ask again
+            assert records.Record.read(tmp_path / "served").rounds[-1]["new_classes"] == "some"
+            assert len(person.asked) == 1
         person.asked = []
         values = run(photos, labels=(known,))
         assert len(person.asked) == 1
@@ -480,6 +487,37 @@ def test_photos_that_cannot_be_read_are_left_out_with_their_labels(photos: Path,
     assert [bad["path"] for bad in told["skipped"]] == ["006.png"]
     assert len(table(tmp_path / "photos-labeled")) == 29
     assert told["counts"]["given"] == 5
+
+
+@pytest.mark.parametrize("labeled", [range(29), (0, 29)])
+def test_a_photo_that_cannot_be_read_leaves_no_label_or_one_for_the_others(
+    photos: Path, tmp_path: Path, labeled: Sequence[int]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", labeled)
+    (photos / "029.png").write_bytes(b"no image")
+
+    told = run(photos, labels=known, num_classes=3)
+
+    assert (told["photos"], told["counts"]["given"]) == (29, len(set(labeled) - {29}))
+
+
+def test_the_page_is_made_again_after_any_other_step(photos: Path, begin: Begin) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    heard = Heard()
+
+    with use_progress(heard):
+        run(photos, num_classes=3, num_suggestions=3)
+
+    assert "steps to run again: suggest, report (--dry-run shows their commands)" in heard.messages
+    assert "report: already done" not in heard.messages
+
+
+def test_a_sheet_that_start_drew_is_removed_as_its_own(tmp_path: Path) -> None:
+    (tmp_path / "next.png").write_bytes(b"a sheet")
+
+    given_module.GeneratedTables(tmp_path, {}, lambda: None).remove("next.png", "next.csv")
+
+    assert not list(tmp_path.iterdir())
 
 
 def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
@@ -796,6 +834,25 @@ def test_deleting_lines_of_labels_to_check_is_enough_for_the_next_call(
     assert labels_in(check) == {}
 
 
+def test_a_label_is_removed_by_emptying_it_in_the_table_to_check_and_nowhere_else(
+    photos: Path, tmp_path: Path, doubted: Path
+) -> None:
+    check, labels = (tmp_path / "photos-labeled" / name for name in ("check.csv", "labels.csv"))
+    check.write_text(check.read_text().replace("004.png,blue", "004.png,"))
+    labels.write_text(labels.read_text().replace("000.png,red,given", "000.png,,given"))
+    heard = Heard()
+
+    with use_progress(heard):
+        run(photos, labels=[doubted], num_classes=3)
+
+    assert labels_in(check) == {}
+    given = labels_in(tmp_path / "photos-labeled" / "given.csv")
+    assert "004.png" not in given
+    assert (given["000.png"], given["008.png"]) == ("red", "red")
+    assert "1 label removed in check.csv" in heard.messages
+    assert f"{labels}: 1 of your labels were emptied there, and are kept" in " ".join(heard.warnings)
+
+
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(tmp_path: Path, begin: Begin) -> None:
     begin(0, 1, 3, 4, 6, 7)
 
@@ -955,13 +1012,16 @@ def test_a_record_with_something_else_in_the_place_of_labels_is_refused(
         run(photos, num_classes=3)
 
 
-def test_all_labels_may_be_taken_back(photos: Path, tmp_path: Path, begin: Begin) -> None:
+def test_all_labels_may_be_taken_back(
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
     begin(0, 1, 3, 4, 6, 7)
+    monkeypatch.setattr("labelkit.studio.label.server.serve", lambda *_, **__: None)
     given = tmp_path / "photos-labeled" / "given.csv"
     given.write_text(given.read_text().splitlines()[0] + "\n")
 
     assert run(photos, num_classes=3)["counts"]["given"] == 0
-    assert run(photos, num_classes=3)["counts"]["given"] == 0
+    assert run(photos, num_classes=3, serve=True)["counts"]["given"] == 0
 
 
 @pytest.mark.slow
@@ -1116,7 +1176,7 @@ def test_a_newer_version_continues_and_names_only_the_steps_that_are_left(
     (tmp_path / "photos-labeled" / "odd.csv").unlink()
     with use_progress(heard):
         run(photos, labels=known, num_classes=3)
-    assert "steps to run again: odd (--dry-run shows their commands)" in heard.messages
+    assert "steps to run again: odd, report (--dry-run shows their commands)" in heard.messages
 
 
 @pytest.mark.parametrize("name", ["x\r3.png", "Photos, 2024/a.png"])
@@ -1239,6 +1299,16 @@ def test_dry_run_writes_nothing(photos: Path, tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "photos-labeled").exists()
 
 
+def test_few_photos_are_enough_where_the_number_of_classes_need_not_be_estimated(tmp_path: Path) -> None:
+    photos = tmp_path / "few"
+    photos.mkdir()
+    add_photos(photos, range(6), seed=0)
+
+    told = run(photos, labels=write_labels(tmp_path / "known.csv", range(3)), new_classes="none")
+
+    assert (told["classes"], told["counts"]["given"]) == (3, 3)
+
+
 def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Path) -> None:
     known = write_labels(tmp_path / "known.csv", list(range(30)))
     run(photos)
@@ -1282,6 +1352,7 @@ def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None
         (["photos", "--out", "known.csv"], 2, "is a file"),
         (["photos", "--labels", "three.csv", "--num-classes", "2"], 2, "less than 3, the number of labeled classes"),
         (["photos", "--labels", "same.csv"], 3, "all 30 photos have the label 'thing'"),
+        (["photos", "--labels", "known.csv", "--new-classes", "none"], 2, "none, but all labels are 'red'"),
     ],
 )
 def test_bad_input_is_one_error_before_any_work(
@@ -1413,6 +1484,34 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
     write_labels(folder / "given.csv", [1, 3, 4])
     run(photos, num_classes=3)
     assert labels_in(folder / "given.csv") == given
+
+
+def test_what_a_person_corrected_in_a_table_stays_while_the_browser_goes_on(
+    photos: Path, tmp_path: Path, begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begin(0, 1, 3, 4)
+    given = tmp_path / "photos-labeled" / "given.csv"
+
+    def label(server: Any, *_: object, **__: object) -> None:
+        def act(row: int, name: str | None) -> None:
+            server.session.plan_and_commit("act", lambda _: [Step("label", rows=(row,), name=name)], by="", client="")
+
+        act(2, "blue")
+        server.asking.predict(server.asking)
+        text = given.read_text().replace("002.png,blue", "002.png,green").replace("001.png,green", "001.png,red")
+        given.write_text(text)
+        act(0, None)
+        act(5, "blue")
+        server.asking.predict(server.asking)
+
+    monkeypatch.setattr("labelkit.studio.label.server.serve", label)
+    monkeypatch.setattr(
+        "labelkit.studio.label.asking.BackgroundPredictor.run_command", lambda self, *words: main([*words])
+    )
+    run(photos, num_classes=3, serve=True)
+
+    expected = {"001.png": "red", "002.png": "green", "003.png": "red", "004.png": "green", "005.png": "blue"}
+    assert labels_in(given) == expected
 
 
 def test_labeling_a_store_of_start_updates_its_tables_as_start_would(

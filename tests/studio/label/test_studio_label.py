@@ -183,6 +183,14 @@ def test_labeled_images_and_near_duplicates_are_not_suggested(make_store: Any, t
     assert [image["path"] for image in told["images"]] in (["0002.png", "0004.png"], ["0003.png", "0004.png"])
 
 
+def test_near_duplicates_of_labeled_images_are_suggested_if_nothing_else_is_left(
+    make_store: Any, tmp_path: Path
+) -> None:
+    store = make_store([[1, 0], [1, 1e-4], [0, 1]], labels=[0] * 3, labeled=[1, 0, 1])
+
+    assert [image["path"] for image in suggest(store, tmp_path / "a.csv", num_images=5)["images"]] == ["0001.png"]
+
+
 def test_skipped_images_are_suggested_only_if_nothing_else_is_left(make_store: Any, tmp_path: Path) -> None:
     store = make_store([[1, 0], [0, 1], [1e-4, 1], [1, 1]], labels=[0] * 4, labeled=[1, 0, 0, 0])
 

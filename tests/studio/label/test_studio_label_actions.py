@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from labelkit.studio.label.actions import InvalidStep, LabelingState, choose_training_labels, read_steps
 from labelkit.studio.label.asking import group_changes, regrouping_steps
+from labelkit.studio.report.images import escape_for_page
 
 N = 6
 
@@ -109,6 +110,7 @@ def test_what_takes_steps_back_takes_all_of_them_back(work: LabelingState, steps
         ([{"do": "label", "rows": [0], "name": "  "}], "not be empty"),
         ([{"do": "label", "rows": [0], "name": "x" * 1000}], "at most 200 characters, but this one has 1,000"),
         ([{"do": "label", "rows": [0], "name": "a\nb"}], "not contain line breaks"),
+        ([{"do": "label", "rows": [0], "name": " ? "}], r"'\?' stands for no label"),
         ([{"do": "reject", "rows": [0], "value": 1}], "true or false"),
         ([{"do": "group", "rows": [0], "group": "1"}], "number of a group"),
         ([{"do": "not", "rows": [0], "name": None, "value": True}], "not be empty"),
@@ -117,6 +119,14 @@ def test_what_takes_steps_back_takes_all_of_them_back(work: LabelingState, steps
 def test_what_is_no_step_is_refused(raw: object, problem: str) -> None:
     with pytest.raises(InvalidStep, match=problem):
         read_steps(raw, N)
+
+
+@pytest.mark.parametrize(("written", "name"), [("3.0", "3"), ("a\u00a0b", "a\u00a0b"), ("می\u200cروم", "می\u200cروم")])
+def test_a_name_is_that_of_a_table_and_the_page_shows_it_as_it_is(written: str, name: str) -> None:
+    (step,) = read_steps([{"do": "label", "rows": [0], "name": written}], N)
+
+    assert step.name == name
+    assert escape_for_page(name) == name
 
 
 @pytest.mark.parametrize(

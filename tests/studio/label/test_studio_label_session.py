@@ -13,7 +13,7 @@ from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.errors import Mismatch, ResourceError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
-from labelkit.studio.label.actions import InvalidStep
+from labelkit.studio.label.actions import InvalidStep, Step
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
@@ -92,6 +92,22 @@ def test_a_session_goes_on_where_it_was_and_undo_still_works(store: EmbeddingSto
     assert [done.kind for done in opened(store).log] == ["test", "test", "undo", "undo"]
 
 
+def test_a_session_with_many_steps_and_any_names_of_classes_is_read_again(
+    store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.studio.label.actions.MAX_STEPS", 1)
+    names = {1: "x" * 201, 2: "tab\tin it", 3: "می\u200cروم"}
+    session = opened(store)
+    session.plan_and_commit(
+        "ask again", lambda _: [Step("label", rows=(row,), name=name) for row, name in names.items()], by="", client=""
+    )
+    act(session, {"do": "label", "rows": [1], "name": "dog"})
+
+    opened(store).undo(2, by="", client="b", seen=2)
+
+    assert stored(store) == {0: store.class_names[0], **names}
+
+
 def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     session = opened(store)
     act(session, {"do": "label", "rows": [5], "name": "dog"})
@@ -130,6 +146,7 @@ def test_undo_is_a_conflict_where_somebody_changed_the_same_since(store: Embeddi
 def test_a_full_disk_changes_nothing(store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch) -> None:
     session = opened(store)
     act(session, {"do": "label", "rows": [5], "name": "dog"})
+    split = [{"do": "make", "group": 3, "name": "part"}, {"do": "group", "rows": [7], "group": 3}]
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "full")
@@ -138,6 +155,8 @@ def test_a_full_disk_changes_nothing(store: EmbeddingStore, monkeypatch: pytest.
         patched.setattr("labelkit.store.commit.write_all", full)
         with pytest.raises(ResourceError, match="the disk is full"):
             act(session, {"do": "name", "group": 0, "name": "new name"}, {"do": "label", "rows": [5], "name": "cat"})
+        with pytest.raises(ResourceError, match="the disk is full"):
+            act(session, *split)
     before = stored(store)
     act(session, {"do": "label", "rows": [6], "name": "dog"})
 
@@ -145,6 +164,8 @@ def test_a_full_disk_changes_nothing(store: EmbeddingStore, monkeypatch: pytest.
     assert "new name" not in read_result(store, "labels-1").arrays["class_names"]
     assert stored(store) == before | {6: "dog"}
     assert session.round == 2
+    act(session, *split)
+    assert session.work.group_names.count("part") == 1
 
 
 def test_a_result_that_somebody_else_wrote_is_not_written_over(store: EmbeddingStore, tmp_path: Path) -> None:

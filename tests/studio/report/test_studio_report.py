@@ -26,10 +26,10 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, write_result
 from labelkit.studio.report import page as page_module
 from labelkit.studio.report.build import write_report
-from labelkit.studio.report.findings import read_findings
 from labelkit.studio.report.groups import choose_result, describe_groups, find_results
 from labelkit.studio.report.images import ShownImages, choose_images
 from labelkit.studio.report.options import ReportConfig
+from labelkit.studio.report.overview import score_groupings
 from labelkit.studio.report.thumbnails import Pictures
 from PIL import Image
 from tests.copies import copy_store
@@ -197,11 +197,19 @@ def test_representative_images_are_nearest_to_the_mean_and_borderline_ones_betwe
     assert found.runner_up.tolist() == [1, 1, 1, 1, 0, 0, 0]
 
 
-@pytest.mark.parametrize(("used", "purities"), [(None, [2 / 3, 1.0]), ([1, 1, 0, 1], [1.0, None])])
+@pytest.mark.parametrize(
+    ("used", "own", "purities"),
+    [
+        (None, [0, 0, 0, 0], [2 / 3, 1.0]),
+        ([1, 1, 0, 1], [0, 0, 0, 0], [1.0, None]),
+        ([1, 0, 1, 0], [0, 0, 0, 0], [0.0, 1.0]),  # of the class that stands there, the most frequent of all
+        (None, [1, 1, 0, 1], [1.0, None]),
+    ],
+)
 def test_labels_that_a_result_used_do_not_make_its_groups_pure(
-    make_store: Any, used: list[int] | None, purities: list[float | None]
+    make_store: Any, used: list[int] | None, own: list[int], purities: list[float | None]
 ) -> None:
-    store = make_store(np.eye(4), labels=[0, 1, 0, 1])
+    store = make_store(np.eye(4), labels=[0, 1, 0, 1], labeled=own)
     arrays = {
         "cluster_ids": np.array([0, 0, 0, 1]),
         **({} if used is None else {"labeled": np.array(used, dtype=np.uint8)}),
@@ -277,24 +285,32 @@ def test_the_page_shows_what_find_found(labelkit: Any, photos: Path, tmp_path: P
     assert "labelkit find odd --index s.h5 --out odd.csv" in text
 
 
-def test_tables_of_versions_before_0_2_are_shown(bare: Path, tmp_path: Path) -> None:
-    store = open_store(bare)
-    first, second, third = store.sample_ids[:3]
-    (tmp_path / "check.csv").write_text(
-        f"path,label,suggested,score,same,other\n{first},ant,bee,0.9,{second},{third}\n"
+def test_scores_are_against_the_labels_that_were_passed(make_store: Any, tmp_path: Path) -> None:
+    store = make_store(np.eye(4), labels=[0, 0, 1, 1])
+    write_result(
+        store, "made", kind="clusters", arrays={"cluster_ids": np.array([0, 1, 0, 1])}, params={}, stage="test"
     )
-    (tmp_path / "duplicates.csv").write_text(
-        f"image_a,image_b,kind,score,cluster\n{first},{second},same picture,0.95,1\n{first},{third},burst,0.7,2\n"
+    labels = tmp_path / "labels.csv"
+    labels.write_text("path,label\n" + "".join(f"{name},{i % 2}\n" for i, name in enumerate(store.sample_ids)))
+    result = read_result(store, "made")
+
+    def information(**options: Any) -> float:
+        config = ReportConfig(index=store.path, out=tmp_path / "x.html", **options)
+        scored = score_groupings(store, {"made": result}, result, config)
+        assert not isinstance(scored, str), scored
+        return float(scored["scores"][0]["nmi"])
+
+    assert (information(), information(labels=labels)) == pytest.approx((0.0, 1.0))
+
+
+def test_commands_for_groups_name_the_store_where_the_title_is_that_of_the_photos(
+    bare: Path, photos: Path, tmp_path: Path
+) -> None:
+    write_report(
+        ReportConfig(index=bare, dataset=str(photos), tables=tmp_path, out=tmp_path / "r.html", projection="pca")
     )
 
-    found = {one.table: one for one in read_findings(tmp_path, store, choose_images(store, store.n, 0))}
-
-    assert [card["names"] for card in found["check.csv"].cards] == [[first, second, third]]
-    assert [card["texts"] for card in found["duplicates.csv"].cards] == [
-        ["edited copy"],
-        ["different photos of the same scene"],
-    ]
-    assert found["duplicates.csv"].count == 1
+    assert "discover categories --index pixels.h5<" in (tmp_path / "r.html").read_text(encoding="utf-8")
 
 
 def test_a_table_of_another_kind_is_named(labelkit: Any, pixels: Path, tmp_path: Path) -> None:

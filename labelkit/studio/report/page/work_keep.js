@@ -24,11 +24,17 @@ async function act(kind, steps, words) {
   return true;
 }
 
-async function undo() {
+function undo() {
+  const undone = keeper.busy.then(undoLast); // the last action, once what was asked before is answered
+  keeper.busy = undone.catch(() => null);
+  return undone;
+}
+
+async function undoLast() {
   const last = [...keeper.log].reverse().find((one) => !one.undoes && one.client === keeper.client && !keeper.undone.has(one.round));
   if (!last) { say('Nothing to take back.'); return; }
   if (!isServed) keptHere('undo', last.back, last.round);
-  else if (!await ask('undo', { round: last.round })) return;
+  else if (!await askNow('undo', { round: last.round })) return;
   say('Taken back: ' + last.kind + '.');
   refresh();
 }

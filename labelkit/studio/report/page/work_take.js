@@ -11,7 +11,9 @@ function readTable(text) {
     if (path === undefined) continue;
     const labels = names.includes('label') ? ['label'] : data.work.labelColumns.filter((name) => names.includes(name));
     if (labels.length !== 1) return { problem: labels.length ? 'It has several columns of labels: ' + labels.join(', ') + '.' : 'It has no column of labels, such as label or class.' };
-    return { rows: rows.slice(1).filter((row) => row.some(Boolean)), path: names.indexOf(path), label: names.indexOf(labels[0]) };
+    // tables that `start` and `predict` write: their predictions are no labels
+    const kind = names.includes('confidence') ? names.indexOf('kind') : -1;
+    return { rows: rows.slice(1).filter((row) => row.some(Boolean)), path: names.indexOf(path), label: names.indexOf(labels[0]), kind };
   }
   return { problem: 'Its first line names no column of paths, such as path,label.' };
 }
@@ -64,7 +66,7 @@ function compareTable(text) {
   const names = new Map(), found = { fresh: new Map(), other: new Map(), same: 0, unknown: [], empty: 0 };
   for (const row of table.rows) {
     const path = row[table.path] || '', name = (row[table.label] || '').trim();
-    if (!name) { found.empty++; continue; }
+    if (!name || data.work.noLabel.includes(name) || data.work.guessedKinds.includes(row[table.kind])) { found.empty++; continue; }
     if ([...name].length > data.work.mostLetters) return { problem: 'A name has at most ' + data.work.mostLetters + ' letters, that of ' + path + ' has ' + [...name].length + '.' };
     const image = find(path);
     if (image < 0) { found.unknown.push(path); continue; }
