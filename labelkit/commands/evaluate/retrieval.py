@@ -25,6 +25,7 @@ from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.outputs import check_result_name, store_scores
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
+from labelkit.data.datasets import resolve_split
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.formatting import percent
@@ -118,7 +119,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         asked = _side(store, (config.queries or "all",), names, "--queries")
         return asked, _side(other, (config.gallery or "all",), names, "--gallery")
     if config.queries is not None and config.gallery is not None:
-        queries, gallery = (config.queries,), (config.gallery,)
+        queries, gallery = ((resolve_split(split, store.split_names),) for split in (config.queries, config.gallery))
     elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
         queries, gallery = _ROLES[:1], _ROLES[1:]
         current_progress().message("images of split query search split gallery; use --split to choose other images")
