@@ -152,9 +152,19 @@ def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], opti
 
 
 def _own_rows(asked: _Side, held: _Side) -> NDArray[np.int64]:
-    """Position among the rows that can be found of each query itself, -1 if it is not there."""
+    """Position among the rows that can be found of each query itself, -1 if it is not there.
+
+    In another store, it is the row of the same image file and class.
+    """
     if asked.store.content_digest != held.store.content_digest:
-        return np.full(len(asked.rows), -1, dtype=np.int64)
+        if not (asked.store.has_images and held.store.has_images):
+            return np.full(len(asked.rows), -1, dtype=np.int64)
+        keys, held_keys = (
+            [(bytes(digest), label) for digest, label in zip(side.store.sha256[side.rows], side.labels, strict=True)]
+            for side in (asked, held)
+        )
+        places = {key: place for place, key in enumerate(held_keys)}
+        return np.array([places.get(key, -1) for key in keys], dtype=np.int64)
     place = np.minimum(np.searchsorted(held.rows, asked.rows), len(held.rows) - 1)
     return np.where(held.rows[place] == asked.rows, place, -1)
 
