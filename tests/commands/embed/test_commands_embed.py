@@ -71,6 +71,18 @@ def test_image_files_that_were_replaced_are_said_when_the_store_exists(
     assert "first: bee/03.png; the store stays as it is (to embed all images again: --overwrite)" in said
 
 
+def test_other_images_of_the_same_names_are_another_data_set(
+    photos: Path, trained: Path, tmp_path: Path, labelkit: Any
+) -> None:
+    data = shutil.copytree(photos, tmp_path / "photos")
+    for number, path in enumerate(sorted(data.rglob("*.png"))):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
+    words = ("embed", "--checkpoint", trained, "--dry-run", "--out", tmp_path / "s.h5", "--dataset")
+
+    assert "is not the data set that the run was trained on" not in labelkit(*words, photos).err
+    assert "is not the data set that the run was trained on" in " ".join(labelkit(*words, data).err.split())
+
+
 # --- what is stored ------------------------------------------------------------------------------
 
 
