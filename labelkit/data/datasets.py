@@ -200,7 +200,7 @@ class ImageDataset:
         """
         if split is None:
             return np.arange(len(self), dtype=np.int64)
-        split = split if split in self.split_names else SPLIT_WORDS.get(split.lower(), split)
+        split = resolve_split(split, self.split_names)
         if split not in self.split_names:
             remedy = (
                 f"Choose one of: {', '.join(self.split_names)}." if self.split_names else "Omit the split to use all."
@@ -224,6 +224,11 @@ class ImageDataset:
         digest.update(np.packbits(self.given).tobytes())
         digest.update(self.content.encode())
         return digest.hexdigest()
+
+
+def resolve_split(split: str, split_names: Sequence[str]) -> str:
+    """Return the name in ``split_names`` that another word for a split means, or the word itself."""
+    return split if split in split_names else SPLIT_WORDS.get(split.lower(), split)
 
 
 def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:

@@ -264,6 +264,8 @@ def _decode(
     if least_side is not None or factor > 1:
         width, height = (max(1, min(side // factor, least_side or side)) for side in full)
         image.draft(None, (width, height))
+    if image.mode == "LAB":
+        raise BadImage("unsupported color mode LAB")
     image.load()
     # After load(): PNG may store the tag after the pixels, and Pillow itself rotates TIFF images.
     orientation = image.getexif().get(_ORIENTATION_TAG, 1)

@@ -5,6 +5,7 @@ Such arrays are the output of a frozen part for cached views, or the rows of a s
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Sequence
@@ -116,6 +117,10 @@ class ImageBank:
                     pixels = None
         self.bad = dict(sorted(self.bad.items()))
         return pixels
+
+    def digest(self, rows: NDArray[np.int64]) -> str:
+        """Return a SHA-256 digest (hex) of the image files of the given rows."""
+        return hashlib.sha256(self.sha256[rows].tobytes()).hexdigest()
 
     def reader(self, num_workers: int) -> Reader:
         """Return an image reader that keeps its worker processes alive between passes."""

@@ -231,8 +231,7 @@ def _parts(root: Path) -> list[tuple[str, str]]:
 
 
 def _mask_of(name: str) -> str:
-    before, _, after = name.partition("images/")
-    return str(PurePosixPath(f"{before}masks/{after}").with_suffix(".png"))
+    return str(PurePosixPath(re.sub(r"(^|/)images/", r"\1masks/", name, count=1)).with_suffix(".png"))
 
 
 def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:

@@ -92,21 +92,21 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
             bad.append((row, error.reason))
             continue
         sizes[i] = partner_sizes[i] = full
-        shrink = round(max(full) / max(image.shape[:2]))  # a power of 2
-        partner = image
+        partner, partner_full = image, full
         if plan.pairs is not None and plan.pairs.rows[i] != row:
             try:
-                partner = source.read(int(plan.pairs.rows[i])).decode(c)
+                partner, partner_full = source.read(int(plan.pairs.rows[i])).decode_reduced(c, plan.least_side)
             except BadImage as error:
                 bad.append((int(plan.pairs.rows[i]), error.reason))
                 continue
-            partner_sizes[i] = partner.shape[:2]
+            partner_sizes[i] = partner_full
         pairs = None if plan.pairs is None else plan.pairs.take(i)
-        sizes_of = ([full[0]], [full[1]]), ([partner.shape[0]], [partner.shape[1]])
+        sizes_of = ([full[0]], [full[1]]), ([partner_full[0]], [partner_full[1]])
         chosen = draw_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
         for view, spec in enumerate(plan.views):
-            shown = partner if spec.shows_partner else image
-            boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [shown.shape[0]], [shown.shape[1]])[0]
+            shown, (height, width) = (partner, partner_full) if spec.shows_partner else (image, full)
+            shrink = round(max(height, width) / max(shown.shape[:2]))  # a power of 2
+            boxes[view][i] = replace_paired_boxes(chosen[view], pairs, view, [height], [width])[0]
             crops[view][i] = crop_and_resize(shown, boxes[view][i] / shrink, spec)
     # Copied by NumPy, because in a separate thread torch would start a second pool of threads.
     tensors = tuple(torch.from_numpy(np.ascontiguousarray(crop.transpose(0, 3, 1, 2))) for crop in crops)

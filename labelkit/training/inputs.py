@@ -40,6 +40,7 @@ class RunInputs:
         sample_ids: (n,) names of the images.
         source: reads the images as they are stored.
         digest: computes the identity of the image listing, without scenes if there are also images of one object.
+        images_digest: computes a digest of the image files of rows; all files are read first.
         folder: folder of the run; it need not exist yet.
         is_new: nothing was trained yet; a resumed run takes its state from its checkpoint.
         writes: files may be written; a dry run writes none.
@@ -52,6 +53,7 @@ class RunInputs:
     sample_ids: tuple[str, ...]
     source: ImageSource
     digest: Callable[[], str]
+    images_digest: Callable[[NDArray[np.int64]], str]
     folder: Path
     is_new: bool
     writes: bool

@@ -246,6 +246,8 @@ def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
         raise CheckpointError(str(path), f"cannot be read: {error}", "Restore the file.") from error
 
 
+# key in split.json: digest of the image files of all training images
+IMAGES_SHA256 = "images_sha256"
 _SPLIT_KEYS = {"dataset": str, "dataset_digest": str, "class_names": list, "split": dict, "info": dict}
 _SPLIT_LISTS = ("labeled", "old_classes")
 _INFO_KEYS = {"num_samples": int, "num_old_classes": int, "class_names": list, "class_order": list}

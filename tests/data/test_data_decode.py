@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.decode import BadImage, EncodedImage, read_image_file
-from PIL import Image, PngImagePlugin
+from PIL import Image, ImageCms, PngImagePlugin
 
 
 def encode(image: Image.Image, kind: str, **options: Any) -> bytes:
@@ -63,6 +63,16 @@ def test_a_smaller_decoding_tells_the_full_size_as_it_is_shown(photo: Image.Imag
         assert full == EncodedImage(content).decode(3).shape[:2]
         assert [round(a / b) for a, b in zip(full, pixels.shape[:2], strict=True)] == [4 if kept == 64 else 1] * 2
     assert EncodedImage(encode(photo, "PNG")).decode_reduced(3, least_side=1)[1] == (photo.height, photo.width)
+
+
+def test_a_lab_image_is_not_called_damaged(photo: Image.Image) -> None:
+    lab = ImageCms.profileToProfile(
+        photo.convert("RGB"), ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB"), outputMode="LAB"
+    )
+    assert lab is not None
+    for channels in (1, 3):
+        with pytest.raises(BadImage, match="unsupported color mode LAB"):
+            EncodedImage(encode(lab, "TIFF")).decode(channels)
 
 
 def test_content_decides_and_not_the_suffix(photo: Image.Image, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import Rows, StoredRows, blocks, iterate_blocks, row_lengths
-from labelkit.data.datasets import SPLIT_WORDS
+from labelkit.data.datasets import resolve_split
 from labelkit.errors import ConfigError, StoreError
 from labelkit.options.memory import MemoryConfig
 from labelkit.store.embeddings import EmbeddingStore
@@ -26,7 +26,7 @@ def split_rows(store: EmbeddingStore, split: str, *, option: str = "--split") ->
     """
     if split == "all":
         return np.arange(store.n)
-    split = split if split in store.split_names else SPLIT_WORDS.get(split.lower(), split)
+    split = resolve_split(split, store.split_names)
     if split not in store.split_names:
         known = ", ".join(store.split_names) or "none"
         remedy = (

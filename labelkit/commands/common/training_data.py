@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from labelkit.commands.common.embeddings_as_images import EmbeddingDataset, list_store_embeddings
 from labelkit.commands.common.labels import override_listing_labels
 from labelkit.data.batch import DataInfo
-from labelkit.data.datasets import HELD_OUT_SPLITS, ImageDataset, join_datasets
+from labelkit.data.datasets import HELD_OUT_SPLITS, ImageDataset, join_datasets, resolve_split
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
@@ -324,6 +324,7 @@ def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | Non
     if listing is None or wanted is None:
         return None
     trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
+    trained, wanted = (resolve_split(split, listing.split_names) for split in (trained, wanted))
     if wanted == "auto":
         if {"query", "gallery"} <= set(listing.split_names) and trained not in ("auto", "all", "query", "gallery"):
             sides = [listing.split_names.index(name) for name in ("query", "gallery")]

@@ -6,8 +6,10 @@ import hashlib
 import json
 import os
 import time
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -314,10 +316,29 @@ def _published(begun: _StartedRun) -> EmbeddingStore:
     if run.already_done and not run.plan.base_rows and store.num_shards != expected:
         held = f"in {store.num_shards} shards" if store.num_shards else "in one file"
         current_progress().warning(f"{store.path} already exists and remains {held}; `labelkit pack` can change this")
+    if run.already_done:
+        _warn_of_changed_files(work.dataset.root, store)
     if patches is not None and patches.already_done:
         # only a complete set of patches counts as done
         open_patches(store).verify()
     return store
+
+
+def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
+    """Warn if image files have another size than when they were embedded, because files are recognized by name."""
+    if root is None or not store.has_images:
+        return
+    changed = []
+    for name, size in zip(store.sample_ids, store.file_sizes.tolist(), strict=True):
+        with suppress(OSError):
+            if (root / name).stat().st_size != size:
+                changed.append(name)
+    if changed:
+        count = "1 image file was" if len(changed) == 1 else f"{len(changed):,} image files were"
+        current_progress().warning(
+            f"{count} changed after {store.path} was made, first: {changed[0]}; the store stays as it is (to embed all "
+            "images again: --overwrite)"
+        )
 
 
 def _summary(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:

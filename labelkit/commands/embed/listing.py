@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Final
 
@@ -19,10 +20,12 @@ from labelkit.commands.common.training_data import (
     prepare_listing,
 )
 from labelkit.data.datasets import ImageDataset
+from labelkit.data.decode import BadImage
 from labelkit.errors import ConfigError
 from labelkit.options.base import flag
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import current_progress
+from labelkit.store.embeddings import label_keys
 
 #: Options that choose the usable labels.
 _CHOOSING: Final = ("label_split", "num_old_classes", "old_classes", "label_ratio", "num_labels")
@@ -30,6 +33,9 @@ _CHOOSING: Final = ("label_split", "num_old_classes", "old_classes", "label_rati
 _DRAWING: Final = ("label_seed", "imbalance_factor", "split_seed")
 #: Options that hold out images, which happens before training.
 _HOLDING: Final = ("holdout", "pool_splits", "holdout_classes")
+
+#: Number of images whose files are compared with those of the run.
+_COMPARED: Final = 8
 
 
 def select_by_label_split(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
@@ -51,9 +57,9 @@ def select_by_run_split(
 ) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
     """Select the same images, labeled rows, old classes and order of classifier columns as the training run.
 
-    For the data set that the run was trained on, recognized by its labeled images, the usable labels are those that
-    training used. If training used none, ``--label-split`` may choose labels; images that the run held out stay held
-    out. Labels of another data set are chosen by ``--label-split``.
+    For the data set that the run was trained on, recognized by its labeled images and their files, the usable labels
+    are those that training used. If training used none, ``--label-split`` may choose labels; images that the run held
+    out stay held out. Labels of another data set are chosen by ``--label-split``.
 
     Args:
         config: the options.
@@ -61,7 +67,7 @@ def select_by_run_split(
         num_outputs: number of columns of its classifier.
         dataset: the whole listing.
     """
-    is_own = is_run_dataset(run_split, dataset)
+    is_own = is_run_dataset(run_split, dataset) and _has_run_files(run_split, dataset)
     if is_own and config.labels is not None:
         current_progress().message(
             f"using labels from {config.labels}, not those that {config.checkpoint} was trained with"
@@ -108,6 +114,25 @@ def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
         # a few images may have been removed since; another data set can have a few of the same names
         2 * present > len(used) or (not used and dataset.name == run_split["dataset"])
     )
+
+
+def _has_run_files(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
+    """Return whether most of the first labeled images have the files of the run, as far as it stored their digests."""
+    used = set(run_split["split"]["labeled"])
+    known = _split_keys(run_split.get("trained_labels") or "")
+    if known <= _split_keys(label_keys(used, None)):  # names alone
+        return True
+    found = []
+    for row in [row for row, name in enumerate(dataset.sample_ids) if name in used][:_COMPARED]:
+        with suppress(BadImage):
+            found.append(np.frombuffer(dataset.source.read(row).sha256, dtype=np.uint8))
+    own = sum(label_keys((), digest[None]) in known for digest in found)
+    return 2 * own >= len(found)
+
+
+def _split_keys(text: str) -> set[str]:
+    """Return the keys that ``label_keys`` joined."""
+    return {text[start : start + 16] for start in range(0, len(text), 16)}
 
 
 def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:

@@ -41,9 +41,13 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     split, rows = _choose_rows(store, config.split)
     labels, scores = np.asarray(store.labels, dtype=np.int64), _read_scores(store, rows)
     names, num_classes = store.class_names, len(store.class_names)
-    labeled = np.zeros(store.n, dtype=bool) if store.labeled is None else np.asarray(store.labeled, dtype=bool)
-    train_counts, labels = np.bincount(labels[labeled], minlength=num_classes), labels[rows]
-    unseen = [names[i] for i in np.flatnonzero(train_counts == 0)]
+    trained = store.trained_rows() & (labels >= 0)
+    if store.labeled is not None:
+        trained &= np.asarray(store.labeled, dtype=bool)
+    train_counts = np.bincount(labels[trained], minlength=num_classes) if trained.any() else None
+    labels = labels[rows]
+    # a store of test images alone does not say how many images of a class were trained on
+    unseen = [] if train_counts is None else [names[i] for i in np.flatnonzero(train_counts == 0)]
     if unseen:
         current_progress().warning(
             f"{len(unseen)} classes had no training images ({', '.join(unseen[:5])}{', ...' if len(unseen) > 5 else ''}"
@@ -52,7 +56,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
     predictions = scores.argmax(axis=1)
     matrix = contingency(labels, predictions, num_clusters=num_classes, num_classes=num_classes)
     per_class = per_class_accuracy(predictions, labels, num_classes)
-    groups = shot_groups(train_counts)
+    groups = {} if train_counts is None else shot_groups(train_counts)
     wrong = matrix.copy()
     np.fill_diagonal(wrong, 0)
     most = np.argsort(-wrong, axis=None, kind="stable")[:_CONFUSIONS_SHOWN]
@@ -66,7 +70,7 @@ def evaluate_classification(config: EvaluateClassificationConfig) -> SimpleResul
         "per_class": [
             {
                 "class": name,
-                "train_images": int(train_counts[i]),
+                "train_images": None if train_counts is None else int(train_counts[i]),
                 "images": int(matrix[i].sum()),
                 "accuracy": float(per_class[i]),
             }

@@ -16,6 +16,7 @@ from labelkit.commands.common.labels import choose_usable_labels, override_store
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.dense import mean_and_std, percent_and_std
 from labelkit.commands.evaluate.options import EvaluateKNNConfig, EvaluateLinearConfig
+from labelkit.data.datasets import resolve_split
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.formatting import percent
@@ -70,7 +71,7 @@ def choose_labeled_splits(
         DatasetError: ``--labels`` cannot be used, or has no label for the gallery.
         ConfigError: no such split, or both are the same.
     """
-    gallery, queries = config.gallery, config.queries
+    gallery, queries = (resolve_split(split, store.split_names) for split in (config.gallery, config.queries))
     labels, label_column = config.labels, config.label_column
     every = np.arange(store.n, dtype=np.int64)
     known_in_store = choose_usable_labels(labels, store, every, label_column=label_column).truth >= 0

@@ -24,6 +24,7 @@ from labelkit.commands.common.embeddings import (
 from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
+from labelkit.data.datasets import resolve_split
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, Mismatch, StoreError
 from labelkit.formatting import percent
@@ -116,7 +117,7 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         asked = _side(store, (config.queries or "all",), names, "--queries")
         return asked, _side(other, (config.gallery or "all",), names, "--gallery")
     if config.queries is not None and config.gallery is not None:
-        queries, gallery = (config.queries,), (config.gallery,)
+        queries, gallery = ((resolve_split(split, store.split_names),) for split in (config.queries, config.gallery))
     elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
         queries, gallery = _ROLES[:1], _ROLES[1:]
         current_progress().message("images of split query search split gallery; use --split to choose other images")
@@ -149,9 +150,19 @@ def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], opti
 
 
 def _own_rows(asked: _Side, held: _Side) -> NDArray[np.int64]:
-    """Position among the rows that can be found of each query itself, -1 if it is not there."""
+    """Position among the rows that can be found of each query itself, -1 if it is not there.
+
+    In another store, it is the row of the same image file and class.
+    """
     if asked.store.content_digest != held.store.content_digest:
-        return np.full(len(asked.rows), -1, dtype=np.int64)
+        if not (asked.store.has_images and held.store.has_images):
+            return np.full(len(asked.rows), -1, dtype=np.int64)
+        keys, held_keys = (
+            [(bytes(digest), label) for digest, label in zip(side.store.sha256[side.rows], side.labels, strict=True)]
+            for side in (asked, held)
+        )
+        places = {key: place for place, key in enumerate(held_keys)}
+        return np.array([places.get(key, -1) for key in keys], dtype=np.int64)
     place = np.minimum(np.searchsorted(held.rows, asked.rows), len(held.rows) - 1)
     return np.where(held.rows[place] == asked.rows, place, -1)
 

@@ -207,6 +207,7 @@ def plan_reuse(
         "views": [asdict(view) for view, _ in views],
         "normalize": [list(spec.mean), list(spec.std)],
         "listing": bank.dataset.digest(),
+        "images": bank.digest(bank.rows),
         "seed": config.seed,
         "precision": config.precision,
         "device": runtime.device.type,

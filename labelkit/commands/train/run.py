@@ -17,7 +17,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from labelkit import __version__
 from labelkit.commands.common.networks import read_trained_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
-from labelkit.commands.common.training_data import PreparedData, serialize_data_info
+from labelkit.commands.common.training_data import serialize_data_info
 from labelkit.commands.train.dry_run import plan_training, starts_from_learned_features
 from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, prepare_training, run_folder
@@ -34,7 +34,15 @@ from labelkit.store.embeddings import label_keys
 from labelkit.training.checkpoint import load_checkpoint
 from labelkit.training.devices import Runtime
 from labelkit.training.method import count_parameters, trainable_names
-from labelkit.training.run_dir import SPLIT, SUMMARY, RunDir, check_same_options, read_run_config, read_split
+from labelkit.training.run_dir import (
+    IMAGES_SHA256,
+    SPLIT,
+    SUMMARY,
+    RunDir,
+    check_same_options,
+    read_run_config,
+    read_split,
+)
 from labelkit.training.saving import gpu_facts
 from labelkit.training.trainer import FitResult, Trainer
 
@@ -121,7 +129,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         progress.message(f"{run.path} has no checkpoint yet: training starts with the first epoch")
     runtime.barrier()
     if config.resume:
-        _check_same_data(run, setup.prepared)
+        _check_same_data(run, setup)
         run.extend(method_name, options)
     else:
         run.begin(method_name, options)
@@ -164,13 +172,14 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
     return _summarize(config, run, setup, trainer, fit)
 
 
-def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
+def _check_same_data(run: RunDir, setup: RunSetup) -> None:
     """Refuse to continue when images, labels or the split are no longer those of the run."""
     if not (run.path / SPLIT).exists():  # the run was killed before it was written, so nothing was trained on it either
         return
     saved = read_split(run.path)
-    now = plain_json(prepared.to_json())
-    if saved.get("dataset_digest") == now["dataset_digest"] and saved.get("split") == now["split"]:
+    now = plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest(setup.bank.listed_rows)})
+    saved.setdefault(IMAGES_SHA256, now[IMAGES_SHA256])  # an earlier version did not store it
+    if all(saved.get(key) == now[key] for key in ("dataset_digest", "split", IMAGES_SHA256)):
         return
     then, images = saved.get("split", {}).get("num_samples"), now["split"]["num_samples"]
     raise CheckpointMismatch(
@@ -183,6 +192,7 @@ def _check_same_data(run: RunDir, prepared: PreparedData) -> None:
 def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
     prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
     facts = {"trained_labels": _trained_labels(setup), "info": serialize_data_info(setup.method.data)}
+    facts[IMAGES_SHA256] = setup.bank.digest(setup.bank.listed_rows)
     run.write_json(SPLIT, prepared.to_json() | facts)
     skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
     if skipped:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,11 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         warn_of_lost_content(dataset, bank.lost)
         return bank
 
+    @cache
+    def training_bank() -> ImageBank:
+        mixes = isinstance(config, StrongRowOptions) and config.row_mix > 0 and info.num_row_views == 0
+        return bank_of(prepared.dataset, config.row_neighbors if mixes else 0)
+
     def known(option: str) -> NDArray[np.int64]:
         progress.warning(f"{option} uses labels that are hidden from training, so use the result only for comparison")
         return prepared.dataset.labels
@@ -109,6 +115,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             sample_ids=prepared.dataset.sample_ids,
             source=prepared.dataset.source,
             digest=lambda: prepared.objects_digest or prepared.dataset.digest(),
+            images_digest=lambda rows: training_bank().digest(rows),
             folder=run_folder(config),
             is_new=fresh,
             writes=not config.dry_run,
@@ -120,10 +127,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         progress.message(note)
     judging = eval_images(config, prepared)
     held_out = None if judging is None else HeldOutImages(bank_of(judging), judging.labels)
-    num_neighbors = 0
-    if isinstance(config, StrongRowOptions) and config.row_mix > 0 and info.num_row_views == 0:
-        num_neighbors = config.row_neighbors
-    return RunSetup(prepared, bank_of(prepared.dataset, num_neighbors), method, held_out)
+    return RunSetup(prepared, training_bank(), method, held_out)
 
 
 def make_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:

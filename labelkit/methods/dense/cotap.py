@@ -46,6 +46,7 @@ from labelkit.store.array_files import NeighborFile, read_neighbors, write_neigh
 from labelkit.training.distributed import count_processes
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
+from labelkit.training.run_dir import IMAGES_SHA256
 
 #: Minimum share of the image that the two large views have in common, and that a small view shares with each.
 MIN_OVERLAP = (0.02, 0.01)
@@ -84,11 +85,13 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         self.neighbors: Tensor = nn.Buffer(torch.full(shape, -1, dtype=torch.int32))
         self._rows = np.zeros(0, dtype=np.int64)
         self._dataset_digest, self._writes = "", False
+        self._images_digest: Callable[[NDArray[np.int64]], str] = lambda rows: ""
         self._table: NDArray[np.int32] | None = None
 
     def attach(self, inputs: RunInputs) -> None:
-        """Store the dataset digest that a neighbor file must match, and whether files may be written."""
+        """Store the digests that a neighbor file must match, and whether files may be written."""
         self._dataset_digest, self._writes = inputs.digest(), inputs.writes
+        self._images_digest = inputs.images_digest
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
         """Return the single training phase, which mixes both data sets in each batch."""
@@ -105,13 +108,18 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         super().on_train_start(state)
         if not len(self.neighbors):
             return
+        rows = self._rows[self._rows < self._num_objects]
         table = find_neighbors(
             state,
             lambda images: self.target.tokens(images).image,
-            self._rows[self._rows < self._num_objects],
+            rows,
             self._num_objects,
             self.config.num_neighbors,
-            of={"dataset_digest": self._dataset_digest, "weights_fingerprint": fingerprint(self.target.backbone)},
+            of={
+                "dataset_digest": self._dataset_digest,
+                IMAGES_SHA256: self._images_digest(rows),
+                "weights_fingerprint": fingerprint(self.target.backbone),
+            },
             path=self.config.neighbors,
             writes=self._writes,
         )
@@ -197,7 +205,9 @@ def find_neighbors(
 def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
     """Read the file, which must contain at least k neighbors of these rows."""
     found = read_neighbors(path)
-    faults = [key for key, value in recipe.items() if found.recipe.get(key) != value]
+    # an earlier version did not store the digest of the image files
+    known = {key: value for key, value in recipe.items() if key != IMAGES_SHA256 or key in found.recipe}
+    faults = [key for key, value in known.items() if found.recipe.get(key) != value]
     if not faults and not np.array_equal(found.query_rows, rows):
         faults = ["the images that can be read"]
     if not faults and found.neighbor_rows.shape[1] < k:

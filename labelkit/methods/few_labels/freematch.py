@@ -28,6 +28,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
+    check_equal_shares,
     head_logits,
     split_labeled,
 )
@@ -206,4 +207,5 @@ class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
+        check_equal_shares(config)
         self.objective = FreeMatchObjective(config, self.num_classes, (self.weak_view, self.strong_view))

@@ -46,6 +46,7 @@ from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_we
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
+    check_equal_shares,
     head_logits,
     learning_rate,
     split_labeled,
@@ -72,6 +73,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
+        check_equal_shares(config)
         self.guide = Guide(config, self.network)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

@@ -31,6 +31,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
+    check_equal_shares,
     head_logits,
     split_labeled,
 )
@@ -170,5 +171,6 @@ class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
+        check_equal_shares(config)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

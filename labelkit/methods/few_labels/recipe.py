@@ -99,6 +99,18 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
+def check_equal_shares(config: TwoStreamOptions) -> None:
+    """Check that all processes get equally many labeled images of each batch.
+
+    Raises:
+        ConfigError: they do not.
+    """
+    count, processes = config.labeled_batch_size, count_processes()
+    if count % processes:
+        problem = f"{count} cannot be divided among {processes} processes"
+        raise ConfigError("--labeled-batch-size", problem, "Use a multiple of the number of processes.")
+
+
 def training_class_names(data: DataInfo) -> list[str]:
     """Return the names of the training classes, or an empty list if the data set has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []

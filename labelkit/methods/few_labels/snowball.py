@@ -37,6 +37,7 @@ from labelkit.methods.few_labels.options import SnowballConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
+    check_equal_shares,
     student_phase,
     teacher_decay,
     training_class_names,
@@ -89,6 +90,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         weak = self.weak_view
         self.objective: StudentObjective
         if config.trainer == "mixmatch":
+            check_equal_shares(config)
             self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
         else:
             self.objective = MeanTeacherObjective(config, config.steps, weak)

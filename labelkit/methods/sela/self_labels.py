@@ -23,7 +23,7 @@ from labelkit.methods.sela.options import SeLaConfig
 from labelkit.training.checkpoint import MODEL, load_checkpoint, load_model_state
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import TrainState
-from labelkit.training.run_dir import read_split
+from labelkit.training.run_dir import IMAGES_SHA256, read_split
 
 DEAD_RANGE = 1e-6
 SLOW_ERROR, SLOW_ITERATIONS = 0.1, 100
@@ -253,7 +253,10 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
         problem = "has no pseudo-labels"
         raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
     saved = read_split(source)
-    if saved.get("dataset_digest") != inputs.digest():
+    same = saved.get("dataset_digest") == inputs.digest()
+    if same and IMAGES_SHA256 in saved:  # an earlier version did not store it
+        same = saved[IMAGES_SHA256] == inputs.images_digest(np.arange(len(inputs.sample_ids)))
+    if not same:
         raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
     inputs.say(f"labels are taken from {checkpoint.folder}, and stay fixed")

@@ -55,6 +55,34 @@ def broken(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_image_files_that_were_replaced_are_said_when_the_store_exists(
+    photos: Path, tmp_path: Path, labelkit: Any
+) -> None:
+    data = shutil.copytree(photos, tmp_path / "photos")
+    words = ("embed", "--dataset", data, "--backbone", "pixels", "--image-size", 8, "--out", tmp_path / "s.h5")
+    assert "changed" not in labelkit(*words).err + labelkit(*words).err
+    Image.new("RGB", (20, 20)).save(data / "bee" / "03.png")
+
+    answer = labelkit(*words)
+
+    said = " ".join(answer.err.split())
+    assert answer.code == 0
+    assert "1 image file was changed after" in said
+    assert "first: bee/03.png; the store stays as it is (to embed all images again: --overwrite)" in said
+
+
+def test_other_images_of_the_same_names_are_another_data_set(
+    photos: Path, trained: Path, tmp_path: Path, labelkit: Any
+) -> None:
+    data = shutil.copytree(photos, tmp_path / "photos")
+    for number, path in enumerate(sorted(data.rglob("*.png"))):
+        Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
+    words = ("embed", "--checkpoint", trained, "--dry-run", "--out", tmp_path / "s.h5", "--dataset")
+
+    assert "is not the data set that the run was trained on" not in labelkit(*words, photos).err
+    assert "is not the data set that the run was trained on" in " ".join(labelkit(*words, data).err.split())
+
+
 # --- what is stored ------------------------------------------------------------------------------
 
 

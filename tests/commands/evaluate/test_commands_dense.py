@@ -163,6 +163,14 @@ def test_what_cannot_be_judged_is_refused(
     assert (done.code, problem in " ".join(done.err.split())) == (code, True), done.err
 
 
+def test_masks_of_a_split_folder_whose_name_ends_in_images_are_found(labelkit: Any, folder: Path) -> None:
+    for split in ("train", "val"):
+        (folder / split).rename(folder / f"{split}_images")
+    done = labelkit("evaluate", "segmentation", *PIXELS, *LINEAR, "--dataset", folder, "--json")
+    assert done.code == 0, done.err
+    assert done.json["protocol"]["train_images"] == 8
+
+
 def test_masks_that_do_not_fit_are_named(labelkit: Any, folder: Path) -> None:
     Image.fromarray(np.zeros((8, 8), dtype=np.uint8)).save(folder / "val/masks/1.png")
     words = ("evaluate", "patch-clusters", *PIXELS, "--dataset", folder)

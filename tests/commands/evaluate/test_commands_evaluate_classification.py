@@ -113,6 +113,25 @@ def test_classes_without_a_training_image_are_named(
     assert answer["classes_without_training_image"] == ["digit-0"]
 
 
+def test_test_images_alone_are_not_taken_for_training_images(
+    tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "other"
+    digits = load_digits()
+    for row in range(1000, 1200):
+        if digits.target[row] < CLASSES:
+            path = folder / f"digit-{digits.target[row]}" / f"late-{row}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray((digits.images[row] * 15).astype(np.uint8)).save(path)
+    words = ["--dataset", str(folder), "--checkpoint", str(run), "--label-split", "given", "--device", "cpu"]
+    assert main(["embed", *words, "--out", str(tmp_path / "other.h5"), "-q"]) == 0
+
+    answer = evaluate(capsys, "--index", tmp_path / "other.h5", "--split", "all")
+
+    assert (answer["groups"], answer["classes_without_training_image"]) == ({}, [])
+    assert {entry["train_images"] for entry in answer["per_class"]} == {None}
+
+
 def test_what_cannot_be_scored_is_refused(
     tmp_path: Path, index: Path, photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

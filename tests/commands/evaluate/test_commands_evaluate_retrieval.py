@@ -65,6 +65,17 @@ def test_the_test_split_is_scored_by_default(make_store: Any) -> None:
     assert evaluate(store.path, k=(1,), split=("all",))["queries"]["rows"] == 8
 
 
+def test_an_image_does_not_find_itself_in_another_store(make_store: Any) -> None:
+    # every query has its own file in the gallery; the nearest other image is of another class
+    rows, labels = directions([0, 90, 10, 80, 60, 30]), [0, 1, 1, 0, 1, 0]
+    gallery = make_store(rows, name="gallery.h5", labels=labels)
+    queries = make_store(rows[:2], name="queries.h5", labels=labels[:2])
+
+    found = evaluate(queries.path, gallery_index=gallery.path, k=(1, 3))
+
+    assert found["recall"] == {"1": 0.0, "3": 1.0}
+
+
 def test_a_row_on_both_sides_does_not_find_itself(make_store: Any) -> None:
     store = make_store(
         directions(EIGHT["degrees"]),
@@ -89,7 +100,7 @@ def test_classes_of_two_stores_are_matched_by_name(photos: Path, tmp_path: Path)
 
     found = evaluate(tmp_path / "part.h5", gallery_index=tmp_path / "all.h5", k=(1,), per_class=True)
 
-    # every query finds its own file in the other store
+    # every query finds another image of its class, not its own file in the other store
     assert found["recall"] == {"1": 1.0}
     assert [(entry["class"], entry["queries"]) for entry in found["per_class"]] == [("bee", 6), ("dog", 6)]
 

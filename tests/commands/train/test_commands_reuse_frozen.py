@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -157,6 +158,15 @@ def test_a_part_that_is_damaged_is_put_aside_and_made_again(tmp_path: Path, phot
     assert answer.code == 0
     assert "recreated" in answer.err
     assert part.read_bytes() == data
+
+
+def test_other_images_of_the_same_names_have_a_cache_of_their_own(tmp_path: Path, photos: Path) -> None:
+    other = shutil.copytree(photos, tmp_path / "photos")
+    ant, bee = (other / name / "00.png" for name in ("ant", "bee"))
+    shutil.copy(bee, ant)
+    for name, data in (("one", photos), ("other", other)):
+        assert train(data, "simgcd", tmp_path / name, "--epochs", 1, "--reuse-frozen", 2).code == 0
+    assert len(kept_folders(tmp_path)) == 2
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def test_evaluate_knn_agrees_with_the_monitor_and_with_its_parts(labelkit: Any, 
         (("--labels-from", "{run}/none"), 3, "no checkpoint"),
         (("--num-clusters", "121"), 2, "121 exceeds the number of images (120)"),
         (("--eval-split", "train"), 2, "is used for training"),
+        (("--eval-split", "Training"), 2, "is used for training"),
         (("--eval-split", "val"), 2, "no split"),
         (("--lr-drop-epochs", "2,1"), 2, "must be positive and increasing"),
         (("--lr-drop-epochs", ""), 2, "step requires --lr-drop-epochs"),
@@ -95,3 +97,21 @@ def test_what_cannot_be_trained_is_refused(
     )
     assert done.code == code, done.err
     assert problem in done.err
+
+
+def test_labels_and_a_run_are_not_continued_on_other_images_of_the_same_names(
+    labelkit: Any, photos: Path, tmp_path: Path
+) -> None:
+    data = shutil.copytree(photos, tmp_path / "photos")
+    words = ("train", "sela", "--dataset", data, "--label-split", "none", *SHORT[4:], "--image-size", 32)
+    words += ("--backbone", "smallcnn", "--stop-after-steps", 2)
+    done = labelkit(*words, "--out", tmp_path / "run")
+    assert done.code == 0, done.err
+    assert labelkit(*words, "--labels-from", tmp_path / "run", "--out", tmp_path / "same").code == 0
+    shutil.copy(data / "bee" / "00.png", data / "ant" / "00.png")
+
+    copied = labelkit(*words, "--labels-from", tmp_path / "run", "--out", tmp_path / "second")
+    resumed = labelkit(*words, "--resume", "--out", tmp_path / "run")
+
+    assert (copied.code, "other images" in copied.err) == (3, True)
+    assert (resumed.code, "the images, labels or rows differ" in resumed.err) == (3, True)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from labelkit.algorithms.homographies import compute_view_homographies, sample_second_views
+from labelkit.data.decode import EncodedImage
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import TrainLoader
@@ -25,6 +28,7 @@ from labelkit.data.views.spec import (
     pair_homographies,
 )
 from labelkit.data.views.transforms import apply_views
+from labelkit.data.workers import BatchPlan, _read_crops
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -40,6 +44,35 @@ def smooth_images(count: int) -> torch.Tensor:
     y, x = torch.meshgrid(torch.linspace(0, 3, 32), torch.linspace(0, 3, 32), indexing="ij")
     waves = [torch.sin(x + i) * torch.cos(y - 0.3 * i) for i in range(count)]
     return ((torch.stack(waves)[:, None] + 1) * 127).to(torch.uint8)
+
+
+class Ramps:
+    """JPEG files of several sizes, each of which turns from black to white."""
+
+    sizes = ((640, 1280), (240, 320))
+
+    def read(self, row: int) -> EncodedImage:
+        height, width = self.sizes[row]
+        pixels = np.broadcast_to(np.linspace(0, 255, width).astype(np.uint8), (height, width))
+        file = BytesIO()
+        Image.fromarray(pixels).save(file, "JPEG", quality=95)
+        return EncodedImage(file.getvalue())
+
+
+@pytest.mark.parametrize("shown", [0, 1])
+@pytest.mark.parametrize("second", [{"partner": True}, {"follows": PairTransform()}])
+@pytest.mark.parametrize("link", [-1, 3])
+def test_a_reduced_second_image_shows_the_same_part(shown: int, second: dict[str, Any], link: int) -> None:
+    first = ViewSpec(16, area_range=(0.05, 0.1))
+    pairs = PairPlan(np.array([shown]), np.array([link]), np.array([[[-0.9, -0.5, -0.2, 0.5], [0.2, -0.5, 0.9, 0.5]]]))
+    plan = BatchPlan(np.array([0]), Draws(0, 0, np.array([0])), (first, replace(first, **second)), pairs=pairs)
+
+    whole, reduced = (_read_crops(Ramps(), 1, replace(plan, least_side=side)) for side in (None, 80))
+
+    assert reduced.partner_sizes[0].tolist() == list(Ramps.sizes[shown])
+    for view in range(2):
+        assert np.array_equal(whole.boxes[view], reduced.boxes[view])
+        assert np.allclose(whole.crops[view].float(), reduced.crops[view].float(), atol=3)
 
 
 def test_crops_show_a_square_of_the_asked_for_area_inside() -> None:

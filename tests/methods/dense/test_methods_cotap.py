@@ -147,8 +147,11 @@ ROWS = np.array([0, 1, 3, 4])
 FEATURES = torch.tensor([[1.0, 0], [0.9, 0.1], [9, 9], [0, 1], [0.1, 0.9]])
 
 
-def find(path: Path | None, calls: list[int], k: int = 1, weights: str = "w", data: str = "digest") -> torch.Tensor:
+def find(
+    path: Path | None, calls: list[int], k: int = 1, weights: str = "w", data: str = "digest", images: str = "i"
+) -> torch.Tensor:
     found, of = state(FEATURES, calls), {"dataset_digest": data, "weights_fingerprint": weights}
+    of |= {"images_sha256": images} if images else {}
     return find_neighbors(found, torch.nn.Identity(), ROWS, 5, k, of=of, path=path)
 
 
@@ -162,12 +165,25 @@ def test_neighbors_are_the_nearest_others_and_are_found_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("change", "word"), [({"data": "other"}, "dataset_digest"), ({"weights": "v"}, "weights"), ({"k": 2}, "1 n")]
+    ("change", "word"),
+    [
+        ({"data": "other"}, "dataset_digest"),
+        ({"images": "j"}, "images_sha256"),
+        ({"weights": "v"}, "weights"),
+        ({"k": 2}, "1 n"),
+    ],
 )
 def test_a_file_with_neighbors_of_something_else_is_refused(tmp_path: Path, change: dict[str, Any], word: str) -> None:
     find(tmp_path / "n.h5", [])
     with pytest.raises(Mismatch, match=word):
         find(tmp_path / "n.h5", [], **change)
+
+
+def test_a_file_of_an_earlier_version_without_a_digest_of_the_images_is_read(tmp_path: Path) -> None:
+    calls: list[int] = []
+    find(tmp_path / "n.h5", calls, images="")
+    find(tmp_path / "n.h5", calls)
+    assert calls == [4]
 
 
 def test_an_image_is_shown_with_its_neighbors_in_equal_shares_and_a_scene_with_itself() -> None:

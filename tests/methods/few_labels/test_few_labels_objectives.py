@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +12,7 @@ from labelkit.data.batch import Batch, draw_blending_plan
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.recipes import semi_supervised_views
 from labelkit.data.views.spec import ViewSpec
+from labelkit.errors import ConfigError
 from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
@@ -178,3 +182,20 @@ def test_freematch_thresholds_move_once_a_step_and_sum_over_processes(student: S
     assert float(alone.threshold.confidence) > 0.9 / 3 + 0.1 / 3
     labeled = Batch(tuple(view[:ROWS] for view in batch.views), batch.labels[:ROWS], batch.sample_index[:ROWS], ())
     assert set(alone(labeled, networks, TrainState()).logs) == {"cross_entropy"}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("mixmatch", {"batch_size": 14}),
+        ("freematch", {}),
+        ("lmcs", {"batch_size": 14}),
+        ("snowball", {"batch_size": 14, "trainer": "mixmatch"}),
+    ],
+)
+def test_labeled_images_that_processes_cannot_share_equally_are_refused(
+    make: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, name: str, options: dict[str, object]
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match="--labeled-batch-size: 7 cannot be divided among 2 processes"):
+        make(name, labeled_batch_size=7, **options)
