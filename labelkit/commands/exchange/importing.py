@@ -118,8 +118,40 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     _say_left_out(ids, named, has_keys=kind == ".npy")
     if "labels" in named.columns and not named.found:
         current_progress().message(f"{ids}: the number after each name is read as its label")
+    name_where = _match_names(config, rows, named)
     rows.columns.update(named.columns)
-    return rows, named.where
+    rows.found = {role: name for role, name in rows.found.items() if role not in named.columns}
+    return rows, name_where
+
+
+def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) -> Callable[[int], str]:
+    """Put the columns of ``--ids`` in the order of the source's own names, if it has any; return where a row stands.
+
+    The numbers of a source that are no names in ``--ids`` are numbers of rows, which say no other order.
+    """
+    own, given = rows.columns.get("ids"), named.columns["ids"]
+    if own is None or list(own) == list(given):
+        return named.where
+    place = {str(name): row for row, name in enumerate(given)}
+    names = [str(name) for name in own]
+    other = next((name for name in names if name not in place), None)
+    if other is not None and not isinstance(own, list):
+        return named.where
+    if other is not None or len(place) < len(given):
+        row = next((row for row, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), 0)
+        what = f"the name {other!r} is not in it" if other is not None else "a name occurs twice in it"
+        problem = (
+            f"does not fit the names in {config.source}: {what}; first difference: {given[row]!r}, not {names[row]!r}"
+        )
+        remedy = "Use the names of the source, in any order, or save the embeddings without names as a .npy file."
+        raise Mismatch(str(config.ids), problem, remedy)
+    order, where = np.array([place[name] for name in names]), named.where
+    named.columns = {
+        role: [column[row] for row in order] if isinstance(column, list) else column[order]
+        for role, column in named.columns.items()
+    }
+    current_progress().message(f"{config.ids}: rows are matched to {config.source} by name")
+    return lambda row: where(int(order[row]))
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
