@@ -207,6 +207,11 @@ def read_label_csv(
     if tell is not None:
         if any(row.label and not row.given for row in rows):
             tell(f"{path}: all labels are used; the column labeled hides some only where the file lists the images")
+        if any(row.split for row in rows):
+            tell(
+                f"{path}: the column of splits is not used; to use it, pass the file as --dataset, with --data-root "
+                "FOLDER if its paths are relative to another folder"
+            )
         for note in table.notes:
             tell(f"{path}: {note}")
     return found

@@ -66,6 +66,19 @@ def test_usual_columns_and_separators_are_understood(tmp_path: Path, text: str) 
     assert read_label_csv(path) == {"a.png": "cat"}
 
 
+@pytest.mark.parametrize(("splits", "told"), [(("train", ""), True), (("", ""), False)])
+def test_splits_of_a_table_of_labels_are_said_not_to_be_used(
+    tmp_path: Path, splits: tuple[str, str], told: bool
+) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text(f"path,label,split\na.png,cat,{splits[0]}\nb.png,dog,{splits[1]}\n")
+    notes: list[str] = []
+    read_label_csv(path, tell=notes.append)
+    assert (
+        any("the column of splits is not used; to use it, pass the file as --dataset" in one for one in notes) == told
+    )
+
+
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
 def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "labels.csv"
