@@ -66,6 +66,8 @@ _MARKS: Final = {"0": False, "0.0": False, "1": True, "1.0": True}
 _YES_OR_NO: Final = {**_MARKS, "false": False, "true": True, "no": False, "yes": True}
 _LABELED_COLUMNS: Final = ("labeled", "labelled")
 _FOREIGN: Final = {b"PK\3\4": "an Excel file or an archive", b"\xd0\xcf\x11\xe0": "an Excel file", b"<": "an XML file"}
+_ROW_REMEDY: Final = "Each row is path,label or path,label,split; an empty label means unlabeled."
+_ROOT_REMEDY: Final = "If the paths are relative to another folder, pass it as --data-root FOLDER."
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
 
@@ -80,14 +82,14 @@ class _CsvRow:
     given: bool = True
 
 
-def _raise_faults(where: str, faults: Sequence[str]) -> None:
+def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) -> None:
     """Raise one error with all faults of a file, so that they can be corrected together; nothing without faults."""
     if not faults:
         return
     more = len(faults) - MAX_FAULTS_SHOWN
     shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
     problem = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
-    raise DatasetError(where, problem, "Each row is path,label or path,label,split; an empty label means unlabeled.")
+    raise DatasetError(where, problem, remedy)
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
@@ -131,7 +133,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
             faults.append(f"line {row.line}: no file {row.path!r} (looked for {file}){near}")
         elif is_folder(file):
             faults.append(f"line {row.line}: {row.path!r} is a folder")
-    _raise_faults(str(path), faults)
+    _raise_faults(str(path), faults, _ROW_REMEDY if all(map(is_there, files)) else _ROOT_REMEDY)
     ids = tuple(sort_by_bytes(by_id))
     first_splits = list_splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)

@@ -111,7 +111,9 @@ class DatasetOptions(StageConfig):
         "A registered name (`labelkit list datasets`), a folder of class folders, a flat folder, a CSV with columns "
         "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
     )
-    data_root: Path = _DATA(Path("data"), "Folder with the named data sets.")
+    data_root: Path = _DATA(
+        Path("data"), "Folder with the named data sets; also the folder to which paths in a CSV may be relative."
+    )
 
 
 class ListingOptions(StageConfig):
