@@ -489,10 +489,10 @@ def read_table(path: Path) -> bytes:
 
 
 NO_LABEL: Final = frozenset(
-    "-1 ? #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN "
-    "no_label".split()
+    "-1 ? - #N/A N/A NA NULL NaN n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN".split()
 )
-"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, CVAT's word, and a mark."""
+"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, and marks."""
+_NO_LABEL_WORDS: Final = frozenset(("none", "unlabeled", "unlabelled", "no_label", "no label"))  # in any case
 _SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
@@ -504,7 +504,7 @@ def class_name(label: object) -> str | None:
     name = unicodedata.normalize("NFC", str(label)).strip()
     whole = _WHOLE.fullmatch(name)
     name = whole[1] if whole else name
-    return None if not name or name in NO_LABEL else name
+    return None if not name or name in NO_LABEL or name.lower() in _NO_LABEL_WORDS else name
 
 
 def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:

@@ -132,14 +132,15 @@ def test_file_that_gives_no_clear_labels_is_refused(tmp_path: Path, text: str, m
 
 
 def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_which_is_told(tmp_path: Path) -> None:
-    labels = ["nan", "-1", "NA", "<NA>", "-1.0", "3", " 3", "3.0", "caf\u00e9", "cafe\u0301", "none", "1.5", "007", "?"]
+    labels = ["nan", "-1", "NA", "<NA>", "-1.0", "3", " 3", "3.0", "caf\u00e9", "cafe\u0301", "1.5", "007", "?"]
+    labels += ["none", "NONE", "None", "Unlabeled", "unlabelled", "No label", "no_label", "-", "unknown", "- x"]
     path = tmp_path / "labels.csv"
     path.write_text("path,label\n" + "".join(f"{i}.png,{label}\n" for i, label in enumerate(labels)), encoding="utf-8")
     told: list[str] = []
 
     found = read_label_csv(path, tell=told.append)
 
-    assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "none", "1.5", "007"]
+    assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "1.5", "007", "unknown", "- x"]
     assert len(told) == 2
-    assert "labels read as unlabeled: 'nan' (1 of 14), '-1' (1 of 14), 'NA' (1 of 14), ..." in told[0]
+    assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23), ..." in told[0]
     assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
