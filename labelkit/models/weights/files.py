@@ -120,8 +120,8 @@ def map_weights(
         Report of the loaded and unused tensors.
 
     Raises:
-        CheckpointMismatch: required tensors are missing or have another shape or kind of number, or
-            two copies in the file fit equally well; the message lists the first few names.
+        CheckpointMismatch: required tensors are missing or have another shape or kind of number, the file has
+            further blocks, or two copies in it fit equally well; the message lists the first few names.
         CheckpointDamaged: a required tensor has values that are not finite.
     """
     target = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
@@ -140,6 +140,9 @@ def map_weights(
     needed = [name for name in missing if name not in optional]
     if needed or mismatched:
         raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
+    if further := _further_blocks(cleaned, target):
+        problem = f"the network is shallower: it lacks {len(further)} blocks of the weights ({_first(further)})"
+        raise CheckpointMismatch(where, problem, _remedy(model))
 
     ready = {name: _fit(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned}
     with torch.no_grad():
@@ -242,6 +245,22 @@ def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[
     missing = [name for name in target if name not in state]
     mismatched = [name for name in target if name in state and state[name].shape != target[name].shape]
     return missing, mismatched
+
+
+def _further_blocks(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> list[str]:
+    """Return the blocks in a file that continue a row of numbered blocks of the network, such as ``layer1.2``."""
+    last: dict[str, int] = {}  # only blocks, which hold layers with names: a row of layers may end in another head
+    for name in target:
+        for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
+            stage = name[: part.start()]
+            last[stage] = max(last.get(stage, 0), int(part[1]))
+    found: dict[str, None] = {}
+    for name in state:
+        for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
+            stage = name[: part.start()]
+            if int(part[1]) > last.get(stage, int(part[1])):
+                found[name[: part.end()]] = None
+    return list(found)
 
 
 def _describe(
