@@ -192,6 +192,26 @@ def test_of_moco_the_query_encoder_is_used(query: str, key: str) -> None:
     assert_equal_states(dict(model.state_dict()), state(1))
 
 
+@pytest.mark.parametrize(
+    ("used", "other"),
+    [
+        ("state_dict.backbone.", "state_dict.momentum_backbone."),  # solo-learn
+        ("backbone.", "backbone_momentum."),  # lightly's BYOL and MoCo
+        ("online_encoder.net.", "target_encoder.net."),
+        ("online_network.", "target_network."),
+        ("teacher_backbone.", "student_backbone."),  # lightly's DINO
+        ("ema_state_dict.", "state_dict."),
+    ],
+)
+def test_of_the_copies_of_other_programs_one_is_used(used: str, other: str) -> None:
+    model = network(2)
+
+    report = map_weights({**state(0, other), **state(1, used)}, model)
+
+    assert report.prefix == used
+    assert_equal_states(dict(model.state_dict()), state(1))
+
+
 def test_two_copies_that_cannot_be_told_apart_are_refused() -> None:
     given = {**state(0, "branch_b."), **state(1, "branch_a.")}
 
