@@ -62,8 +62,8 @@ FILE_COLUMN: Final = "sha256"
 GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are guesses."""
 _SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the first only with nothing but usual splits
-_MARKS: Final = {"0": False, "0.0": False, "1": True, "1.0": True}
-_YES_OR_NO: Final = {**_MARKS, "false": False, "true": True, "no": False, "yes": True}
+_MARKS: Final = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+_YES_OR_NO: Final = {**_MARKS, "no": False, "yes": True}
 _LABELED_COLUMNS: Final = ("labeled", "labelled")
 _FOREIGN: Final = {b"PK\3\4": "an Excel file or an archive", b"\xd0\xcf\x11\xe0": "an Excel file", b"<": "an XML file"}
 _ROW_REMEDY: Final = "Each row is path,label or path,label,split; an empty label means unlabeled."
@@ -315,8 +315,8 @@ def _read_csv_rows(
             rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess, file))
             labels.append(None if at_label is None else fields[at_label])
             given.append("1" if at_given is None else fields[at_given].strip().lower())
-            marks = {at for at in marks if fields[at].strip() in _MARKS}
-            marked.append([at for at in marks if _MARKS[fields[at].strip()]])
+            marks = {at for at in marks if fields[at].strip().lower() in _MARKS}
+            marked.append([at for at in marks if _MARKS[fields[at].strip().lower()]])
     _raise_faults(where, faults)
     if not rows and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)

@@ -33,6 +33,7 @@ def task(path: str, *choices: str) -> dict[str, object]:
         '[{"id": 1, "image": "a.png", "choice": "cat"}, {"image": "b/c.png", "choice": {"choices": ["dog"]}}]',
         '{"file_name": "a.png", "label": "cat"}\n\n{"label": ["dog"], "file_name": "b/c.png", "size": [3, 2]}\n',
         "filename, cat, dog\na.png, 1, 0\nb/c.png, 0, 1.0\nd.png, 0, 0\n",
+        "filename,cat,dog\na.png,True,False\nb/c.png,False,True\nd.png,False,False\n",  # pandas.get_dummies
     ],
 )
 def test_labels_of_other_programs_are_understood(tmp_path: Path, text: str) -> None:
