@@ -43,15 +43,22 @@ _LABELS_SHOWN: Final = 5
 PATH_COLUMNS: Final = (
     "path",
     "image_path",
+    "img_path",
     "file_path",
     "filepath",
+    "filepaths",
     "filename",
     "file_name",
+    "image_name",
     "file",
     "image",
+    "img",
     "name",
+    "image_id",
     "id",
     "sample_id",
+    "uri",
+    "url",
     "path_escaped",
 )
 """Possible headers of the column of paths, of which the first existing one is used; case does not matter."""

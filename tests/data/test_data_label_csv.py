@@ -58,6 +58,13 @@ def test_labels_are_read_by_path_and_empty_ones_left_out(tmp_path: Path) -> None
         "id,image,category\n7,a.png,cat\n",
         "name,labels\na.png,cat\n",
         "FILE;kind;class_name\na.png;x;cat\n",
+        "id,img_path,label\n7,a.png,cat\n",
+        "id,image_id,label\n7,a.png,cat\n",
+        "id,Image_Name,label\n7,a.png,cat\n",
+        "img,label\na.png,cat\n",
+        "filepaths,label\na.png,cat\n",
+        "url,label\na.png,cat\n",
+        "url,name,label\nhttp://x/7,a.png,cat\n",
         "path,label,class\na.png,cat,other\n",
     ],
 )
