@@ -43,15 +43,22 @@ _LABELS_SHOWN: Final = 5
 PATH_COLUMNS: Final = (
     "path",
     "image_path",
+    "img_path",
     "file_path",
     "filepath",
+    "filepaths",
     "filename",
     "file_name",
+    "image_name",
     "file",
     "image",
+    "img",
     "name",
+    "image_id",
     "id",
     "sample_id",
+    "uri",
+    "url",
     "path_escaped",
 )
 """Possible headers of the column of paths, of which the first existing one is used; case does not matter."""
@@ -62,10 +69,12 @@ FILE_COLUMN: Final = "sha256"
 GUESSED_KINDS: Final = ("known", "new", "unsure")
 """Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are guesses."""
 _SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the first only with nothing but usual splits
-_MARKS: Final = {"0": False, "0.0": False, "1": True, "1.0": True}
-_YES_OR_NO: Final = {**_MARKS, "false": False, "true": True, "no": False, "yes": True}
+_MARKS: Final = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
+_YES_OR_NO: Final = {**_MARKS, "no": False, "yes": True}
 _LABELED_COLUMNS: Final = ("labeled", "labelled")
 _FOREIGN: Final = {b"PK\3\4": "an Excel file or an archive", b"\xd0\xcf\x11\xe0": "an Excel file", b"<": "an XML file"}
+_ROW_REMEDY: Final = "Each row is path,label or path,label,split; an empty label means unlabeled."
+_ROOT_REMEDY: Final = "If the paths are relative to another folder, pass it as --data-root FOLDER."
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
 
 
@@ -80,14 +89,14 @@ class _CsvRow:
     given: bool = True
 
 
-def _raise_faults(where: str, faults: Sequence[str]) -> None:
+def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) -> None:
     """Raise one error with all faults of a file, so that they can be corrected together; nothing without faults."""
     if not faults:
         return
     more = len(faults) - MAX_FAULTS_SHOWN
     shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
     problem = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
-    raise DatasetError(where, problem, "Each row is path,label or path,label,split; an empty label means unlabeled.")
+    raise DatasetError(where, problem, remedy)
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
@@ -131,7 +140,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
             faults.append(f"line {row.line}: no file {row.path!r} (looked for {file}){near}")
         elif is_folder(file):
             faults.append(f"line {row.line}: {row.path!r} is a folder")
-    _raise_faults(str(path), faults)
+    _raise_faults(str(path), faults, _ROW_REMEDY if all(map(is_there, files)) else _ROOT_REMEDY)
     ids = tuple(sort_by_bytes(by_id))
     first_splits = list_splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
@@ -207,6 +216,11 @@ def read_label_csv(
     if tell is not None:
         if any(row.label and not row.given for row in rows):
             tell(f"{path}: all labels are used; the column labeled hides some only where the file lists the images")
+        if any(row.split for row in rows):
+            tell(
+                f"{path}: the column of splits is not used; to use it, pass the file as --dataset, with --data-root "
+                "FOLDER if its paths are relative to another folder"
+            )
         for note in table.notes:
             tell(f"{path}: {note}")
     return found
@@ -308,8 +322,8 @@ def _read_csv_rows(
             rows.append(_CsvRow(reader.line_num, fields[at_path], None, split, guess, file))
             labels.append(None if at_label is None else fields[at_label])
             given.append("1" if at_given is None else fields[at_given].strip().lower())
-            marks = {at for at in marks if fields[at].strip() in _MARKS}
-            marked.append([at for at in marks if _MARKS[fields[at].strip()]])
+            marks = {at for at in marks if fields[at].strip().lower() in _MARKS}
+            marked.append([at for at in marks if _MARKS[fields[at].strip().lower()]])
     _raise_faults(where, faults)
     if not rows and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
@@ -482,10 +496,10 @@ def read_table(path: Path) -> bytes:
 
 
 NO_LABEL: Final = frozenset(
-    "-1 ? #N/A N/A NA NULL NaN None n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN "
-    "no_label".split()
+    "-1 ? - #N/A N/A NA NULL NaN n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN".split()
 )
-"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, CVAT's word, and a mark."""
+"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, and marks."""
+_NO_LABEL_WORDS: Final = frozenset(("none", "unlabeled", "unlabelled", "no_label", "no label"))  # in any case
 _SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
@@ -497,7 +511,7 @@ def class_name(label: object) -> str | None:
     name = unicodedata.normalize("NFC", str(label)).strip()
     whole = _WHOLE.fullmatch(name)
     name = whole[1] if whole else name
-    return None if not name or name in NO_LABEL else name
+    return None if not name or name in NO_LABEL or name.lower() in _NO_LABEL_WORDS else name
 
 
 def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:

@@ -109,7 +109,9 @@ class DatasetOptions(StageConfig):
         "Name of a dataset (see `labelkit list datasets`), folder of class folders or images, CSV with columns "
         "path,label[,split], or archives such as shards/{000..099}.tar. Images with an empty label are unlabeled.",
     )
-    data_root: Path = _DATA(Path("data"), "Folder that contains the registered datasets.")
+    data_root: Path = _DATA(
+        Path("data"), "Folder that contains the registered datasets; also the folder to which paths in a CSV may be relative."
+    )
 
 
 class ListingOptions(StageConfig):

@@ -226,7 +226,8 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
 _COLUMN_NAMES = {
     "ids": (
         ESCAPED_COLUMN, *USUAL_NAMES["ids"],
-        "filename", "file_name", "file", "file_path", "filepath", "image", "image_path", "name", "sample_id", "id",
+        "filename", "file_name", "file", "file_path", "filepath", "filepaths", "image", "image_path", "img_path",
+        "image_name", "img", "name", "sample_id", "image_id", "id", "uri", "url",
     ),
     "labels": (*USUAL_NAMES["labels"], "class", "class_name", "category"),
     "splits": USUAL_NAMES["splits"],

@@ -478,6 +478,19 @@ def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -
     assert "line 6: 'folder' is a folder" in text
 
 
+def test_a_missing_file_names_the_option_by_which_it_is_found(tmp_path: Path) -> None:
+    put(tmp_path / "photos" / "a.png")
+    (tmp_path / "lists").mkdir()
+    path = write_csv(tmp_path / "lists", "path,label\na.png,1\n")
+    with pytest.raises(DatasetError) as caught:
+        load(path)
+    assert "--data-root FOLDER" in caught.value.remedy
+    assert load(path, tmp_path / "photos").sample_ids == ("a.png",)
+    with pytest.raises(DatasetError) as caught:
+        load(write_csv(tmp_path / "photos", "path,label\na.png,1\na.png,2\n"))
+    assert "--data-root" not in caught.value.remedy
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

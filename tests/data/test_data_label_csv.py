@@ -33,6 +33,7 @@ def task(path: str, *choices: str) -> dict[str, object]:
         '[{"id": 1, "image": "a.png", "choice": "cat"}, {"image": "b/c.png", "choice": {"choices": ["dog"]}}]',
         '{"file_name": "a.png", "label": "cat"}\n\n{"label": ["dog"], "file_name": "b/c.png", "size": [3, 2]}\n',
         "filename, cat, dog\na.png, 1, 0\nb/c.png, 0, 1.0\nd.png, 0, 0\n",
+        "filename,cat,dog\na.png,True,False\nb/c.png,False,True\nd.png,False,False\n",  # pandas.get_dummies
     ],
 )
 def test_labels_of_other_programs_are_understood(tmp_path: Path, text: str) -> None:
@@ -57,6 +58,13 @@ def test_labels_are_read_by_path_and_empty_ones_left_out(tmp_path: Path) -> None
         "id,image,category\n7,a.png,cat\n",
         "name,labels\na.png,cat\n",
         "FILE;kind;class_name\na.png;x;cat\n",
+        "id,img_path,label\n7,a.png,cat\n",
+        "id,image_id,label\n7,a.png,cat\n",
+        "id,Image_Name,label\n7,a.png,cat\n",
+        "img,label\na.png,cat\n",
+        "filepaths,label\na.png,cat\n",
+        "url,label\na.png,cat\n",
+        "url,name,label\nhttp://x/7,a.png,cat\n",
         "path,label,class\na.png,cat,other\n",
     ],
 )
@@ -64,6 +72,19 @@ def test_usual_columns_and_separators_are_understood(tmp_path: Path, text: str) 
     path = tmp_path / "labels.csv"
     path.write_text(text, encoding="utf-8", newline="")
     assert read_label_csv(path) == {"a.png": "cat"}
+
+
+@pytest.mark.parametrize(("splits", "told"), [(("train", ""), True), (("", ""), False)])
+def test_splits_of_a_table_of_labels_are_said_not_to_be_used(
+    tmp_path: Path, splits: tuple[str, str], told: bool
+) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text(f"path,label,split\na.png,cat,{splits[0]}\nb.png,dog,{splits[1]}\n")
+    notes: list[str] = []
+    read_label_csv(path, tell=notes.append)
+    assert (
+        any("the column of splits is not used; to use it, pass the file as --dataset" in one for one in notes) == told
+    )
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
@@ -119,14 +140,15 @@ def test_file_that_gives_no_clear_labels_is_refused(tmp_path: Path, text: str, m
 
 
 def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_which_is_told(tmp_path: Path) -> None:
-    labels = ["nan", "-1", "NA", "<NA>", "-1.0", "3", " 3", "3.0", "caf\u00e9", "cafe\u0301", "none", "1.5", "007", "?"]
+    labels = ["nan", "-1", "NA", "<NA>", "-1.0", "3", " 3", "3.0", "caf\u00e9", "cafe\u0301", "1.5", "007", "?"]
+    labels += ["none", "NONE", "None", "Unlabeled", "unlabelled", "No label", "no_label", "-", "unknown", "- x"]
     path = tmp_path / "labels.csv"
     path.write_text("path,label\n" + "".join(f"{i}.png,{label}\n" for i, label in enumerate(labels)), encoding="utf-8")
     told: list[str] = []
 
     found = read_label_csv(path, tell=told.append)
 
-    assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "none", "1.5", "007"]
+    assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "1.5", "007", "unknown", "- x"]
     assert len(told) == 2
-    assert "labels read as unlabeled: 'nan' (1 of 14), '-1' (1 of 14), 'NA' (1 of 14), ..." in told[0]
+    assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23), ..." in told[0]
     assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]

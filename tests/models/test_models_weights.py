@@ -173,6 +173,15 @@ def test_averaged_copy_is_preferred_to_the_plain_one() -> None:
     assert len(report.unexpected) == len(state())
 
 
+def test_weights_of_a_deeper_network_of_the_same_kind_are_refused() -> None:
+    deep, shallow = (nn.ModuleDict({"stage": nn.Sequential(*(network() for _ in range(n)))}) for n in (3, 2))
+
+    report = map_weights({**shallow.state_dict(), "head.0.0.weight": torch.ones(2, 2)}, shallow)
+    assert report.unexpected == ("head.0.0.weight",)
+    with pytest.raises(CheckpointMismatch, match=r"shallower: it lacks 1 blocks of the weights \(stage\.2\)"):
+        map_weights(deep.state_dict(), shallow)
+
+
 @pytest.mark.parametrize(("query", "key"), [("encoder_q.", "encoder_k."), ("base_encoder.", "momentum_encoder.")])
 def test_of_moco_the_query_encoder_is_used(query: str, key: str) -> None:
     model = network(2)
@@ -180,6 +189,26 @@ def test_of_moco_the_query_encoder_is_used(query: str, key: str) -> None:
     report = map_weights({**state(0, f"module.{key}"), **state(1, f"module.{query}")}, model)
 
     assert report.prefix == f"module.{query}"
+    assert_equal_states(dict(model.state_dict()), state(1))
+
+
+@pytest.mark.parametrize(
+    ("used", "other"),
+    [
+        ("state_dict.backbone.", "state_dict.momentum_backbone."),  # solo-learn
+        ("backbone.", "backbone_momentum."),  # lightly's BYOL and MoCo
+        ("online_encoder.net.", "target_encoder.net."),
+        ("online_network.", "target_network."),
+        ("teacher_backbone.", "student_backbone."),  # lightly's DINO
+        ("ema_state_dict.", "state_dict."),
+    ],
+)
+def test_of_the_copies_of_other_programs_one_is_used(used: str, other: str) -> None:
+    model = network(2)
+
+    report = map_weights({**state(0, other), **state(1, used)}, model)
+
+    assert report.prefix == used
     assert_equal_states(dict(model.state_dict()), state(1))
 
 

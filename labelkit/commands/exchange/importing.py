@@ -18,7 +18,7 @@ from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
 from labelkit.data.datasets import find_positions, natural_key
 from labelkit.data.decode import BadImage, EncodedImage, read_image_file
-from labelkit.data.tables import class_name, class_names
+from labelkit.data.tables import class_name, class_names, is_file
 from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -118,8 +118,40 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     _say_left_out(ids, named, has_keys=kind == ".npy")
     if "labels" in named.columns and not named.found:
         current_progress().message(f"{ids}: the number after each name is read as its label")
+    name_where = _match_names(config, rows, named)
     rows.columns.update(named.columns)
-    return rows, named.where
+    rows.found = {role: name for role, name in rows.found.items() if role not in named.columns}
+    return rows, name_where
+
+
+def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) -> Callable[[int], str]:
+    """Put the columns of ``--ids`` in the order of the source's own names, if it has any; return where a row stands.
+
+    The numbers of a source that are no names in ``--ids`` are numbers of rows, which say no other order.
+    """
+    own, given = rows.columns.get("ids"), named.columns["ids"]
+    if own is None or list(own) == list(given):
+        return named.where
+    place = {str(name): row for row, name in enumerate(given)}
+    names = [str(name) for name in own]
+    other = next((name for name in names if name not in place), None)
+    if other is not None and not isinstance(own, list):
+        return named.where
+    if other is not None or len(place) < len(given):
+        row = next((row for row, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), 0)
+        what = f"the name {other!r} is not in it" if other is not None else "a name occurs twice in it"
+        problem = (
+            f"does not fit the names in {config.source}: {what}; first difference: {given[row]!r}, not {names[row]!r}"
+        )
+        remedy = "Use the names of the source, in any order, or save the embeddings without names as a .npy file."
+        raise Mismatch(str(config.ids), problem, remedy)
+    order, where = np.array([place[name] for name in names]), named.where
+    named.columns = {
+        role: [column[row] for row in order] if isinstance(column, list) else column[order]
+        for role, column in named.columns.items()
+    }
+    current_progress().message(f"{config.ids}: rows are matched to {config.source} by name")
+    return lambda row: where(int(order[row]))
 
 
 def _read_tensors(path: Path) -> dict[str, NDArray[Any]]:
@@ -154,7 +186,7 @@ def _write(
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
     check_rows(rows.embeddings, dtype, config.normalized, rows.where)
-    names = _names(rows.columns.get("ids"), n, name_where)
+    names = _names(rows.columns.get("ids"), n, name_where, config.images)
     order = np.array(sorted(range(n), key=[name_bytes(name) for name in names].__getitem__), dtype=np.int64)
     for first, second in itertools.pairwise(order.tolist()):
         if names[first] == names[second]:
@@ -185,17 +217,36 @@ def _write(
     )
 
 
-def _names(column: Column | None, n: int, where: Callable[[int], str]) -> list[str]:
+def _names(column: Column | None, n: int, where: Callable[[int], str], images: Path | None) -> list[str]:
     """Names of the rows; without any, their numbers, filled with zeros so that they sort as they are."""
     if column is None:
         return [f"{row:0{len(str(n - 1))}d}" for row in range(n)]
     names = column if isinstance(column, list) else [str(number) for number in column.tolist()]
+    names = _below_one_folder([name.removeprefix("./") for name in names], images)
     for row, name in enumerate(names):
         fault = name_fault(name) or _text_fault(name)
         if fault:
-            remedy = "As names, use paths relative to one folder, such as cat/0.png."
+            remedy = "Use paths relative to one folder, such as cat/0.png, or all with the same folder in front."
             raise Refused(where(row), f"the name {name!r} {fault}", remedy)
     return names
+
+
+def _below_one_folder(names: list[str], images: Path | None) -> list[str]:
+    """Cut off the folder that all names share if all are absolute, addresses or begin with ``..``.
+
+    It is the deepest such folder, or the one that leaves the path of a file below ``images``.
+    """
+    if not all(name.startswith(("/", "../")) or "://" in name or name[1:3] == ":/" for name in names):
+        return names
+    parts = [name.split("/") for name in names]
+    columns = zip(*(folders[:-1] for folders in parts), strict=False)
+    common = len(list(itertools.takewhile(lambda column: len(set(column)) == 1, columns)))
+    if not common:
+        return names
+    below = (at for at in range(common, 0, -1) if images is not None and is_file(images.joinpath(*parts[0][at:])))
+    at = next(below, common)
+    current_progress().message(f"names are used without their common folder {'/'.join(parts[0][:at])}/")
+    return ["/".join(folders[at:]) for folders in parts]
 
 
 def _text_fault(text: str) -> str | None:

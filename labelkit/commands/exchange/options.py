@@ -50,8 +50,9 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     ids: Annotated[Path | None, _ends_in(*IDS_SUFFIXES)] = _FILES(
         None,
-        "Image names in the order of the embeddings: .txt with one name per line, or .csv or .tsv with a column path "
-        "and optional labels and splits. Default: the names in --source, otherwise row numbers.",
+        "Image names in the order of the embeddings, or in any order if --source has the same names: .txt with one "
+        "name per line, or .csv or .tsv with a column path and optional labels and splits. Default: the names in "
+        "--source, otherwise row numbers.",
     )
     images: Path | None = _FILES(
         None,

@@ -34,6 +34,9 @@ _RESAVE = (
 )
 # Names of the copy of a network that is used from files with several: the average, which is better, but MoCo's query.
 _PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema", "encoder_q", "base_encoder")
+_PREFERRED_STARTS = ("teacher_", "ema_")
+# Of the copies in BYOL, MoCo and the like, the one that follows the trained one; the trained one is used, as published.
+_FOLLOWING = re.compile(r"(target|momentum|key)(_|$)|.+_(momentum|k)$")
 _SHOWN = 5
 # Names of the projection head in self-supervised networks.
 _HEADS = ("head.mlp.", "projection_head.")
@@ -107,7 +110,8 @@ def map_weights(
 
     The prefix of the network's names in the file (``module.``, ``state_dict.``,
     ``teacher.backbone.`` and the like) is inferred from the names: it is the prefix that fits the
-    most names. If the file has an averaged and a plain copy, the averaged one is used; of MoCo, the query encoder.
+    most names. If the file has an averaged and a plain copy, the averaged one is used; of MoCo
+    and BYOL, which average only to train, the trained one.
 
     Args:
         state: tensors by name.
@@ -120,8 +124,8 @@ def map_weights(
         Report of the loaded and unused tensors.
 
     Raises:
-        CheckpointMismatch: required tensors are missing or have another shape or kind of number, or
-            two copies in the file fit equally well; the message lists the first few names.
+        CheckpointMismatch: required tensors are missing or have another shape or kind of number, the file has
+            further blocks, or two copies in it fit equally well; the message lists the first few names.
         CheckpointDamaged: a required tensor has values that are not finite.
     """
     target = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
@@ -140,6 +144,9 @@ def map_weights(
     needed = [name for name in missing if name not in optional]
     if needed or mismatched:
         raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
+    if further := _further_blocks(cleaned, target):
+        problem = f"the network is shallower: it lacks {len(further)} blocks of the weights ({_first(further)})"
+        raise CheckpointMismatch(where, problem, _remedy(model))
 
     ready = {name: _fit(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned}
     with torch.no_grad():
@@ -231,17 +238,43 @@ def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], wher
     prefixes = sorted(prefix for prefix, count in votes.items() if count == best)
     if "" in prefixes or len(prefixes) == 1:
         return "" if "" in prefixes else prefixes[0]
-    averaged = [prefix for prefix in prefixes if any(part in _PREFERRED for part in prefix.split("."))]
-    if len(averaged) == 1:
-        return averaged[0]
+    chosen = _choose_copies(prefixes)
+    if len(chosen) == 1:
+        return chosen[0]
     problem = f"has {len(prefixes)} copies of the network: {', '.join(repr(prefix) for prefix in prefixes[:_SHOWN])}"
     raise CheckpointMismatch(where, problem, "Save only the copy to load.")
+
+
+def _choose_copies(prefixes: list[str]) -> list[str]:
+    """Return the prefixes of the copies to use: averaged ones, else those that do not follow another."""
+    averaged = [
+        prefix
+        for prefix in prefixes
+        if any(part in _PREFERRED or part.startswith(_PREFERRED_STARTS) for part in prefix.split("."))
+    ]
+    return averaged or [p for p in prefixes if not any(_FOLLOWING.match(part) for part in p.split("."))]
 
 
 def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[list[str], list[str]]:
     missing = [name for name in target if name not in state]
     mismatched = [name for name in target if name in state and state[name].shape != target[name].shape]
     return missing, mismatched
+
+
+def _further_blocks(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> list[str]:
+    """Return the blocks in a file that continue a row of numbered blocks of the network, such as ``layer1.2``."""
+    last: dict[str, int] = {}  # only blocks, which hold layers with names: a row of layers may end in another head
+    for name in target:
+        for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
+            stage = name[: part.start()]
+            last[stage] = max(last.get(stage, 0), int(part[1]))
+    found: dict[str, None] = {}
+    for name in state:
+        for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
+            stage = name[: part.start()]
+            if int(part[1]) > last.get(stage, int(part[1])):
+                found[name[: part.end()]] = None
+    return list(found)
 
 
 def _describe(
@@ -280,7 +313,7 @@ def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tupl
     """Return the weights of the three-layer projection head that is stored with a self-supervised network.
 
     DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. If there are an averaged and
-    a plain copy, the averaged one is used; of several averages, none (``CheckpointMismatch``).
+    a plain copy, the averaged one is used, and as in ``map_weights``; of several, none (``CheckpointMismatch``).
 
     Returns:
         Tensors by (index of the layer, ``weight`` or ``bias``); ``None`` without a projection head.
@@ -291,8 +324,7 @@ def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tupl
         ends = [name.removesuffix(f"{head}0.weight") for name in state if name.endswith(f"{head}0.weight")]
         prefixes += [start + head for start in ends]
     found = [p for p in prefixes if all(f"{p}{2 * place}.{kind}" in state for place, kind in wanted)]
-    averaged = [prefix for prefix in found if any(part in _PREFERRED for part in prefix.split("."))]
-    chosen = averaged if len(found) > 1 else found
+    chosen = _choose_copies(found) if len(found) > 1 else found
     if not found:
         return None
     if len(chosen) != 1:

@@ -228,6 +228,60 @@ def test_columns_of_names_that_are_not_used_are_listed(labelkit: Any, tmp_path: 
     assert open_store(tmp_path / "s.h5").class_names == ("ant", "bee")
 
 
+@pytest.mark.parametrize("front", ["/data/photos/", "../photos/", "s3://bucket/photos/", "C:/photos/", "./"])
+def test_the_folder_that_all_names_share_is_cut(labelkit: Any, tmp_path: Path, front: str) -> None:
+    names = ["cat/a.png", "dog/b.png"]
+    np.savez(tmp_path / "x.npz", x=np.eye(2), paths=[front + name for name in names])
+    words = ("import", "--source", tmp_path / "x.npz", "--out", tmp_path / "s.h5")
+    answer = labelkit(*words)
+    assert answer.code == 0, answer.err
+    assert (f"without their common folder {front}" in answer.err) == (front != "./")
+    assert open_store(tmp_path / "s.h5").sample_ids == names
+
+    np.savez(tmp_path / "x.npz", x=np.eye(2), paths=["/data/a.png", "b.png"])
+    answer = labelkit(*words, "--overwrite")
+    assert answer.code == 3
+    assert "all with the same folder in front" in answer.err
+
+
+def test_the_folder_that_is_cut_leaves_paths_below_the_images(labelkit: Any, tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        (tmp_path / "cat").mkdir(exist_ok=True)
+        Image.new("RGB", (4, 4)).save(tmp_path / "cat" / name)
+    np.savez(tmp_path / "x.npz", x=np.eye(2), paths=["/elsewhere/cat/a.png", "/elsewhere/cat/b.png"])
+    words = ("--source", tmp_path / "x.npz", "--images", tmp_path, "--out", tmp_path / "s.h5")
+    answer = labelkit("import", *words)
+    assert answer.code == 0, answer.err
+    assert open_store(tmp_path / "s.h5").sample_ids == ["cat/a.png", "cat/b.png"]
+
+
+@pytest.mark.parametrize("file", ["x.npz", "x.h5"])
+def test_rows_of_ids_are_matched_by_the_names_that_the_source_has(labelkit: Any, tmp_path: Path, file: str) -> None:
+    if file == "x.npz":
+        np.savez(tmp_path / file, features=np.eye(3), paths=["a", "b", "c"], labels=["A", "B", "C"])
+    else:
+        with h5py.File(tmp_path / file, "w") as made:
+            made["features"], made["paths"] = np.eye(3), ["a", "b", "c"]
+    (tmp_path / "ids.csv").write_text("path,label\nc,C\nb,B\nmore,D\na,A\n")
+    words = ("import", "--source", tmp_path / file, "--ids", tmp_path / "ids.csv", "--out", tmp_path / "s.h5")
+
+    answer = labelkit(*words)
+
+    assert answer.code == 0, answer.err
+    assert "ids.csv: rows are matched to" in answer.err
+    assert "paths" not in answer.out
+    store = open_store(tmp_path / "s.h5")
+    assert store.sample_ids == ["a", "b", "c"]
+    assert store.embeddings.tolist() == np.eye(3).tolist()
+    assert store.labels is not None
+    assert [store.class_names[label] for label in store.labels] == ["A", "B", "C"]
+
+    (tmp_path / "ids.csv").write_text("path,label\nc,C\nb,B\nd,A\n")
+    answer = labelkit(*words, "--overwrite")
+    assert answer.code == 3
+    assert "the name 'a' is not in it; first difference: 'c', not 'a'" in answer.err.replace("\n", " ")
+
+
 @pytest.mark.parametrize("file", ["x.pt", "x.safetensors"])
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_tensors_are_read_like_arrays(labelkit: Any, tmp_path: Path, file: str, dtype: torch.dtype) -> None:
