@@ -28,7 +28,7 @@ from labelkit.studio.label.actions import changed_rows_and_groups, choose_traini
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, initial_labels
+from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, drop_unused_classes, initial_labels
 from labelkit.studio.label.session import Session, restore_session
 from labelkit.studio.label.sets import check_set, write_set
 from labelkit.studio.report.images import choose_images
@@ -65,6 +65,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         given = int((final.labels >= 0).sum())
         final = add_predictions(config.predictions, config.labels, store, final)
         values["predicted"] = int((final.labels >= 0).sum()) - given
+    final = drop_unused_classes(final)
     counts, table = _class_counts(final.labels, final.class_names)
     values |= {"classes": counts, "labels": int((final.labels >= 0).sum()), "rows": store.n}
     tables.append(table)

@@ -94,6 +94,19 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     return replace(base, labels=merged, class_names=names)
 
 
+def drop_unused_classes(final: Labels) -> Labels:
+    """Return the labels without the classes that have none, if no label came with the store.
+
+    The classes of the store are then, for example, folders that are not named after classes.
+    """
+    if (final.rounds == 0).any():
+        return final
+    used, labels = np.unique(final.labels[final.labels >= 0], return_inverse=True)
+    renumbered = final.labels.copy()
+    renumbered[final.labels >= 0] = labels
+    return replace(final, labels=renumbered, class_names=tuple(final.class_names[label] for label in used.tolist()))
+
+
 def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:
     """Add labels from a CSV to existing ones; return the merged labels and a summary of the changes.
 

@@ -129,6 +129,27 @@ def test_coco_says_labels_of_whole_images(export: Any, tmp_path: Path) -> None:
     )
 
 
+def test_folders_whose_names_are_not_labels_are_no_categories(tmp_path: Path) -> None:
+    for year in ("2023", "2024"):
+        (tmp_path / "photos" / year).mkdir(parents=True)
+        add_photos(tmp_path / "photos" / year, range(3), seed=int(year))
+    (tmp_path / "known.csv").write_text("path,label\n2023/000.png,red\n2024/001.png,green\n")
+    index = tmp_path / "photos.h5"
+    folder = EmbedConfig(dataset=str(tmp_path / "photos"), backbone="pixels", split="all", out=index)
+    embed_images(folder.model_copy(update={"label_split": "none"}))
+
+    def categories(**options: Any) -> list[str]:
+        out = tmp_path / "set.json"
+        label_images(LabelConfig(index=index, export="coco", out=out, overwrite=True, **options))
+        return [one["name"] for one in json.loads(out.read_text())["categories"]]
+
+    assert open_store(index).class_names == ("2023", "2024")
+    assert categories(from_=tmp_path / "known.csv") == ["green", "red"]
+    # labels of the store: its classes keep their numbers, even without an image
+    embed_images(folder.model_copy(update={"label_split": "given", "overwrite": True}))
+    assert categories() == ["2023", "2024"]
+
+
 def test_a_json_file_given_as_a_table_of_labels_is_refused_in_a_few_words(
     export: Any, index: Path, tmp_path: Path
 ) -> None:
