@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
+from labelkit.commands.common.newer import warn_of_newer_store
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
@@ -48,6 +49,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     if config.serve:
         return serve_labels(config)
     check_set(config)
+    warn_of_newer_store(config.index)
     store = open_store(config.index)
     base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}

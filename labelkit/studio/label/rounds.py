@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import list_results, read_result
+from labelkit.store.results import list_results, newest_name, read_result
 from labelkit.studio.label.options import LabelConfig
 
 _SHOWN = 10
@@ -71,7 +72,11 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     Raises:
         ConfigError: the result has no predictions.
     """
-    result = read_result(store, name)
+    newest = newest_name(list_results(store), "answer")
+    result = read_result(store, newest if name == "newest" else name)
+    if name != newest and re.fullmatch(r"answer(-\d+)?", name):
+        told = f"{store.path}: {newest} is newer than {name}; to export it, pass --predictions newest"
+        current_progress().warning(told)
     if result.kind != "answers":
         there = ", ".join(other for other in list_results(store) if read_result(store, other).kind == "answers")
         problem = f"result {name!r} has no predictions ({result.stage} made it)"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from labelkit.errors import ConfigError, DatasetError, OutputExistsError
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import use_progress
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result, write_result
+from labelkit.store.results import read_result, results_folder, write_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
@@ -236,6 +237,32 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
         texts = {one["id"]: one["name"] for one in found["categories"]}
         files = {one["id"]: one["file_name"] for one in found["images"]}
         return {files[one["image_id"]]: texts[one["category_id"]] for one in found["annotations"]}
+
+    newer = index.with_name("photos-2.h5")
+    assert LabelConfig(index=index.parent, csv=tmp_path / "some.csv").index == index
+    record = index.with_name("start.json")
+    kept = record.read_bytes()
+    shutil.copy(index, newer)
+    shutil.copytree(results_folder(index), results_folder(newer))
+    (results_folder(newer) / "answer.h5").rename(results_folder(newer) / "answer-2.h5")
+    record.write_text(json.dumps({"version": 1, "steps": {}, "rounds": [{"store": newer.name, "answer": "answer-2"}]}))
+    later = LabelConfig(index=index.parent, predictions="newest", csv=tmp_path / "newest.csv")
+    assert later.index == newer
+    label_images(later)
+    assert "".join(labels_in(later.csv).values())
+    with use_progress(heard):
+        label_images(LabelConfig(index=index, predictions="answer", csv=tmp_path / "older.csv"))
+    assert (
+        heard.warnings.pop() == f"{index}: photos-2.h5 is newer; to use the newest store, pass --index {index.parent}"
+    )
+    shutil.copy(results_folder(newer) / "answer-2.h5", results_folder(index))
+    with use_progress(heard):
+        label_images(LabelConfig(index=index, predictions="answer", csv=tmp_path / "oldest.csv"))
+    assert "answer-2 is newer than answer" in heard.warnings[-1]
+    heard.warnings.clear()
+    newer.unlink()
+    (results_folder(index) / "answer-2.h5").unlink()
+    record.write_bytes(kept)
 
     assert export() == {}
     assert heard.warnings == ["no image has a label; to export predictions, pass --predictions RESULT"]
