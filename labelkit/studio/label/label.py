@@ -25,7 +25,7 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import changed_rows_and_groups, choose_training_labels
+from labelkit.studio.label.actions import TYPICAL, changed_rows_and_groups, choose_training_labels
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
@@ -229,6 +229,12 @@ def read_session_labels(
     )
     fresh = (learned >= 0) & (session.label_rounds > since)
     fresh[sorted(rows)] = True
+    _, by_group = work.labels()
+    if predicted := int((by_group & (learned < 0) & (session.label_rounds > since)).sum()):
+        current_progress().message(
+            f"of each named group, only the {TYPICAL} most typical images become labels; the other {predicted} images "
+            "are predicted again"
+        )
     names = [*work.classes, ""]  # -1: none
     every, new = (
         [

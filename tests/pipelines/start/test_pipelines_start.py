@@ -1531,6 +1531,9 @@ def test_labels_of_the_browser_end_in_all_tables(
     run(photos, num_classes=4)
     assert "002.png" not in labels_in(folder / "given.csv")
     monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 1)
-    run(photos, num_classes=4, serve=True)
+    heard = Heard()
+    with use_progress(heard):
+        run(photos, num_classes=4, serve=True)
     # of a group that is named, the most typical image
+    assert any("typical images become labels; the other" in told for told in heard.messages)
     assert list(labels_in(folder / "given.csv").values()).count("all of it") == 1
