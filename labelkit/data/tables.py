@@ -307,7 +307,7 @@ def _read_csv_rows(
             break
         if fields is None:
             break
-        if not fields:
+        if not any(map(str.strip, fields)):
             continue
         if len(fields) != len(header):
             faults.append(f"line {reader.line_num}: {len(fields)} fields, but the header has {len(header)}")

@@ -9,9 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
+from labelkit.files import read_object
 from labelkit.options.base import StageConfig, panel
 
 _STORE = panel("Store", preset=False)
@@ -40,10 +41,34 @@ Device = Annotated[str, AfterValidator(_known_device)]
 """A compute device; one of several GPUs is selected by its number, from 0."""
 
 
+def find_newest_store(folder: Path) -> Path | None:
+    """Return the newest store in a folder of ``labelkit start`` whose results are finished; ``None`` for others."""
+    try:
+        rounds = read_object(folder / "start.json", {"rounds": list})["rounds"]
+    except (OSError, ValueError):
+        return None
+    for entry in reversed(rounds):
+        if isinstance(entry, dict):
+            store = folder / str(entry.get("store"))
+            result = store.with_name(f"{store.name}.results") / f"{entry.get('answer') or entry.get('groups')}.h5"
+            if store.is_file() and result.is_file():
+                return store
+    return None
+
+
 class IndexOption(StageConfig):
     """Option for the store that a command reads."""
 
-    index: Path = _STORE(..., "Store to read, NAME.h5.", aliases=["--store"])
+    index: Path = _STORE(
+        ...,
+        "Store to read, NAME.h5; or a folder that `labelkit start` made, for its newest finished store.",
+        aliases=["--store"],
+    )
+
+    @field_validator("index")
+    @classmethod
+    def _find_in_folder(cls, index: Path) -> Path:
+        return find_newest_store(index) or index
 
 
 class LabelColumnOption(StageConfig):
@@ -110,7 +135,8 @@ class DatasetOptions(StageConfig):
         "path,label[,split], or archives such as shards/{000..099}.tar. Images with an empty label are unlabeled.",
     )
     data_root: Path = _DATA(
-        Path("data"), "Folder that contains the registered datasets; also the folder to which paths in a CSV may be relative."
+        Path("data"),
+        "Folder that contains the registered datasets; also the folder to which paths in a CSV may be relative.",
     )
 
 

@@ -53,6 +53,7 @@ def test_labels_are_read_by_path_and_empty_ones_left_out(tmp_path: Path) -> None
     [
         "\ufeffpath,label\na.png,cat\n",
         "path;label\na.png;cat\n",
+        "path;label\na.png;cat\n;\n;;; \n",
         "path\tlabel\r\na.png\tcat\r\n",
         "Filename,Class\na.png,cat\n",
         "id,image,category\n7,a.png,cat\n",

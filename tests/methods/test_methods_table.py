@@ -113,9 +113,7 @@ def _config_reads(path: Path) -> set[str]:
     by_name = {
         str(node.args[1].value)
         for node in ast.walk(tree)
-        if isinstance(node, ast.Call)
-        and ast.unparse(node.func) == "getattr"
-        and isinstance(node.args[1], ast.Constant)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr" and isinstance(node.args[1], ast.Constant)
     }
     return by_name | {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute) and node not in checks}
 

@@ -16,6 +16,7 @@ from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.algorithms.matching import contingency, match_counts
 from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.labels import collect_class_names, override_store_labels
+from labelkit.commands.common.newer import warn_of_newer_store
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import DECISIONS, GIVEN, KNOWN, NEW, UNSURE, find_group_classes
 from labelkit.commands.evaluate.options import EvaluateAnswerConfig
@@ -35,6 +36,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         StoreError: the store has no true labels for the predicted rows, or the result does not contain answers.
         ConfigError: the picture cannot be written, or already exists.
     """
+    warn_of_newer_store(config.index)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     result = read_result(store, config.answer or newest_name(list_results(store), "answer"))
     if result.kind != "answers":

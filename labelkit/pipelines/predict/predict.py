@@ -277,24 +277,29 @@ def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]
     judged = [line for line in predictions if line.path in truth and line.kind != "given"]
     mine = [line for line in judged if truth[line.path] in known]
     others = [line for line in judged if truth[line.path] not in known]
-    sure = [line for line in mine if line.kind != "unsure"]
+    # a class that no label names cannot be predicted: these predictions are wrong
+    sure = [line for line in judged if line.kind != "unsure"]
     counts = {
-        "labels": len(mine),
+        "labels": len(mine) + len(others),
         "right": sum(line.label == truth[line.path] for line in mine),
         "answered": len(sure),
         "answered_right": sum(line.label == truth[line.path] for line in sure),
         "of_new_classes": len(others),
         "of_new_classes_in_new_groups": sum(line.label in unnamed for line in others),
     }
-    said = []
-    if mine:
-        said.append(
-            f"of {len(mine)} photos with a label, {counts['right']} have a correct prediction "
-            f"({percent(counts['right'] / len(mine))} %)"
-        )
-        said.append(f"of the {len(sure)} that are not unsure, {counts['answered_right']} are correct")
+    if not judged:
+        current_progress().message("no prediction is compared: each photo with a label had it before")
+        return counts
+    said = [
+        f"of {counts['labels']} photos with a label, {counts['right']} have a correct prediction "
+        f"({percent(counts['right'] / counts['labels'])} %)",
+        f"of the {len(sure)} that are not unsure, {counts['answered_right']} are correct",
+    ]
     if others:
         inside = counts["of_new_classes_in_new_groups"]
-        said.append(f"of {len(others)} photos whose class has no name here, {inside} are in groups without a name")
-    current_progress().message("; ".join(said) or "no prediction is compared: each photo with a label had it before")
+        said.append(
+            f"{len(others)} photos are of classes without a label here, so their predictions count as wrong; {inside} of "
+            "them are in groups without a name"
+        )
+    current_progress().message("; ".join(said))
     return counts

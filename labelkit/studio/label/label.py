@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
+from labelkit.commands.common.newer import warn_of_newer_store
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import BusyError, ConfigError, DatasetError, Interrupted, OutputExistsError, output_exists
@@ -24,11 +25,11 @@ from labelkit.store.csv_table import csv_bytes
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.parts import hold_lock
 from labelkit.store.results import Result, list_results, read_result, results_folder, write_result
-from labelkit.studio.label.actions import changed_rows_and_groups, choose_training_labels
+from labelkit.studio.label.actions import TYPICAL, changed_rows_and_groups, choose_training_labels
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, initial_labels
+from labelkit.studio.label.rounds import Labels, add_labels, add_predictions, drop_unused_classes, initial_labels
 from labelkit.studio.label.session import Session, restore_session
 from labelkit.studio.label.sets import check_set, write_set
 from labelkit.studio.report.images import choose_images
@@ -48,6 +49,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     if config.serve:
         return serve_labels(config)
     check_set(config)
+    warn_of_newer_store(config.index)
     store = open_store(config.index)
     base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}
@@ -65,6 +67,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
         given = int((final.labels >= 0).sum())
         final = add_predictions(config.predictions, config.labels, store, final)
         values["predicted"] = int((final.labels >= 0).sum()) - given
+    final = drop_unused_classes(final)
     counts, table = _class_counts(final.labels, final.class_names)
     values |= {"classes": counts, "labels": int((final.labels >= 0).sum()), "rows": store.n}
     tables.append(table)
@@ -226,6 +229,12 @@ def read_session_labels(
     )
     fresh = (learned >= 0) & (session.label_rounds > since)
     fresh[sorted(rows)] = True
+    _, by_group = work.labels()
+    if predicted := int((by_group & (learned < 0) & (session.label_rounds > since)).sum()):
+        current_progress().message(
+            f"of each named group, only the {TYPICAL} most typical images become labels; the other {predicted} images "
+            "are predicted again"
+        )
     names = [*work.classes, ""]  # -1: none
     every, new = (
         [

@@ -68,7 +68,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     predictions: str | None = _SET(
         None,
         "Result of `discover answer` whose predictions, except unsure ones, are written as labels (with --export or "
-        "--csv).",
+        "--csv); newest: the last of `answer`, `answer-2`, ...",
         pattern=RESULT_NAME,
     )
     link: bool = _SET(False, "Make symbolic links to the images instead of copies (with --export to a folder).")

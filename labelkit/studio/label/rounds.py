@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
-from labelkit.store.results import list_results, read_result
+from labelkit.store.results import list_results, newest_name, read_result
 from labelkit.studio.label.options import LabelConfig
 
 _SHOWN = 10
@@ -71,7 +72,11 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     Raises:
         ConfigError: the result has no predictions.
     """
-    result = read_result(store, name)
+    newest = newest_name(list_results(store), "answer")
+    result = read_result(store, newest if name == "newest" else name)
+    if name != newest and re.fullmatch(r"answer(-\d+)?", name):
+        told = f"{store.path}: {newest} is newer than {name}; to export it, pass --predictions newest"
+        current_progress().warning(told)
     if result.kind != "answers":
         there = ", ".join(other for other in list_results(store) if read_result(store, other).kind == "answers")
         problem = f"result {name!r} has no predictions ({result.stage} made it)"
@@ -92,6 +97,19 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     told = f"{predicted} predictions are written as labels; {unsure} unsure images have no label"
     current_progress().message(told)
     return replace(base, labels=merged, class_names=names)
+
+
+def drop_unused_classes(final: Labels) -> Labels:
+    """Return the labels without the classes that have none, if no label came with the store.
+
+    The classes of the store are then, for example, folders that are not named after classes.
+    """
+    if (final.rounds == 0).any():
+        return final
+    used, labels = np.unique(final.labels[final.labels >= 0], return_inverse=True)
+    renumbered = final.labels.copy()
+    renumbered[final.labels >= 0] = labels
+    return replace(final, labels=renumbered, class_names=tuple(final.class_names[label] for label in used.tolist()))
 
 
 def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:

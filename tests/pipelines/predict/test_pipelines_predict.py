@@ -63,17 +63,18 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth, "--min-confidence", 0, "--json")
 
     assert told.json["judged"] == {
-        "labels": 2,
+        "labels": 3,
         "right": 1,
-        "answered": 2,
+        "answered": 3,
         "answered_right": 1,
         "of_new_classes": 1,
         "of_new_classes_in_new_groups": 1,
     }
     assert (
-        "of 2 photos with a label, 1 have a correct prediction (50.0 %); "
-        "of the 2 that are not unsure, 1 are correct; "
-        "of 1 photos whose class has no name here, 1 are in groups without a name"
+        "of 3 photos with a label, 1 have a correct prediction (33.3 %); "
+        "of the 3 that are not unsure, 1 are correct; "
+        "1 photos are of classes without a label here, so their predictions count as wrong; 1 of them are in groups "
+        "without a name"
     ) in told.err
 
 

@@ -1058,7 +1058,9 @@ def test_a_folder_of_other_photos_is_refused_before_anything_is_lost(
         for i in range(4, 30):
             (photos / f"{i:03d}.png").unlink()
 
-    with pytest.raises(ConfigError, match=r"was created from 30 photos, of which .* contains only [04].*--other-photos"):
+    with pytest.raises(
+        ConfigError, match=r"was created from 30 photos, of which .* contains only [04].*--other-photos"
+    ):
         run(there, out=out, num_classes=3)
 
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
@@ -1630,6 +1632,9 @@ def test_labels_of_the_browser_end_in_all_tables(
     run(photos, num_classes=4)
     assert "002.png" not in labels_in(folder / "given.csv")
     monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 1)
-    run(photos, num_classes=4, serve=True)
+    heard = Heard()
+    with use_progress(heard):
+        run(photos, num_classes=4, serve=True)
     # of a group that is named, the most typical image
+    assert any("typical images become labels; the other" in told for told in heard.messages)
     assert list(labels_in(folder / "given.csv").values()).count("all of it") == 1

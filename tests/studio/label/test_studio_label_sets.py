@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from labelkit.errors import ConfigError, DatasetError, OutputExistsError
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import use_progress
 from labelkit.store.embeddings import open_store
-from labelkit.store.results import read_result, write_result
+from labelkit.store.results import read_result, results_folder, write_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
 from PIL import Image
@@ -129,6 +130,27 @@ def test_coco_says_labels_of_whole_images(export: Any, tmp_path: Path) -> None:
     )
 
 
+def test_folders_whose_names_are_not_labels_are_no_categories(tmp_path: Path) -> None:
+    for year in ("2023", "2024"):
+        (tmp_path / "photos" / year).mkdir(parents=True)
+        add_photos(tmp_path / "photos" / year, range(3), seed=int(year))
+    (tmp_path / "known.csv").write_text("path,label\n2023/000.png,red\n2024/001.png,green\n")
+    index = tmp_path / "photos.h5"
+    folder = EmbedConfig(dataset=str(tmp_path / "photos"), backbone="pixels", split="all", out=index)
+    embed_images(folder.model_copy(update={"label_split": "none"}))
+
+    def categories(**options: Any) -> list[str]:
+        out = tmp_path / "set.json"
+        label_images(LabelConfig(index=index, export="coco", out=out, overwrite=True, **options))
+        return [one["name"] for one in json.loads(out.read_text())["categories"]]
+
+    assert open_store(index).class_names == ("2023", "2024")
+    assert categories(from_=tmp_path / "known.csv") == ["green", "red"]
+    # labels of the store: its classes keep their numbers, even without an image
+    embed_images(folder.model_copy(update={"label_split": "given", "overwrite": True}))
+    assert categories() == ["2023", "2024"]
+
+
 def test_a_json_file_given_as_a_table_of_labels_is_refused_in_a_few_words(
     export: Any, index: Path, tmp_path: Path
 ) -> None:
@@ -215,6 +237,32 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
         texts = {one["id"]: one["name"] for one in found["categories"]}
         files = {one["id"]: one["file_name"] for one in found["images"]}
         return {files[one["image_id"]]: texts[one["category_id"]] for one in found["annotations"]}
+
+    newer = index.with_name("photos-2.h5")
+    assert LabelConfig(index=index.parent, csv=tmp_path / "some.csv").index == index
+    record = index.with_name("start.json")
+    kept = record.read_bytes()
+    shutil.copy(index, newer)
+    shutil.copytree(results_folder(index), results_folder(newer))
+    (results_folder(newer) / "answer.h5").rename(results_folder(newer) / "answer-2.h5")
+    record.write_text(json.dumps({"version": 1, "steps": {}, "rounds": [{"store": newer.name, "answer": "answer-2"}]}))
+    later = LabelConfig(index=index.parent, predictions="newest", csv=tmp_path / "newest.csv")
+    assert later.index == newer
+    label_images(later)
+    assert "".join(labels_in(later.csv).values())
+    with use_progress(heard):
+        label_images(LabelConfig(index=index, predictions="answer", csv=tmp_path / "older.csv"))
+    assert (
+        heard.warnings.pop() == f"{index}: photos-2.h5 is newer; to use the newest store, pass --index {index.parent}"
+    )
+    shutil.copy(results_folder(newer) / "answer-2.h5", results_folder(index))
+    with use_progress(heard):
+        label_images(LabelConfig(index=index, predictions="answer", csv=tmp_path / "oldest.csv"))
+    assert "answer-2 is newer than answer" in heard.warnings[-1]
+    heard.warnings.clear()
+    newer.unlink()
+    (results_folder(index) / "answer-2.h5").unlink()
+    record.write_bytes(kept)
 
     assert export() == {}
     assert heard.warnings == ["no image has a label; to export predictions, pass --predictions RESULT"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
         width_of: function that measures a text.
         room: maximum width, in the same unit.
     """
+    # a letter and its mark, as some systems write names, become the one character that fonts have
+    line = unicodedata.normalize("NFC", line)
     line = "".join(character if character.isprintable() else "?" for character in line)
     # no letter is narrower than one unit, so longer names need not be measured in full, which would be slow
     kept, shown = min(len(line), int(room)), line
@@ -33,6 +36,13 @@ def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
         begin = kept // 3
         shown = f"{line[:begin]}…{line[len(line) - (kept - begin) :]}"
     return shown
+
+
+def load_caption_font() -> ImageFont.FreeTypeFont:
+    """Load the font of captions: DejaVu Sans of matplotlib, as the font that Pillow brings has only ASCII letters."""
+    import matplotlib as mpl  # takes a while to load
+
+    return ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size=10)
 
 
 IMAGES_PER_LINE = 10
@@ -74,7 +84,7 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
     height = _GAP + len(rows) * (_CELL + _TEXT + _GAP)
     sheet = Image.new("RGB", (width, height), "white")
     draw = ImageDraw.Draw(sheet)
-    font = ImageFont.load_default(size=11)
+    font = load_caption_font()
     for r, row in enumerate(rows):
         for c, picture in enumerate(row):
             left, top = _GAP + c * (_CELL + _GAP), _GAP + r * (_CELL + _TEXT + _GAP)

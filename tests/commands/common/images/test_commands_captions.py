@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.commands.common.images.contact_sheet import Picture, shortened, write_contact_sheet
-from PIL import Image, ImageFont
+from labelkit.commands.common.images.contact_sheet import Picture, load_caption_font, shortened, write_contact_sheet
+from PIL import Image
 
 CELL, GAP = 112, 8
 CAPTIONS = {
@@ -44,10 +44,17 @@ def test_captions_of_neighbors_stand_at_least_twice_the_gap_apart(tmp_path: Path
 
 
 def test_a_long_caption_keeps_its_rank_and_its_score() -> None:
-    font = ImageFont.load_default(size=11)
+    font = load_caption_font()
     short = shortened("12. Balinese_character01_of_someone 0.987", font.getlength, 104)
     assert short.startswith("12. ")
     assert short.endswith(" 0.987")
     assert shortened("12. ant 0.987", font.getlength, 104) == "12. ant 0.987"
     assert shortened("a\nb", len, 3) == "a?b"
     assert shortened("abcdef", len, 4) == "a…ef"
+
+
+def test_letters_with_marks_are_drawn() -> None:
+    font = load_caption_font()
+    drawn = {letter: bytes(font.getmask(letter)) for letter in "uüéłß\ufffe"}
+    assert len(set(drawn.values())) == len(drawn)  # what a font lacks is the same box each time
+    assert shortened("Ku\u0308che", len, 9) == "Küche"
