@@ -234,13 +234,15 @@ _COLUMN_NAMES = {
     "labeled": USUAL_NAMES["labeled"],
 }  # fmt: skip
 _LISTED = re.compile(r"(.*\.\w+)[ \t]+(-?\d+)")  # a line of a list of images and classes, such as ImageNet's
+_LISTED_TEXT = re.compile(r"(.*\.\w+) *[\t,] *([^\t,./]+)")  # the same with the names of classes
 _REMEDY = "Write a header, then one line per image with its path and numbers."
 
 
 def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     """Read names from a text file with one name per line, or from a table with a header as ``read_csv`` does.
 
-    If every line ends in a number after the suffix of a file and a blank, the numbers are labels.
+    If every line ends in a number after the suffix of a file and a blank, the numbers are labels; and so are texts
+    after a tab or comma.
     """
     with open_regular(path) as file:
         raw = file.read()
@@ -255,6 +257,7 @@ def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
         return read_csv(path, wanted, with_rows=False)
     columns: dict[str, Column] = {"ids": names}
     pairs = [match.groups() for match in map(_LISTED.fullmatch, names) if match]
+    pairs = pairs or [match.groups() for match in map(_LISTED_TEXT.fullmatch, names) if match]
     if len(pairs) == len(names):
         columns = {"ids": [name for name, _ in pairs], "labels": [label for _, label in pairs]}
     return ForeignRows(np.empty((len(names), 0)), columns, lambda row: f"{path} line {row + 1}")

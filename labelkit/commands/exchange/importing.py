@@ -117,7 +117,7 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
     named = read_names(ids, keys) if ids.suffix.lower() == ".txt" else read_csv(ids, keys, with_rows=False)
     _say_left_out(ids, named, has_keys=kind == ".npy")
     if "labels" in named.columns and not named.found:
-        current_progress().message(f"{ids}: the number after each name is read as its label")
+        current_progress().message(f"{ids}: the number or text after each name is read as its label")
     name_where = _match_names(config, rows, named)
     rows.columns.update(named.columns)
     rows.found = {role: name for role, name in rows.found.items() if role not in named.columns}

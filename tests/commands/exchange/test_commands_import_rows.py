@@ -255,6 +255,17 @@ def test_the_folder_that_is_cut_leaves_paths_below_the_images(labelkit: Any, tmp
     assert open_store(tmp_path / "s.h5").sample_ids == ["cat/a.png", "cat/b.png"]
 
 
+@pytest.mark.parametrize("lines", ["b.png\tred ant\na.png\tbee\n", "b.png, red ant\na.png,bee\n"])
+def test_a_text_after_each_name_is_its_label(labelkit: Any, tmp_path: Path, lines: str) -> None:
+    np.save(tmp_path / "x.npy", np.eye(2))
+    (tmp_path / "ids.txt").write_text(lines)
+    words = ("--source", tmp_path / "x.npy", "--ids", tmp_path / "ids.txt", "--out", tmp_path / "s.h5")
+    answer = labelkit("import", *words)
+    assert answer.code == 0, answer.err
+    store = open_store(tmp_path / "s.h5")
+    assert (store.sample_ids, store.class_names) == (["a.png", "b.png"], ("bee", "red ant"))
+
+
 @pytest.mark.parametrize("file", ["x.npz", "x.h5"])
 def test_rows_of_ids_are_matched_by_the_names_that_the_source_has(labelkit: Any, tmp_path: Path, file: str) -> None:
     if file == "x.npz":
