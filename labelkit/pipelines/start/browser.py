@@ -76,6 +76,7 @@ def start_in_browser(
 
     Record.read(folder).note(_STEP, "", {}, [], noted)
     serve_labels(label, predict)
+    current_progress().message(f"the page is closed; the tables in {folder} are updated now, which takes a while")
     return once(config)
 
 
