@@ -251,9 +251,17 @@ def _ignore(ignored: Counter[str], name: str, suffix: str) -> None:
     ignored.update([_TABLE + name] if suffix in TABLE_SUFFIXES else [])
 
 
+def _singular(kind: str) -> str:
+    return kind.replace("links to folders around them", "link to a folder around it").replace("folders ", "folder ")
+
+
 def ignored_notes(ignored: Counter[str]) -> list[str]:
     """Return a note with the number of ignored files of each kind and the names of those that may contain labels."""
-    counts = ", ".join(f"{count} {kind}" for kind, count in sorted(ignored.items()) if not kind.startswith(_TABLE))
+    counts = ", ".join(
+        f"{count} {_singular(kind) if count == 1 else kind}"
+        for kind, count in sorted(ignored.items())
+        if not kind.startswith(_TABLE)
+    )
     tables = sorted((kind for kind in ignored if kind.startswith(_TABLE)), key=lambda kind: (kind.count("/"), kind))
     shown = ", ".join(kind.removeprefix(_TABLE) for kind in tables[:3])
     hint = f"; pass a table of labels ({shown}?) with --labels or as --dataset" if tables else ""

@@ -272,7 +272,7 @@ def test_hidden_files_other_suffixes_and_linked_folders_are_counted(tmp_path: Pa
     dataset = load(tmp_path / "set")
     assert dataset.sample_ids == ("a/1.png", "a/3.png", "link/2.png")
     assert dataset.notes == (
-        "ignored: 1 hidden, 1 links to folders around them, 1 with other suffixes; pass a table of labels "
+        "ignored: 1 hidden, 1 link to a folder around it, 1 with other suffixes; pass a table of labels "
         "(a/notes.txt?) with --labels or as --dataset",
     )
 

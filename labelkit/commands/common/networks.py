@@ -485,8 +485,9 @@ def embed_queries(
     embedded: list[NDArray[np.float32]] = []
     kept: list[NDArray[np.int64]] = []
     bad: list[tuple[int, str]] = []
-    with torch.inference_mode():
+    with torch.inference_mode(), current_progress().task("embed", total=len(queries)) as task:
         for batch in model.loader(queries, default_batch_size(place), device=place):
+            task.advance(len(batch.rows))
             bad.extend(batch.bad)
             embedded.append(network.embed(batch.images).float().cpu().numpy()[batch.readable])
             kept.append(batch.rows[batch.readable])

@@ -107,16 +107,18 @@ def embed_with_onnx(
     bad: list[tuple[int, str]] = []
     pixels: list[NDArray[np.float32]] = []
     embedded: list[NDArray[np.float32]] = []
-    for row in range(len(images)):
-        try:
-            pixels.append(preprocess_image(images, row, record))
-            kept.append(row)
-        except BadImage as error:
-            bad.append((row, error.reason))
-        if pixels and (len(pixels) == _BATCH or row + 1 == len(images)):
-            images_in = np.stack(pixels)
-            embedded.append(images_in.reshape(len(pixels), -1) if network is None else network.embed(images_in))
-            pixels = []
+    with current_progress().task("embed", total=len(images)) as task:
+        for row in range(len(images)):
+            task.advance()
+            try:
+                pixels.append(preprocess_image(images, row, record))
+                kept.append(row)
+            except BadImage as error:
+                bad.append((row, error.reason))
+            if pixels and (len(pixels) == _BATCH or row + 1 == len(images)):
+                images_in = np.stack(pixels)
+                embedded.append(images_in.reshape(len(pixels), -1) if network is None else network.embed(images_in))
+                pixels = []
     if not embedded:
         return np.zeros((0, 1), dtype=np.float32), np.zeros(0, dtype=np.int64), bad
     return np.concatenate(embedded), np.array(kept, dtype=np.int64), bad

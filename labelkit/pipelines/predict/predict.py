@@ -298,8 +298,8 @@ def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]
     if others:
         inside = counts["of_new_classes_in_new_groups"]
         said.append(
-            f"{len(others)} photos are of classes without a label here, so their predictions count as wrong; {inside} "
-            "of them are in groups without a name"
+            f"{len(others)} photos are of classes without a label here, so their predictions count as wrong; "
+            f"{inside} of them are in groups without a name"
         )
     current_progress().message("; ".join(said))
     return counts

@@ -76,6 +76,7 @@ def start_in_browser(
 
     Record.read(folder).note(_STEP, "", {}, [], noted)
     done: Any = serve_labels(label, predict).to_json()
+    current_progress().message(f"the page is closed; the tables in {folder} are updated now, which takes a while")
     return once(config.model_copy(update={"new_classes": later if done["actions"] else said}))
 
 

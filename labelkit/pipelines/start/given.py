@@ -198,9 +198,9 @@ def collect_labels(
         stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
         if stale:
             progress.warning(
-                f"{path}: {_labels(len(stale))} ignored, since the photos have been corrected, deleted or renamed. The "
-                "labels are already recorded, so you can leave out --labels. If they are right for the photos that now "
-                f"have these names, add them to {folder / GIVEN}"
+                f"{path}: {_labels(len(stale))} ignored, since the photos or classes have been corrected, deleted or "
+                "renamed. The labels are already recorded, so you can leave out --labels. If they are right for the "
+                f"photos that now have these names, add them to {folder / GIVEN}"
             )
         fresh = {place: text for place, text in fresh.items() if place not in stale}
         changed[path] += sum(known.get(place, text) != text for place, text in fresh.items())

@@ -78,6 +78,14 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     ) in told.err
 
 
+def test_photos_are_counted_while_they_are_embedded(
+    labelkit: Any, labeled: Path, new: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.cli.progress._SECONDS_BETWEEN_LINES", 0)
+    told = labelkit("predict", new, "--from", labeled / "labeled")
+    assert "embed: 3/3, done in" in told.err
+
+
 def test_labels_of_photos_that_are_not_asked_for_are_an_error(
     labelkit: Any, labeled: Path, new: Path, tmp_path: Path
 ) -> None:

@@ -567,7 +567,7 @@ def test_labels_follow_photos_whose_names_are_exchanged(
     said = " ".join(capsys.readouterr().err.split())
     assert "4 labels of moved or renamed photos, carried over" in said
     # the user's table still has the old names: of 0 and 1, of 3 and 7
-    assert "4 labels ignored, since the photos have been corrected, deleted or renamed" in said
+    assert "4 labels ignored, since the photos or classes have been corrected, deleted or renamed" in said
     for more in ([], ["--labels", str(known)]):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
         assert labels_in(folder / "given.csv") == expected
@@ -1217,7 +1217,7 @@ def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_
         "007.png": "green",
     }
     assert labels_in(given) == expected
-    assert "4 labels ignored, since the photos have been corrected" in capsys.readouterr().err
+    assert "4 labels ignored, since the photos or classes have been corrected" in capsys.readouterr().err
     assert main(words) == 0
     assert labels_in(given) == expected
 
@@ -1635,6 +1635,7 @@ def test_labels_of_the_browser_end_in_all_tables(
     heard = Heard()
     with use_progress(heard):
         run(photos, num_classes=4, serve=True)
+    assert f"the page is closed; the tables in {folder} are updated now, which takes a while" in heard.messages
     # of a group that is named, the most typical image
     assert any("typical images become labels; the other" in told for told in heard.messages)
     assert list(labels_in(folder / "given.csv").values()).count("all of it") == 1
