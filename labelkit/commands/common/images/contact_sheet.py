@@ -6,6 +6,7 @@ import io
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
@@ -40,9 +41,11 @@ def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
 
 def load_caption_font() -> ImageFont.FreeTypeFont:
     """Load the font of captions: DejaVu Sans of matplotlib, as the font that Pillow brings has only ASCII letters."""
-    import matplotlib as mpl  # takes a while to load
-
-    return ImageFont.truetype(Path(mpl.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", size=10)
+    found = find_spec("matplotlib")  # importing it takes a while
+    assert found is not None
+    assert found.origin is not None
+    path = Path(found.origin).parent / "mpl-data" / "fonts" / "ttf" / "DejaVuSans.ttf"
+    return ImageFont.truetype(path, size=10)
 
 
 IMAGES_PER_LINE = 10
