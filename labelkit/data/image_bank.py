@@ -118,9 +118,9 @@ class ImageBank:
         self.bad = dict(sorted(self.bad.items()))
         return pixels
 
-    def digest(self, rows: NDArray[np.int64]) -> str:
-        """Return a SHA-256 digest (hex) of the image files of the given rows."""
-        return hashlib.sha256(self.sha256[rows].tobytes()).hexdigest()
+    def digest(self, rows: NDArray[np.int64] | None = None) -> str:
+        """Return a SHA-256 digest (hex) of the image files of the given rows, by default of all."""
+        return hashlib.sha256((self.sha256 if rows is None else self.sha256[rows]).tobytes()).hexdigest()
 
     def reader(self, num_workers: int) -> Reader:
         """Return an image reader that keeps its worker processes alive between passes."""

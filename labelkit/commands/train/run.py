@@ -177,7 +177,7 @@ def _check_same_data(run: RunDir, setup: RunSetup) -> None:
     if not (run.path / SPLIT).exists():  # the run was killed before it was written, so nothing was trained on it either
         return
     saved = read_split(run.path)
-    now = plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest(setup.bank.listed_rows)})
+    now = plain_json(setup.prepared.to_json() | {IMAGES_SHA256: setup.bank.digest()})
     saved.setdefault(IMAGES_SHA256, now[IMAGES_SHA256])  # an earlier version did not store it
     if all(saved.get(key) == now[key] for key in ("dataset_digest", "split", IMAGES_SHA256)):
         return
@@ -192,7 +192,7 @@ def _check_same_data(run: RunDir, setup: RunSetup) -> None:
 def _write_facts(run: RunDir, setup: RunSetup, runtime: Runtime) -> None:
     prepared, own = setup.prepared, OWN_SOURCES.get(setup.method.config.command[1])
     facts = {"trained_labels": _trained_labels(setup), "info": serialize_data_info(setup.method.data)}
-    facts[IMAGES_SHA256] = setup.bank.digest(setup.bank.listed_rows)
+    facts[IMAGES_SHA256] = setup.bank.digest()
     run.write_json(SPLIT, prepared.to_json() | facts)
     skipped = {prepared.dataset.sample_ids[row]: reason for row, reason in sorted(setup.bank.bad.items())}
     if skipped:
