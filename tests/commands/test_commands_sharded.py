@@ -200,7 +200,7 @@ def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path,
     assert one["content_digest"] == many["content_digest"]
     again = labelkit(*words, "--out", tmp_path / "many.h5")
     assert again.code == 0
-    assert "already exists and stays in 3 shards; use `labelkit pack` to change this" in again.err
+    assert "already exists and remains in 3 shards; `labelkit pack` can change this" in again.err
     assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shards", "3").err
 
 

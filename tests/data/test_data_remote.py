@@ -152,7 +152,7 @@ def test_a_server_that_sends_whole_archives_for_each_image_is_refused(
     with pytest.raises(DatasetError, match=r"^shaky://host/all\.tar: returned [\d,]+ bytes instead of \d+") as error:
         there.source.read(0)
 
-    assert "folder" in str(error.value.remedy)
+    assert "download the file" in str(error.value.remedy)
 
 
 # ---------------------------------------------------------------------- faults

@@ -170,7 +170,7 @@ def with_array(name, change):
         (with_array("sample_ids", lambda a: a[[0, 0, 1, 2, 3, 4, 5]]), Refused, ":/sample_ids row 1"),
         (with_array("sample_ids", lambda a: np.array([b"../a", *a[1:]])), Refused, ":/sample_ids row 0"),
         (with_array("sample_ids", lambda a: np.array([b"/etc/a", *a[1:]])), Refused, ":/sample_ids row 0"),
-        (with_array("skipped/reasons", lambda a: a[[0, 0]]), Mismatch, ":/skipped/reasons: 2 rows where"),
+        (with_array("skipped/reasons", lambda a: a[[0, 0]]), Mismatch, ":/skipped/reasons: 2 rows, but"),
     ],
 )
 def test_contents_that_do_not_fit_are_named(path, change, error, message):

@@ -134,9 +134,9 @@ def test_names_that_could_leave_the_folder_are_refused(store, name):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"cluster_ids": np.zeros(7, int)}, "cluster_ids: 7 rows where the file has 8"),
-        ({"centroids": np.zeros((2, 3)), "names": ["a"]}, "1 rows where /centroids has 2|2 rows where /names has 1"),
-        ({"confusion": np.zeros((2, 3), int)}, "confusion: 3 rows where"),
+        ({"cluster_ids": np.zeros(7, int)}, "cluster_ids: 7 rows, but the file has 8"),
+        ({"centroids": np.zeros((2, 3)), "names": ["a"]}, "1 rows, but /centroids has 2|2 rows, but /names has 1"),
+        ({"confusion": np.zeros((2, 3), int)}, "confusion: 3 rows, but"),
         ({"a/b": np.zeros(2)}, "cannot be named"),
         ({"metrics": "{"}, "Expecting"),
     ],

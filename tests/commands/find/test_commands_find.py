@@ -405,7 +405,7 @@ def test_images_that_moved_are_an_error_until_their_place_is_named(
     moved = copied.rename(tmp_path / "elsewhere")
     answer = labelkit("find", command, "--index", index, "--out", out)
     assert answer.code == 3
-    assert "as --dataset" in answer.err
+    assert "Pass --dataset" in answer.err
     assert not out.exists()
     assert labelkit("find", command, "--index", index, "--out", out, "--dataset", moved).code == 0
 

@@ -56,7 +56,7 @@ def test_what_cannot_be_grown_from_is_said_at_once(
         ("mixmatch", ["--labeled-batch-size", "20"], "must be half of batch_size"),
         ("lmcs", ["--labeled-batch-size", "20"], "must be half of batch_size"),
         ("snowball", ["--dropout", "0.5"], "wrn10_1 has no dropout"),
-        ("mixmatch", ["--lr-schedule", "ramps"], "--lr-schedule ramps is only available for"),
+        ("mixmatch", ["--lr-schedule", "ramps"], "lr_schedule ramps requires supervised"),
         ("freematch", ["--ema-ramp", "linear"], "No such option"),  # one decay from start to end
     ],
 )
