@@ -102,8 +102,10 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
 
     @cache
     def training_bank() -> ImageBank:
-        mixes = isinstance(config, StrongRowOptions) and config.row_mix > 0 and info.num_row_views == 0
-        return bank_of(prepared.dataset, config.row_neighbors if mixes else 0)
+        num_neighbors = 0
+        if isinstance(config, StrongRowOptions) and config.row_mix > 0 and info.num_row_views == 0:
+            num_neighbors = config.row_neighbors
+        return bank_of(prepared.dataset, num_neighbors)
 
     def known(option: str) -> NDArray[np.int64]:
         progress.warning(f"{option} uses labels that are hidden from training, so use the result only for comparison")
