@@ -152,7 +152,7 @@ CASES = {
         ("--split", "no split 'test'", "Omit the split"),
     ),
     "CSV row with a missing file": Case(
-        csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "path,label")
+        csv("path,label", "ant/00.png,ant", "ant/xx.png,ant"), CSV, 3, ("line 3", "'ant/xx.png'", "another folder")
     ),
     "nothing to discover": Case(
         nothing,

@@ -52,7 +52,8 @@ def _fields(value: object) -> dict[str, object]:
 def _read_store(path: Path) -> Read:
     def read() -> object:
         store = open_store(path)
-        return {**_fields(store), "path": "", "model": repr(store.model), "lazy_embeddings": store.lazy_embeddings[:]}
+        hidden = {"path": "", "shards": "", "model": repr(store.model)}  # objects, of which repr tells the place
+        return {**_fields(store), **hidden, "lazy_embeddings": store.lazy_embeddings[:]}
 
     return read
 

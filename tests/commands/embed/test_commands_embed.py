@@ -79,8 +79,8 @@ def test_other_images_of_the_same_names_are_another_data_set(
         Image.new("RGB", (8, 8), (number, 0, 0)).save(path)
     words = ("embed", "--checkpoint", trained, "--dry-run", "--out", tmp_path / "s.h5", "--dataset")
 
-    assert "is not the data set that the run was trained on" not in labelkit(*words, photos).err
-    assert "is not the data set that the run was trained on" in " ".join(labelkit(*words, data).err.split())
+    assert "is not the dataset that the run was trained on" not in labelkit(*words, photos).err
+    assert "is not the dataset that the run was trained on" in " ".join(labelkit(*words, data).err.split())
 
 
 # --- what is stored ------------------------------------------------------------------------------

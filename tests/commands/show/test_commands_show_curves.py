@@ -57,7 +57,7 @@ BAD = {
     "name": (
         ("--metrics", "loss,al_accuracy,x*"),
         2,
-        "{run} did not log al_accuracy or x*; it logged: all_accuracy, diag/block1/update_rel, loss, lr. "
+        "{run} did not log al_accuracy or x* (it logged: all_accuracy, diag/block1/update_rel, loss, lr). "
         "Did you mean all_accuracy?",
     ),
     "no names": (("--metrics", ""), 2, "--metrics: no metrics were given"),
