@@ -17,7 +17,7 @@ from labelkit.options.presets import resolve
 from labelkit.progress import Progress, current_progress, use_progress
 
 SOURCES = {
-    "preset": "Name of a preset, path of a YAML file, or none; by default, `train` uses the preset named after the "
+    "preset": "Name of a preset, path to a YAML file, or none; by default, `train` uses the preset named after the "
     "dataset.",
     "config": "YAML file with options; overrides the preset, but not the options given here.",
 }

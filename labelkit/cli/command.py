@@ -77,7 +77,7 @@ def run_command(command: StageCommand) -> Command:
     parameters = [_parameter(name, field) for name, field in fields]
     if presets or is_train:
         chosen = " Default: the preset with the same name as the dataset, if there is one." if is_train else ""
-        says = f"Name of a preset, path of a YAML file, or none.{chosen} Presets: {', '.join(presets) or 'none yet'}."
+        says = f"Name of a preset, path to a YAML file, or none.{chosen} Presets: {', '.join(presets) or 'none yet'}."
         parameters.append(_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
     parameters += _COMMON_PARAMETERS
     run.__doc__ = escape_markup(command.help)

@@ -226,7 +226,7 @@ def _on_main_directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 def calibrate(evidence: Evidence) -> Calibration:
-    """Fit the temperature of confidences."""
+    """Fit the temperature that calibrates the confidences."""
     if not evidence.num_labels:
         return Calibration(_USUAL, _USUAL, evidence, None, None, None)
     scores, named, correct, weights = evidence.scores, evidence.named, evidence.correct, evidence.weights

@@ -65,7 +65,7 @@ def discover_confident(
     arrays: Any = features if several else [features]
     parts = [check_features(rows) for rows in arrays]
     if fusion == "none" and len(parts) > 1:
-        raise ValueError(f"{len(parts)} feature arrays require a fusion")
+        raise ValueError(f"{len(parts)} feature arrays require a fusion method")
 
     def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
         del given  # labels found earlier change the means, too

@@ -225,7 +225,7 @@ class TACCCLConfig(MetricLearningConfig):
     lr_schedule: Literal["cosine", "constant", "step"] = override_default(MetricLearningConfig, "lr_schedule", "step")
     lr_drop_epochs: tuple[int, ...] = override_default(MetricLearningConfig, "lr_drop_epochs", (36,))
 
-    memory_refill: bool = _MEMORY(True, "Refill the memory with new embeddings at every clustering.")
+    memory_refill: bool = _MEMORY(True, "Refill the memory with new embeddings at every clustering step.")
     memory_warmup_steps: int | None = _MEMORY(
         None, "Number of steps before the memory is used, without --memory-refill. Default: one epoch.", ge=0
     )

@@ -36,7 +36,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
         "Folder with tables to show: check.csv (find mislabeled), novel.csv, odd.csv, duplicates.csv, next.csv "
         "(suggest).",
     )
-    out: Path = _PAGE(..., "Page to write, NAME.html.", makes="html")
+    out: Path = _PAGE(..., "HTML file to write, NAME.html.", makes="html")
     overwrite: bool = _PAGE(False, "Replace the page in --out.")
     max_size: str = _PAGE_SET(
         "60MB",

@@ -266,5 +266,5 @@ def test_features_that_are_not_finite_are_refused(bad: float, message: str) -> N
 
 
 def test_several_networks_need_a_fusion() -> None:
-    with pytest.raises(ValueError, match="2 feature arrays require a fusion"):
+    with pytest.raises(ValueError, match="2 feature arrays require a fusion method"):
         discover_confident([TOY, TOY], TOY_LABELS, 2)
