@@ -4,8 +4,9 @@
 
 Sets are those of ``benchmarks.answer_table``; of each, so many images of so many classes are drawn once. In each draw,
 classes are left without a label until these have so many images together; of the last one, the rest is left out. Of
-each other class some images have their label. A line for each set, number of labels and size: the mean share of the
-images that is of classes without a label, in percent, and in how many of the draws some were found.
+each other class some images have their label. A line for each set, number of labels and size: the share of the
+unlabeled images that is of classes without a label, in percent; its estimate (``new_share``, not cut off at 0) with the
+standard deviation over draws; and in how many of the draws such classes were found. The size 0 leaves no class out.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
+from labelkit.algorithms import unlabeled_classes
 from labelkit.commands.discover.options import DiscoverCategoriesConfig
 from labelkit.commands.table import all_commands
 from labelkit.progress import Progress, use_progress
@@ -44,8 +48,8 @@ def draw(truth: Ints, size: int, per_class: int, seed: int) -> tuple[Ints, Ints]
     return places, labels[places]
 
 
-def is_found(rows: Floats, truth: Ints, labels: Ints) -> bool:
-    """Whether `discover categories` finds that some classes have no label."""
+def is_found(rows: Floats, truth: Ints, labels: Ints) -> tuple[bool, float]:
+    """Whether `discover categories` finds that some classes have no label, and the share that it estimates."""
     with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index, table = Path(folder, "rows.h5"), Path(folder, "labels.csv")
         none = np.zeros(len(truth), dtype=bool)
@@ -54,10 +58,19 @@ def is_found(rows: Floats, truth: Ints, labels: Ints) -> bool:
         lines = [f"{ids[row]},class-{labels[row]}\n" for row in np.flatnonzero(labels >= 0)]
         table.write_text("path,label\n" + "".join(lines))
         config = DiscoverCategoriesConfig(index=index, labels=table, own_labels=False)
-        result, fault = all_commands()[config.command].run(config)
+        estimates: list[float] = []
+        whole = unlabeled_classes.estimate_new_share
+
+        def kept(*given: Any, **options: Any) -> unlabeled_classes.NewShare:
+            near = whole(*given, **options)
+            estimates.append(near.share)
+            return near
+
+        with patch.object(unlabeled_classes, "estimate_new_share", kept):
+            result, fault = all_commands()[config.command].run(config)
     if fault is not None:
         raise fault
-    return int(result.to_json()["num_classes"]) > len(np.unique(labels[labels >= 0]))
+    return int(result.to_json()["num_classes"]) > len(np.unique(labels[labels >= 0])), estimates[0]
 
 
 def main() -> None:
@@ -65,13 +78,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sets", nargs="+", help="NAME=STORE[:TABLE]")
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=[3, 8])
-    parser.add_argument("--sizes", type=int, nargs="+", default=[10, 20, 40, 80, 160])
+    parser.add_argument("--sizes", type=int, nargs="+", default=[0, 10, 20, 40, 80, 160, 350])
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--photos", type=int, default=700, help="images drawn from a set")
     parser.add_argument("--num-classes", type=int, default=20, help="classes drawn from a set, at most")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
-    sys.stdout.write(f"{'set':10s} labels  size  share  found\n")
+    sys.stdout.write(f"{'set':10s} labels  size  share     estimate  found\n")
     for name, all_rows, all_classes in map(read_set, asked.sets):
         random = np.random.default_rng(0)
         kept = random.permutation(np.unique(all_classes))[: asked.num_classes]
@@ -79,12 +92,15 @@ def main() -> None:
         rows, truth = all_rows[some], all_classes[some]
         for count in asked.labels_per_class:
             for size in asked.sizes:
-                shares, found = [], 0
+                shares, estimates, found = [], [], 0
                 for seed in range(asked.draws):
                     places, labels = draw(truth, size, count, seed)
-                    shares.append(100 * size / len(places))
-                    found += is_found(rows[places], truth[places], labels)
-                line = f"{name:10s} {count:6d} {size:5d} {np.mean(shares):6.1f} {found:3d} of {asked.draws}\n"
+                    shares.append(100 * size / (labels < 0).sum())
+                    is_new, estimate = is_found(rows[places], truth[places], labels)
+                    found += is_new
+                    estimates.append(100 * estimate)
+                said = f"{np.mean(estimates):6.1f} ± {np.std(estimates, ddof=1):4.1f}"
+                line = f"{name:10s} {count:6d} {size:5d} {np.mean(shares):6.1f} {said} {found:3d} of {asked.draws}\n"
                 sys.stdout.write(line)
                 sys.stdout.flush()
 
