@@ -67,18 +67,17 @@ def test_expected_share_is_that_of_the_words(near: NewShare) -> None:
     assert found.expected[0] == pytest.approx((1 - new_share) * 0.75)
     second = (1 - new_share) * (1 - share) * 0.75 + 0.6 * (0.5 - (1 - new_share) * share)
     assert found.expected[1] == pytest.approx(second)
-    gain = (1 - in_groups) * (1 - share) * 0.75 + 0.6 * (0.5 - (1 - in_groups) * share) - (1 - in_groups) * 0.75
-    error = (1 - in_groups) * (0.75 + 0.6) * np.sqrt(7 / 64 / 8)
-    assert found.evidence == pytest.approx(np.clip(gain / error, -2, 4) + near.share / near.error)
+    gain = (second - found.expected[0]) / ((1 - new_share) * (0.75 + 0.6) * np.sqrt(7 / 64 / 8))
+    assert found.lead == pytest.approx(gain)
 
 
-@pytest.mark.parametrize(("evidence", "best"), [(3.0, 3), (1.01, 3), (0.99, 0), (-2.0, 0)])
-def test_others_are_found_if_leads_and_nearness_together_are_evidence(evidence: float, best: int) -> None:
-    found = UnlabeledGroupEstimate((0, 3), (0.5, 0.4), (0.1, 0.1), NONE, evidence)
+@pytest.mark.parametrize(("lead", "best"), [(3.0, 3), (0.41, 3), (0.39, 0), (-2.0, 0)])
+def test_others_are_found_if_predictions_are_expected_to_gain_from_them(lead: float, best: int) -> None:
+    found = UnlabeledGroupEstimate((0, 3), (0.5, 0.5 + 0.1 * lead), (0.1, 0.1), NONE)
 
     assert found.best() == best
     assert found.best(some=True) == 3
-    assert (found.chance < 0.0725) == (best > 0)
+    assert (found.chance < 0.0575) == (best > 0)
 
 
 @pytest.mark.parametrize("each", [2, 5])
@@ -100,13 +99,13 @@ def test_the_share_of_rows_without_a_class_is_estimated_without_bias(num_labeled
 
 @pytest.mark.parametrize(("lead", "weight"), [(-3.0, 0.52), (0.0, 0.52), (2.0, 0.76), (4.0, 1.0), (9.0, 1.0)])
 def test_groups_count_as_far_as_they_are_ahead(lead: float, weight: float) -> None:
-    found = UnlabeledGroupEstimate((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), NONE, 0.0)
+    found = UnlabeledGroupEstimate((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), NONE)
 
     assert found.group_weight == pytest.approx(weight)
 
 
 def test_numbers_are_near_within_two_standard_errors() -> None:
-    found = UnlabeledGroupEstimate((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, NONE, 0.0)
+    found = UnlabeledGroupEstimate((0, 1, 2, 3, 4), (0.2, 0.45, 0.6, 0.41, 0.39), (0.1,) * 5, NONE)
 
     assert found.plausible_range(2) == (1, 3)
 
