@@ -270,8 +270,7 @@ class _Gain:
 
     def exact(self, rows: Rows) -> NDArray[np.float64]:
         """Compute the exact gain (n,) float64 from choosing each row."""
-        gains: NDArray[np.float64] = np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
-        return gains
+        return np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
         """Compute upper bounds (n,) on the gains, valid while no distance exceeds that to the nearest chosen row."""

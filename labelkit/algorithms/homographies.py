@@ -137,8 +137,7 @@ def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
         ``(b, 3, 3)``.
     """
     # maps of views are always invertible; checking that would wait for the GPU
-    joined: Tensor = torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
-    return joined
+    return torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
 
 
 # --- applying ------------------------------------------------------------------------------------

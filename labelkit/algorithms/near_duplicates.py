@@ -172,8 +172,7 @@ def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tupl
 
     def parts(values: Floats) -> Floats:
         cells = values.reshape(len(values), _PARTS, level // _PARTS, _PARTS, level // _PARTS)
-        sums: Floats = cells.sum(axis=(2, 4)).reshape(len(values), _PARTS * _PARTS)
-        return sums
+        return cells.sum(axis=(2, 4)).reshape(len(values), _PARTS * _PARTS)
 
     structure = np.sqrt(parts(mine * mine) * parts(theirs * theirs))
     each = parts(mine * theirs) / np.maximum(structure, np.float32(1e-6))
@@ -203,8 +202,7 @@ def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) 
 
 def _tent(distance: Floats) -> Floats:
     """Return the weights of linear interpolation."""
-    weights: Floats = np.maximum(np.float32(0), 1 - np.abs(distance))
-    return weights
+    return np.maximum(np.float32(0), 1 - np.abs(distance))
 
 
 def _cubic(distance: Floats) -> Floats:
@@ -228,8 +226,7 @@ def _detail(pictures: Floats) -> Floats:
 
 def _correlation(left: Floats, right: Floats, inside: Floats) -> Floats:
     """Return the correlations (m,) of images (m, s, s) where ``inside`` is 1; 0 if one is empty."""
-    product: Floats = (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
-    return product
+    return (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
 
 
 def _normalized(pictures: Floats, inside: Floats) -> Floats:

@@ -43,8 +43,7 @@ def _imported(named: str | type[T]) -> type[T]:
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
-    loaded: type[T] = getattr(import_module(module), name)
-    return loaded
+    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,7 @@ class _Total(torch.autograd.Function):
 
 
 def _total(value: Tensor) -> Tensor:
-    total: Tensor = _Total.apply(value)
-    return total
+    return _Total.apply(value)
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):

@@ -51,8 +51,7 @@ class FrozenPart:
         that enter the k blocks, (b, t, f) without a view, or features (b, f) if ``pooled``.
         """
         if self.pooled:
-            pooled: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
-            return pooled
+            return net.forward_head(net.forward_features(images), pre_logits=True)
         wanted = self.blocks[1][-1:] if view is None else self.blocks[view]
         tokens = embed_tokens(net, images)
         found = [tokens] if 0 in wanted else []
@@ -109,8 +108,7 @@ def pool_tokens(vit: Any, tokens: Tensor, part: FrozenPart) -> Tensor:
     for index in range(first, depth):
         early = index == depth - 1 and pools_class_token(vit)
         made = class_token_block(vit, made) if early else vit.blocks[index](made)
-    features: Tensor = vit.forward_head(vit.norm(made), pre_logits=True)
-    return features
+    return vit.forward_head(vit.norm(made), pre_logits=True)
 
 
 def _is_trained(name: str, grad_from_block: int) -> bool:

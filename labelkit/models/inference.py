@@ -161,8 +161,7 @@ class BackboneNetwork(InferenceNetwork):
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the pooled features (b, d) of images (b, c, h, w)."""
-        features: Tensor = self.backbone(images)
-        return features
+        return self.backbone(images)
 
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the features (b, rows, cols, w) at each position; see `Backbone.patch_features`."""

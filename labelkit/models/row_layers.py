@@ -65,8 +65,7 @@ class EmbeddingMLP(nn.Module):
         hidden = centered
         for number, layer in enumerate(self.layers):
             hidden = layer(F.gelu(hidden) if number else hidden)
-        features: Tensor = centered + hidden
-        return features
+        return centered + hidden
 
     def forward_head(self, features: Tensor, *, pre_logits: bool) -> Tensor:
         """Return the features unchanged, since there is nothing to pool."""

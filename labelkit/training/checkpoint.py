@@ -311,8 +311,7 @@ def _is_whole(checkpoint: Path) -> bool:
 def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     # clones: safetensors refuses tensors that share memory
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    data: bytes = save_safetensors(copies, metadata=dict(metadata) or None)
-    return data
+    return save_safetensors(copies, metadata=dict(metadata) or None)
 
 
 def _make_trash_path(folder: Path) -> Path:

@@ -52,5 +52,4 @@ def gather_batch(part: Tensor) -> Tensor:
     """
     if get_rank_and_world_size()[1] == 1:
         return part
-    gathered: Tensor = _Gather.apply(part)
-    return gathered
+    return _Gather.apply(part)

@@ -273,8 +273,7 @@ class DenseObjective(nn.Module):
         p, q = torch.cat(scores), torch.cat(wanted)
         if state.log_now:
             logs |= compute_ranking_diagnostics(p, q)
-        loss: Tensor = self.ranking(p, q)
-        return loss
+        return self.ranking(p, q)
 
     def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """Choose at random, for each image, another one of this process's batch, (b,) on the CPU."""
@@ -291,8 +290,7 @@ class DenseObjective(nn.Module):
         prototypes = student.filter.prototypes.flatten(1)  # (m, 9f)
         if state.log_now:
             logs |= compute_prototype_diagnostics(prototypes, pooled)
-        loss: Tensor = self.entropy(prototypes, pooled)
-        return loss
+        return self.entropy(prototypes, pooled)
 
 
 def _cut(tokens: Tokens, lengths: list[int]) -> list[Tokens]:

@@ -83,8 +83,7 @@ def cotap_loss(
     positive(margin, "margin")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0)
-        loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
-        return loss
+        return _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
 
 
 class _Ranking(Function):

@@ -52,8 +52,7 @@ class ContrastiveNetwork(PairedNetwork):
         After ``reuse_frozen``, cached outputs take the place of the views.
         """
         features = self.features_of_pair(first, second)
-        projections: Tensor = self.directions(self.projector(features))
-        return projections
+        return self.directions(self.projector(features))
 
 
 class GCD(Method[GCDConfig]):

@@ -39,8 +39,7 @@ def check_features(array: ArrayLike) -> NDArray[Any]:
     Raises:
         ValueError: the shape or type is wrong, or a value is not finite.
     """
-    checked: NDArray[Any] = check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
-    return checked
+    return check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
 
 
 def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:

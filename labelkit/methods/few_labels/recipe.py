@@ -362,5 +362,4 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        output: StepOutput = self.objective(batch, networks, self._state)
-        return output
+        return self.objective(batch, networks, self._state)

@@ -210,8 +210,7 @@ class SAN(MetricMethod[SANConfig]):
 
     def _labels_of(self, rows: Tensor) -> Tensor:
         """Return the current class or cluster of rows."""
-        found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
-        return found
+        return (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
 
 
 def _measure(network: MetricNetwork, images: Tensor) -> Tensor:

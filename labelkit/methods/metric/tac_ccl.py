@@ -307,8 +307,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         ids = self.labels.cluster_ids
         kept, kept_rows, own = self.memory.remember(embeddings, rows)
         references = (kept, ids[kept_rows], own) if self._use_memory else ()
-        loss: Tensor = self.pair_loss(embeddings, ids[rows], *references)
-        return loss
+        return self.pair_loss(embeddings, ids[rows], *references)
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return the cluster ids by name."""

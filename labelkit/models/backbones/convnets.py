@@ -67,8 +67,7 @@ class WideBlock(nn.Module):
         kept: Tensor = maps
         if self.shortcut is not None:
             kept = self.shortcut(active if self.activate_shortcut else maps)
-        summed: Tensor = inner + kept
-        return summed
+        return inner + kept
 
 
 def wide_resnet(
@@ -109,8 +108,7 @@ class _Unit(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Apply convolution, batch norm and leaky ReLU to maps (b, c, h, w), giving (b, channels, h', w')."""
-        out: Tensor = self.act(self.bn(self.conv(maps)))
-        return out
+        return self.act(self.bn(self.conv(maps)))
 
 
 def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int = 3) -> StagedNetwork:
@@ -206,13 +204,11 @@ class AlexNet(PooledNetwork):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Return the feature maps (b, 256, h', w') of the convolutional layers."""
-        maps: Tensor = self.features(images)
-        return maps
+        return self.features(images)
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
         """Map feature maps to features (b, 4096), regardless of ``pre_logits``."""
-        features: Tensor = self.hidden(maps.flatten(1))
-        return features
+        return self.hidden(maps.flatten(1))
 
 
 def _demo(in_channels: int) -> PooledNetwork:
@@ -385,8 +381,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
         for name, stage in self.named_children():
             if name not in ("avgpool", "dropout", "fc", "aux1", "aux2", "published_input"):
                 x = stage(x)
-        maps: Tensor = x
-        return maps
+        return x
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:

@@ -145,8 +145,7 @@ class Backbone(nn.Module):
         maps = self.forward_features(images)
         if self._kept is not None:
             self._kept.append(maps)
-        features: Tensor = net.forward_head(maps, pre_logits=True)
-        return features
+        return net.forward_head(maps, pre_logits=True)
 
     def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return the output of ``forward`` for images together with their patch features, in a single pass.

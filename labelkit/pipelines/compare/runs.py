@@ -177,8 +177,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     else:
         common["label_split"] = "given" if kind == "all" else "none"
     values = preset.to_yaml_dict(operational=False) | common | preset.shortened(fraction)
-    made: RunConfig = spec.config.model_validate(values)
-    return made
+    return spec.config.model_validate(values)
 
 
 def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:

@@ -157,8 +157,7 @@ class DetectionBackbone(nn.Module):
         wanted = [side // self.stride for side in images.shape[-2:]]
         if list(single.shape[-2:]) != wanted:
             single = F.interpolate(single, wanted, mode="bilinear", align_corners=False)
-        levels: list[Tensor] = self.pyramid(single)
-        return levels
+        return self.pyramid(single)
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         return level_maps(self.backbone.net, images, self.backbone.info.name)
@@ -350,8 +349,7 @@ def _mask_logits(
     stage: RoIHeads, features: Mapping[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]
 ) -> Tensor:
     pooled = stage.mask_roi_pool(features, boxes, image_shapes)
-    logits: Tensor = stage.mask_predictor(stage.mask_head(pooled))
-    return logits
+    return stage.mask_predictor(stage.mask_head(pooled))
 
 
 DetectorKind = Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"]

@@ -108,8 +108,7 @@ class FPNHead(nn.Module):
                 # doubled after each step, to the size of the next finer map
                 refined = _stretched(refined, maps[max(0, number - step - 1)])
             total = refined if not number else total + refined
-        logits: Tensor = self.map(total)
-        return logits
+        return self.map(total)
 
 
 class UperNetHead(nn.Module):
@@ -145,8 +144,7 @@ class UperNetHead(nn.Module):
             above = self.lateral[level](maps[level]) + _stretched(above, maps[level])
             levels.append(self.smooth[level](above))
         joined = torch.cat([_stretched(level, maps[0]) for level in reversed(levels)], dim=1)
-        logits: Tensor = self.map(self.fuse(joined))
-        return logits
+        return self.map(self.fuse(joined))
 
 
 def _conv(given: int, width: int, kernel: int) -> nn.Sequential:
