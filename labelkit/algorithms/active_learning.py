@@ -103,18 +103,12 @@ def _argmax_first(scores: NDArray[np.float64], tie: float) -> int:
 
 @dataclass(frozen=True)
 class NearestClasses:
-    """Nearest and second-nearest class of each sample, with the uncertainty between the two.
+    """Nearest and second-nearest class of each sample, with the uncertainty between the two."""
 
-    Attributes:
-        first: (n,) int64, the nearest class.
-        second: (n,) int64, the second nearest.
-        near: (n,) float64, squared distance to the nearest example of any class.
-        uncertainty: (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie.
-    """
-
-    first: Ids
-    second: Ids
-    near: NDArray[np.float64]
+    first: Ids  # (n,) int64, the nearest class
+    second: Ids  # (n,) int64, the second nearest
+    near: NDArray[np.float64]  # (n,) float64, squared distance to the nearest example of any class
+    # (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie
     uncertainty: NDArray[np.float64]
 
 

@@ -39,20 +39,14 @@ _EMPTY = 1e-3
 
 @dataclass(frozen=True)
 class Agreement:
-    """Correlations between the images of each pair after aligning one to the other.
+    """Correlations between the images of each pair after aligning one to the other."""
 
-    Attributes:
-        levels: (p,) int64, pixels along a side at which they are compared: 16, 32 or 64.
-        gray: (p,) float32 in [-1, 1], correlation of the gray values.
-        detail: (p,) float32 in [-1, 1], correlation of the differences from a local mean. Pairs that are too different
-            to be aligned have 0 in ``gray``, ``detail`` and ``weakest``.
-        weakest: (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of an image.
-    """
-
-    levels: NDArray[np.int64]
-    gray: Floats
+    levels: NDArray[np.int64]  # (p,) int64, pixels along a side at which they are compared: 16, 32 or 64
+    gray: Floats  # (p,) float32 in [-1, 1], correlation of the gray values
+    # (p,) float32 in [-1, 1], correlation of the differences from a local mean. Pairs that are too different to be
+    # aligned have 0 in ``gray``, ``detail`` and ``weakest``.
     detail: Floats
-    weakest: Floats
+    weakest: Floats  # (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of an image
 
 
 def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:

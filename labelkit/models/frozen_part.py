@@ -128,15 +128,10 @@ _STEM = re.compile(r"(?i)conv|stem")
 
 @dataclass(frozen=True, slots=True)
 class FrozenStages:
-    """Frozen first stages of a convolutional network, whose output maps can be cached for each view.
+    """Frozen first stages of a convolutional network, whose output maps can be cached for each view."""
 
-    Attributes:
-        names: frozen modules, in the order in which they run.
-        shape: (c, h, w) of their output, for an image of the size that the network is built for.
-    """
-
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
+    names: tuple[str, ...]  # frozen modules, in the order in which they run
+    shape: tuple[int, ...]  # (c, h, w) of their output, for an image of the size that the network is built for
 
     def kept_at(self, view: int | None) -> tuple[object, ...]:
         """Return the name of the last frozen stage, whose output is cached."""

@@ -19,18 +19,12 @@ from labelkit.models.seeding import seeded_init
 
 @dataclass(frozen=True)
 class EmbeddingMLPShape:
-    """Configuration of the network that is trained on stored embeddings: input width, layers and center.
+    """Configuration of the network that is trained on stored embeddings: input width, layers and center."""
 
-    Attributes:
-        dim: width of a row, d.
-        layers: number of linear layers, 1 to 3.
-        width: width between the layers; ``None``: d.
-        center: (d,) float32 mean of the rows, each scaled to length 1; ``None``: zeros, for a checkpoint to fill.
-    """
-
-    dim: int
-    layers: int
-    width: int | None = None
+    dim: int  # width of a row, d
+    layers: int  # number of linear layers, 1 to 3
+    width: int | None = None  # width between the layers; ``None``: d
+    # (d,) float32 mean of the rows, each scaled to length 1; ``None``: zeros, for a checkpoint to fill
     center: Tensor | None = None
 
 

@@ -81,17 +81,11 @@ class Clock:
 
 @dataclass
 class Progress:
-    """Clock and metrics of a run, as saved in checkpoints.
+    """Clock and metrics of a run, as saved in checkpoints."""
 
-    Attributes:
-        clock: current position.
-        metrics: metrics of the last epoch.
-        means: sums for the means of the running epoch.
-    """
-
-    clock: Clock = field(default_factory=Clock)
-    metrics: dict[str, float] = field(default_factory=dict)
-    means: EpochMeans = field(default_factory=EpochMeans)
+    clock: Clock = field(default_factory=Clock)  # current position
+    metrics: dict[str, float] = field(default_factory=dict)  # metrics of the last epoch
+    means: EpochMeans = field(default_factory=EpochMeans)  # sums for the means of the running epoch
 
 
 def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:

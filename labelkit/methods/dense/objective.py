@@ -64,19 +64,12 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """Student and teacher features of the overlap of two views, aligned to the same places.
+    """Student and teacher features of the overlap of two views, aligned to the same places."""
 
-    Attributes:
-        online: (b, g, g, p) unit features of the student's view.
-        target: (b, g, g, p) of the teacher's view, the same places.
-        valid: (b,) bool on the CPU, whether the overlap has enough tokens in both views.
-        places: (v,) int64, positions of the valid overlaps.
-    """
-
-    online: Tensor
-    target: Tensor
-    valid: NDArray[np.bool_]
-    places: Tensor
+    online: Tensor  # (b, g, g, p) unit features of the student's view
+    target: Tensor  # (b, g, g, p) of the teacher's view, the same places
+    valid: NDArray[np.bool_]  # (b,) bool on the CPU, whether the overlap has enough tokens in both views
+    places: Tensor  # (v,) int64, positions of the valid overlaps
 
 
 class DenseObjective(nn.Module):

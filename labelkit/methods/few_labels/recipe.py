@@ -191,17 +191,11 @@ def teacher_decay(
 
 @dataclass(frozen=True, slots=True)
 class StudentNetworks:
-    """Student, teacher and master used in a training step, all in training mode.
+    """Student, teacher and master used in a training step, all in training mode."""
 
-    Attributes:
-        student: the network that is trained.
-        teacher: average of the student.
-        master: the teacher's average once it is formed, else ``None``.
-    """
-
-    student: StudentNetwork
-    teacher: StudentNetwork
-    master: StudentNetwork | None = None
+    student: StudentNetwork  # the network that is trained
+    teacher: StudentNetwork  # average of the student
+    master: StudentNetwork | None = None  # the teacher's average once it is formed, else ``None``
 
 
 class StudentObjective(nn.Module, ABC):

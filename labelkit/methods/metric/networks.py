@@ -29,21 +29,13 @@ _NO_EFFECT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class MetricOutput:
-    """Feature maps, pooled features and embeddings of a batch.
+    """Feature maps, pooled features and embeddings of a batch."""
 
-    Attributes:
-        maps: (b, f, h, w), the last feature maps, after attention if there is any.
-        features: (b, f), pooled.
-        embeddings: (b, d) float32, unit rows.
-        attention: (b, h, w) in (0, 1), the spatial gate; ``None`` without attention.
-        assembly: weights that moved the features; ``None`` without an assembly.
-    """
-
-    maps: Tensor
-    features: Tensor
-    embeddings: Tensor
-    attention: Tensor | None
-    assembly: Assembly | None = None
+    maps: Tensor  # (b, f, h, w), the last feature maps, after attention if there is any
+    features: Tensor  # (b, f), pooled
+    embeddings: Tensor  # (b, d) float32, unit rows
+    attention: Tensor | None  # (b, h, w) in (0, 1), the spatial gate; ``None`` without attention
+    assembly: Assembly | None = None  # weights that moved the features; ``None`` without an assembly
 
 
 class MetricNetwork(BackboneNetwork):

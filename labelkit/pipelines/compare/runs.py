@@ -59,17 +59,11 @@ _END_SECONDS = 60
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Properties of the data set that all runs of a comparison share.
+    """Properties of the data set that all runs of a comparison share."""
 
-    Attributes:
-        num_classes: number of classes.
-        test_split: split of the held-out images for evaluation.
-        holdout: share of held-out images; ``None`` for a set with its own splits.
-    """
-
-    num_classes: int
-    test_split: str
-    holdout: float | None
+    num_classes: int  # number of classes
+    test_split: str  # split of the held-out images for evaluation
+    holdout: float | None  # share of held-out images; ``None`` for a set with its own splits
 
 
 def embed_for_evaluation(config: CompareConfig, data: DataFacts, out: Path, **model: Any) -> None:

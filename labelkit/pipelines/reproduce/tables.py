@@ -55,22 +55,16 @@ def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | 
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a published table, with its published numbers and the commands that reproduce them.
+    """Row of a published table, with its published numbers and the commands that reproduce them."""
 
-    Attributes:
-        name: name in the table.
-        published: numbers by the name of the value, in the unit of the table; ``None`` or missing: only measured.
-        commands: words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; no
-            words if the row leaves a command out.
-        datasets: data sets that the commands read.
-        against: name of the row that it is compared with; ``None``: only with published numbers.
-    """
-
-    name: str
+    name: str  # name in the table
+    # numbers by the name of the value, in the unit of the table; ``None`` or missing: only measured
     published: dict[str, float | None]
+    # words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; no words if the
+    # row leaves a command out
     commands: tuple[tuple[str, ...], ...]
-    datasets: tuple[str, ...]
-    against: str | None = None
+    datasets: tuple[str, ...]  # data sets that the commands read
+    against: str | None = None  # name of the row that it is compared with; ``None``: only with published numbers
 
 
 class PublishedTable(BaseModel):
