@@ -19,8 +19,6 @@ facility location sums over a sample of rows, so that time and memory grow linea
 Scores that differ by no more than rounding errors count as equal: the first of equal rows is chosen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -7,8 +7,6 @@ Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as implemented in OpenCV; R. Aran
 Otherwise, copies of a point cause good matches to be rejected. Only this module imports OpenCV, which is optional.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

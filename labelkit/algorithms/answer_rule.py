@@ -7,11 +7,9 @@
 Stored rows do not change. scikit-learn and torch are not needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -79,7 +77,7 @@ class AnswerRule:
         return {_PREFIX + name: values for name, values in found.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> AnswerRule | None:
+    def from_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
         """Return the rule stored in a ``discover answer`` result, or ``None`` if the result is too old to have one.
 
         Args:

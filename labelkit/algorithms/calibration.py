@@ -6,8 +6,6 @@ push to 0 or 1); Y. Geifman et al., "Bias-Reduced Uncertainty Estimation for Dee
 curve). Everything is computed in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -12,8 +12,6 @@ Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search wit
 S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace

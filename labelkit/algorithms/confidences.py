@@ -1,7 +1,5 @@
 """Convert shares to confidences: the softmax of their logarithms, at a temperature that ``calibrate`` fits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final

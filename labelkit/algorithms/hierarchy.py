@@ -26,11 +26,9 @@ Sources:
     Rows are compared in :class:`ClassSpace`. The use of labels is our addition.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -78,7 +76,7 @@ class ClassSpace:
             places[where] = (part - self.mean) @ self.directions
         return places
 
-    def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> ClassSpace:
+    def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> Self:
         """Return a copy scaled so that labeled samples (m, d) vary equally within their classes."""
         return replace(self, scales=_within_class_scales(self._along(rows), labels))
 

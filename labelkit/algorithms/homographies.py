@@ -5,8 +5,6 @@ Coordinates are normalized: x right, y down, the edges of an image at -1 and +1,
 pixels and attention maps. It maps a point of the first view to the point of the second view that shows the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

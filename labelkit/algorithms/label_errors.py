@@ -8,8 +8,6 @@ Three tests of a label, all without using the label itself:
 A label is doubtful if all three contradict it. The order is by the mean of the three ranks: margins differ in scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final

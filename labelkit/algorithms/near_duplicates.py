@@ -6,8 +6,6 @@ along each axis, found from coarse to fine by the inverse compositional algorith
 agree in their fine structure everywhere; photos of one scene agree in much of it, but not where something moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Find unusual images of a collection: properties of single images, and their deviation from the usual."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

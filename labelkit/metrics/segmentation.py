@@ -4,8 +4,6 @@ Sources: M. Everingham et al., "The Pascal Visual Object Classes Challenge" (201
 Benchmark Dataset and Evaluation Methodology for Video Object Segmentation" (CVPR 2016) for J and F.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

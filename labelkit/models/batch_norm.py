@@ -1,7 +1,5 @@
 """Batch normalization: statistics of the current batch, of all processes, or averaged over a pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any

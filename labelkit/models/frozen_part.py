@@ -9,8 +9,6 @@ run before a stage ends. They are then replaced by identities, and a second pass
 maps are the same.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager

@@ -1,7 +1,5 @@
 """Networks with heads: a classifier on an embedding, several clusterings, or a head trained on stored rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar, Unpack
 

@@ -4,8 +4,6 @@ Source: SimGCD (CVMI-Lab/SimGCD:model.py), whose weight-normalized layer with ga
 plain parameter here.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

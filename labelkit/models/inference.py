@@ -1,7 +1,5 @@
 """The interface of every network that embeds images, and its implementations for backbones and raw pixels."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass

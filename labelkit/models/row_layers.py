@@ -4,8 +4,6 @@ It adds the output of its layers to each row. This output starts at zero, so tha
 rows, and weight decay pulls back toward them.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 

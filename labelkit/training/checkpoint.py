@@ -10,8 +10,6 @@ A folder gets its final name only after every byte in it is synced, and ``last.j
 so a kill at any moment leaves the previous checkpoint valid.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import math

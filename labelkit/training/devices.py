@@ -1,7 +1,5 @@
 """Devices, processes and precision, through accelerate (imported only here)."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random

@@ -1,7 +1,5 @@
 """Communication among the processes that torchrun started for one training."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from typing import Any, Final

@@ -7,8 +7,6 @@ A sign counts only when it appears several times in a row, since a network from 
 and a single batch may be unusual. Weights that are not finite end every run, whatever the mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal

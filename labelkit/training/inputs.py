@@ -1,7 +1,5 @@
 """Inputs that a run passes, before its first step, to its method and to its monitor, which judges with true classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

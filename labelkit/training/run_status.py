@@ -1,7 +1,5 @@
 """Status of a training run, and whether its checkpoints are intact; nothing is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

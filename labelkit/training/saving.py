@@ -1,7 +1,5 @@
 """State of a run as saved in checkpoints, so that a resumed run ends with the same bits."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field

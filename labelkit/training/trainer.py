@@ -1,7 +1,5 @@
 """The trainer: the clock, the order of events, passes over images, and the times of evaluations and checkpoints."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -3,8 +3,6 @@
 A student learns the assignments of its own moving average.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ A vision transformer with a head, to whose outputs class tokens and patches are 
 heads of both networks, the mask token and centers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 

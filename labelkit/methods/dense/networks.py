@@ -1,7 +1,5 @@
 """A vision transformer with a projector, which provides features of class tokens and patches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ Source: "Semantic Concentration for Self-Supervised Dense Representations Learni
 not computed, and only features that a term uses are projected.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ Departures: the released script keeps the epoch with the best accuracy on the te
 allows classes to swap places with other groups at the end (`--exchange`), which the released k-means does not.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray

@@ -1,7 +1,5 @@
 """Networks of category discovery: a backbone for pairs of views, whose last blocks are trained, and a classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 

@@ -12,8 +12,6 @@ all positions share, before the last stage or at the pool. J_X, cross-entropy of
 at half of J_C; optimizer and updates of the master are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal, Self

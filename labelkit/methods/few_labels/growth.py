@@ -6,8 +6,6 @@ truth, which reaches neither discovery nor training.
 Source: snowball, specification 3.6 and 3.8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar

@@ -12,8 +12,6 @@ Departure: rows are divided among the classes (``balance="balanced"``). The lite
 (``global``), starves whole classes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

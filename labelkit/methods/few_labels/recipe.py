@@ -6,8 +6,6 @@ Averaged weights get new running statistics, since the old ones belong to other 
 the official MixMatch re-estimates them on 16,384 images, too.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ Eq. 5.5-5.8 make the assembly one-to-one, and nearly the same for neighbors that
 nothing minimizes all three terms at once: only the loss of the embeddings opposes it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Similarity is the cosine; references are the batch itself, or a memory of embedd
 image with its own copy in the memory are left out before mining; the library leaves them out only afterwards.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -3,8 +3,6 @@
 Source: TAC-CCL, Sec. 4.3.4; sizes of the parts are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path

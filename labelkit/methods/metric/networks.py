@@ -1,12 +1,10 @@
 """The network of metric learning: a convolutional backbone, optional assembly or attention, and a unit embedding."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -173,7 +171,7 @@ class MetricNetwork(BackboneNetwork):
         hook.remove()
         return F.normalize(self.pooled(maps), dim=1), seen
 
-    def train(self, mode: bool = True) -> MetricNetwork:
+    def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode, keeping frozen batch norm in evaluation mode."""
         super().train(mode)
         if self.freeze_bn:

@@ -13,8 +13,6 @@ Ours, since the chapter does not specify them: the predictor of the weights, the
 module, all weights of losses, rates and schedules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

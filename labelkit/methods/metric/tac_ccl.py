@@ -15,8 +15,6 @@ Departures: places that leave the second view are ignored; maps of matching imag
 are looked up when they are used. Weights, ranges and learning rates are ours where the paper specifies none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any

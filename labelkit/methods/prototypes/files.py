@@ -1,7 +1,5 @@
 """Prototypes for a number of classes and dimensions: computed once, then read from the user's cache."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass

@@ -13,8 +13,6 @@ Departures: moco takes each view as query once, and stores the keys of both (the
 not shuffle images over processes, since batch normalization here never sees those of others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 

@@ -3,8 +3,6 @@
 Source of the AlexNets: ``yukimasano/self-label:models/alexnet.py`` (after DeepCluster's).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial

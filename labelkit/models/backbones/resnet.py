@@ -8,8 +8,6 @@ ResNet-26 with shake-shake regularization: two branches per block, blended with 
 Sources: X. Gastaldi, "Shake-Shake regularization" (2017); ``CuriousAI/mean-teacher:pytorch/mean_teacher``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -4,8 +4,6 @@ All knowledge of timm's ViT internals is in this file, so that a new timm releas
 timm is imported on first use, so that reading weights does not load it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

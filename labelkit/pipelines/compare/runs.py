@@ -3,8 +3,6 @@
 Every network is evaluated in the same ways, regardless of how it was trained.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

@@ -8,14 +8,12 @@ gets its folder, seed and data automatically, or another folder by ``--out``; ot
 ``{seed}`` and ``{data_root}``. A row has no data if its file ``{data_root}/...`` does not exist.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -97,7 +95,7 @@ class PublishedTable(BaseModel):
     lines: list[_Row] = Field(min_length=1, alias="rows")
 
     @model_validator(mode="after")
-    def _rows_fit(self) -> PublishedTable:
+    def _rows_fit(self) -> Self:
         names = [row.name for row in self.lines]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"row names must be unique, but these are repeated: {', '.join(sorted(twice))}")

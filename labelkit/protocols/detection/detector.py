@@ -25,8 +25,6 @@ width and height. Its best variant has a mask head in each stage and averages th
 Each stage samples again, from the boxes of the previous stage and the true ones.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import OrderedDict

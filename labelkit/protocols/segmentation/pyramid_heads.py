@@ -6,8 +6,6 @@ Feature Pyramid Networks" (CVPR 2019), Sec. 3.1; T. Xiao et al., "Unified Percep
 Departures: group normalization instead of batch normalization, which works badly for small batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 Source: our CoTAP specification, section 6; order and width of the convolutional head are ours.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Evaluation after an epoch with labels that are hidden from the method."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias

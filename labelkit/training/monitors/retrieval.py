@@ -1,7 +1,5 @@
 """Retrieval among held-out images, whose classes training never saw, after an epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
