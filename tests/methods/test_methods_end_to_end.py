@@ -1,7 +1,5 @@
 """Whole runs through the command line: kills, several processes, the digits result of the specification."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -50,7 +48,6 @@ def _options(folder: Path, out: Path, *, epochs: int) -> list[str]:
 
 def _weights(out: Path) -> dict[str, Any]:
     checkpoint = load_checkpoint(out)
-    assert checkpoint is not None
     assert checkpoint.warnings == ()
     return {name: value.numpy().tobytes() for name, value in checkpoint.tensors("model.safetensors").items()}
 

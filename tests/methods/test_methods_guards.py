@@ -1,7 +1,5 @@
 """Trainings that go wrong through the command line: the exit code, the message, and what is left."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A step of training asks a GPU at most once for a number, so that the GPU never runs out of work; see pretend_gpu."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Average precision of VOC 2007 against hand values, and plain loops over thresholds."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.metrics.classification import eleven_point_average_precision

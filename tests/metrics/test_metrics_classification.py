@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.metrics.classification import per_class_accuracy, top_k_accuracy

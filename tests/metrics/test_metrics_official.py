@@ -5,8 +5,6 @@ as in GCD's code, J and F by the operations of ``davisvideochallenge/davis2017-e
 it is installed (it wants an OpenCV of its own, which would replace ours).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """IoU against brute force, and region and boundary scores of masks with known answers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.metrics.segmentation import (

@@ -1,7 +1,5 @@
 """Groups of classes by their training images, and intervals of shares."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.data.splits import long_tail_counts

@@ -1,7 +1,5 @@
 """BN-Inception: its published numbers, and weights in the names of Caffe, computed layer by layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

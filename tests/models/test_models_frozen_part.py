@@ -1,7 +1,5 @@
 """What the frozen part of a ViT is, and that training on what it made is training on the images."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

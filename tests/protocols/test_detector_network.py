@@ -1,7 +1,5 @@
 """Detectors: shapes and sizes known from their parts, and the loss of a stage of the cascade, computed again."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

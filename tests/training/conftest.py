@@ -1,7 +1,5 @@
 """A method of two layers on 64 digits, and a trainer for it: what the tests of the engine train."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """Products of matrices in place of an operation whose order of additions a GPU does not keep."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Phases: labels, lengths and learning rates of their own, decided on the way; resumed inside any of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
@@ -162,7 +160,6 @@ def test_a_second_process_is_told_that_the_folder_is_busy(tmp_path: Path) -> Non
         [sys.executable, "-c", HOLD_THE_LOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         with pytest.raises(BusyError) as caught:
             RunDir(path).open(resume=False, overwrite=False)

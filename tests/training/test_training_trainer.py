@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -70,7 +68,6 @@ def trainers(make_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
 
 
 def _resume(trainer: Trainer) -> Trainer:
-    assert trainer.run is not None
     checkpoint = load_checkpoint(trainer.run.path)
     assert checkpoint is not None
     trainer.restore(checkpoint)
@@ -79,7 +76,6 @@ def _resume(trainer: Trainer) -> Trainer:
 
 def _step_of(path: Path) -> int:
     checkpoint = load_checkpoint(path)
-    assert checkpoint is not None
     step: int = checkpoint.state["step"]
     return step
 
@@ -97,8 +93,6 @@ def _assert_same_end(path: Path, trainer: Trainer, other_path: Path, other: Trai
         assert torch.equal(value, other.method.state_dict()[name]), name
     assert [list(line.items()) for line in _metrics(path)] == [list(line.items()) for line in _metrics(other_path)]
     ends = [load_checkpoint(run) for run in (path, other_path)]
-    assert ends[0] is not None
-    assert ends[1] is not None
     for name in ends[0].state["files"]:
         first, second = ends[0].tensors(name), ends[1].tensors(name)
         assert first.keys() == second.keys()
@@ -328,7 +322,6 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
         trainer.fit()
     assert caught.value.exit_code == 4
     checkpoint = load_checkpoint(tmp_path / "run")
-    assert checkpoint is not None
     assert checkpoint.state["step"] == 4
     assert all(value.isfinite().all() for value in checkpoint.tensors(MODEL).values())
 

@@ -1,7 +1,5 @@
 """SimGCD and FlipClass: one code, two methods."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -135,9 +133,6 @@ def test_the_total_loss_is_that_of_plain_loops(make: Make, name: str, directions
         abs=1e-6,
     )
     assert output.loss.item() == pytest.approx(expected, rel=1e-5)
-
-
-# ---------------------------------------------------------------------- logs
 
 
 # ---------------------------------------------------------------------- teacher and student on their views

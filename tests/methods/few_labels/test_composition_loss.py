@@ -1,7 +1,5 @@
 """The loss on distances to two centroids, against the worked numbers of the specification (section 7)."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from labelkit.methods.few_labels.composition import DiscriminationLoss

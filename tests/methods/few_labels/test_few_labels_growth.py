@@ -1,7 +1,5 @@
 """Growth of labels: sizes, memory of predictions, features of the past; recalibrated statistics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

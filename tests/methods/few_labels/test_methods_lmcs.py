@@ -1,7 +1,5 @@
 """LMCS: who learns which labels when, what the master is trained on, what must not change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -166,6 +164,3 @@ def test_disputed_samples_end_the_growth(make: Make, monkeypatch: pytest.MonkeyP
     assert int(setup.method.growth.iteration) == 0
     assert any("no more labels are added" in message for message in messages)
     assert setup.trainer.clock.step == 12  # the last phase has the rest
-
-
-# ---------------------------------------------------------------------- processes

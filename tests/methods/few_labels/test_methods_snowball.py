@@ -1,7 +1,5 @@
 """Snowball: plain training without growth, doubling, what never changes, generations, stopping, resuming, the table."""
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Callable

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -198,9 +196,6 @@ def test_ranks_let_the_classes_take_turns() -> None:
 
     assert sorted(found.rank.tolist()) == list(range(1, 13))
     assert sorted(first.tolist()) == sorted(discover_confident(rows, labels, 6).indices.tolist())
-
-
-# ---------------------------------------------------------------- softmax
 
 
 # ---------------------------------------------------------------- rounds and shares

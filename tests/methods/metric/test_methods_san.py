@@ -1,7 +1,5 @@
 """SAN: the baseline inside of it, clusters that a run takes along, its losses, what it says about the assembly."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """TAC-CCL: which losses there are, what a checkpoint has of clusters and memory, matching images, bad input."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """DL2PA and its baselines: what is fixed, what moves, what the options mean, what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """SeLa: when labels are renewed, from what, and what a checkpoint has of it."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """``labelkit reproduce``: tables are read, rows run once, numbers stand beside what was published."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -320,7 +318,6 @@ def test_a_value_that_is_not_there_is_answered_with_those_that_are(
 
     result = reproduce(ReproduceConfig(table=str(table), out=tmp_path, seeds=1))
 
-    assert result.fault is not None
     assert "scores.0.accuracy is not a value in the output of the last command" in result.fault.problem
     assert "Choose one of the numbers there: metrics.accuracy, " in result.fault.problem
 
