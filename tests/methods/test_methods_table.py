@@ -170,9 +170,7 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
     # stopped inside an epoch, then between two
     for stop_at in (STEPS_PER_EPOCH, None):
         resumed = make(name, tmp_path / "cut", resume=True, **options, stop_after_steps=stop_at)
-        checkpoint = load_checkpoint(tmp_path / "cut")
-        assert checkpoint is not None
-        resumed.trainer.restore(checkpoint)
+        resumed.trainer.restore(load_checkpoint(tmp_path / "cut"))
         assert resumed.trainer.fit().finished == (stop_at is None)
     _assert_equal_weights(expected.method, resumed.method)
     assert _metrics(expected.path) == _metrics(tmp_path / "cut")

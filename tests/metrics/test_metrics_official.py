@@ -143,8 +143,7 @@ def test_iou_of_classes_is_the_jaccard_score_of_scikit_learn(random: np.random.G
 
 def blob(random: np.random.Generator, height: int, width: int, *, sigma: float = 4) -> NDArray[np.bool_]:
     """A smooth mask of several parts that may reach the edges."""
-    mask: NDArray[np.bool_] = gaussian_filter(random.standard_normal((height, width)), sigma) > 0.02
-    return mask
+    return gaussian_filter(random.standard_normal((height, width)), sigma) > 0.02
 
 
 def davis_boundary(mask: Array) -> Array:

@@ -68,16 +68,12 @@ def trainers(make_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
 
 
 def _resume(trainer: Trainer) -> Trainer:
-    checkpoint = load_checkpoint(trainer.run.path)
-    assert checkpoint is not None
-    trainer.restore(checkpoint)
+    trainer.restore(load_checkpoint(trainer.run.path))
     return trainer
 
 
 def _step_of(path: Path) -> int:
-    checkpoint = load_checkpoint(path)
-    step: int = checkpoint.state["step"]
-    return step
+    return load_checkpoint(path).state["step"]
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
@@ -227,9 +223,7 @@ def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, 
     model.write_bytes(model.read_bytes()[:-1])
     messages: list[str] = []
     resumed = trainers(tmp_path / "cut", epochs=3)
-    checkpoint = load_checkpoint(tmp_path / "cut", say=messages.append)
-    assert checkpoint is not None
-    resumed.restore(checkpoint)
+    resumed.restore(load_checkpoint(tmp_path / "cut", say=messages.append))
     assert resumed.clock.step == 8
     assert "step-00000009" in messages[0]
     assert "step-00000008 is used instead" in messages[0]

@@ -32,7 +32,6 @@ def test_two_equal_centers_do_not_divide_by_zero() -> None:
     loss = ContrastiveClusteringLoss()(row, torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
     loss.backward()
     assert torch.isfinite(loss.detach())
-    assert row.grad is not None
     assert torch.isfinite(row.grad).all()
 
 
