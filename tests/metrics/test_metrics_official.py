@@ -137,6 +137,7 @@ def test_iou_of_classes_is_the_jaccard_score_of_scikit_learn(random: np.random.G
     assert np.isnan(scores.iou[6:]).all()  # neither true nor predicted
     assert scores.mean_iou == pytest.approx(expected.mean())
     assert scores.pixel_accuracy == sk.accuracy_score(true, named)
+    assert scores.pixels == seen.sum()
     recalls = sk.recall_score(true, named, labels=range(8), average=None, zero_division=np.nan)
     np.testing.assert_allclose(scores.class_accuracy, recalls)
 

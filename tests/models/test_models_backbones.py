@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 from huggingface_hub import constants
 from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError
@@ -116,26 +115,6 @@ def test_published_weights_offline_are_an_error_that_says_how_to_get_them(
     monkeypatch.setattr(WeightsPackage, "find", lambda package: tmp_path if "lite1" in package.name else None)
     with pytest.raises(CheckpointError, match=r"installed here: --backbone tf_efficientnet_lite1\.in1k\.$"):
         build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)
-
-
-def test_published_weights_come_from_the_cache_without_a_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    repository = tmp_path / "models--timm--vit_tiny_patch16_224.augreg_in21k"
-    snapshot = repository / "snapshots" / ("a" * 40)
-    snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("a" * 40)
-    original = timm.create_model("vit_tiny_patch16_224", num_classes=10)
-    save_file(original.state_dict(), snapshot / "model.safetensors")
-
-    backbone = build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)
-
-    assert torch.equal(backbone.net.blocks[5].attn.qkv.weight, original.blocks[5].attn.qkv.weight)
-    assert backbone.source == "hf://timm/vit_tiny_patch16_224.augreg_in21k/model.safetensors"
-    assert set(backbone.load_report.unexpected) == {"head.weight", "head.bias"}
 
 
 def test_mobilenet_of_torchvision_gives_the_same_features_in_timms_network(tmp_path: Path) -> None:

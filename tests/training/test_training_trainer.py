@@ -72,6 +72,16 @@ def _resume(trainer: Trainer) -> Trainer:
     return trainer
 
 
+def _fit_until_killed(trainer: Trainer, at: int) -> None:
+    def kill(step: int) -> None:
+        if step == at:
+            raise Killed
+
+    trainer.method.at_step = kill  # type: ignore[assignment] # of the toy
+    with pytest.raises(Killed):
+        trainer.fit()
+
+
 def _step_of(path: Path) -> int:
     return load_checkpoint(path).state["step"]
 
@@ -133,14 +143,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     whole = trainers(tmp_path / "whole", log_every_steps=1)
     whole.fit()
 
-    def kill(step: int) -> None:
-        if step == kill_at:
-            raise Killed
-
-    killed = trainers(tmp_path / "cut", log_every_steps=1)
-    killed.method.at_step = kill  # type: ignore[assignment] # of the toy
-    with pytest.raises(Killed):
-        killed.fit()
+    _fit_until_killed(trainers(tmp_path / "cut", log_every_steps=1), kill_at)
     resumed = _resume(trainers(tmp_path / "cut", log_every_steps=1))
     assert resumed.clock.step == expected
     resumed.fit()
@@ -152,14 +155,7 @@ def test_a_run_killed_before_its_first_checkpoint_leaves_no_lines_behind(tmp_pat
     whole = trainers(tmp_path / "whole", log_every_steps=1)
     whole.fit()
 
-    def kill(step: int) -> None:
-        if step == 2:
-            raise Killed
-
-    killed = trainers(tmp_path / "cut", log_every_steps=1)
-    killed.method.at_step = kill  # type: ignore[assignment] # of the toy
-    with pytest.raises(Killed):
-        killed.fit()
+    _fit_until_killed(trainers(tmp_path / "cut", log_every_steps=1), 2)
     assert load_checkpoint(tmp_path / "cut") is None
     again = trainers(tmp_path / "cut", log_every_steps=1)
     again.fit()

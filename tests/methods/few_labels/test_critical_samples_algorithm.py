@@ -6,7 +6,6 @@ import pytest
 from labelkit.methods.few_labels import critical_samples
 from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 from tests.methods.few_labels.test_snowball_algorithm import cloud
 
 Array = NDArray[Any]
@@ -51,16 +50,6 @@ def by_loops(
                 kept.append((-round(entropy, 9), round(d[i] / scale, 9), i, entropy))
         chosen += [(i, c, entropy) for _, _, i, entropy in sorted(kept)[:quota]]
     return chosen
-
-
-@pytest.fixture(scope="module")
-def digits() -> tuple[Array, Array, Array]:
-    """Pixels, the first five labels of each class, and the truth."""
-    bundle = load_digits()
-    labels = np.full(len(bundle.target), -1)
-    for c in range(10):
-        labels[np.flatnonzero(bundle.target == c)[:5]] = c
-    return bundle.data / 16, labels, bundle.target
 
 
 # ---------------------------------------------------------------- the specification's numbers
@@ -126,9 +115,9 @@ def test_toy_distances_and_entropies_are_those_of_the_specification() -> None:
     ],
 )
 def test_digits_give_the_specified_rows(
-    digits: tuple[Array, Array, Array], options: dict[str, Any], confined: int, wrong: int, index_sum: int
+    labeled_digits: tuple[Array, Array, Array], options: dict[str, Any], confined: int, wrong: int, index_sum: int
 ) -> None:
-    pixels, labels, truth = digits
+    pixels, labels, truth = labeled_digits
     found = discover_critical(pixels, labels, 50, **options)
 
     assert sum(report["confined"] for report in found.per_class) == confined
