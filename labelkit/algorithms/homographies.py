@@ -41,17 +41,12 @@ def crop_homographies(boxes: ArrayLike) -> Matrices:
     return made
 
 
-def rotation_homographies(angles: ArrayLike, aspect: float = 1.0) -> Matrices:
-    """Return (b, 3, 3) rotations about the center, counter-clockwise on the screen.
-
-    Args:
-        angles: (b,) in radians.
-        aspect: width over height of the view.
-    """
+def rotation_homographies(angles: ArrayLike) -> Matrices:
+    """Return (b, 3, 3) rotations of square views about the center by angles (b,), counter-clockwise, in radians."""
     turn = np.asarray(angles, dtype=np.float64)
     made = _identities(len(turn))
     made[:, 0, 0] = made[:, 1, 1] = np.cos(turn)
-    made[:, 0, 1], made[:, 1, 0] = np.sin(turn) / aspect, -np.sin(turn) * aspect
+    made[:, 0, 1], made[:, 1, 0] = np.sin(turn), -np.sin(turn)
     return made
 
 
