@@ -81,11 +81,10 @@ def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path
     assert state["counters"] == {"a": [1, 2.5, None, True, "x"]}
 
 
-def test_one_checkpoint_can_be_named(writer: CheckpointWriter, run: Path) -> None:
+def test_one_checkpoint_can_be_named(writer: CheckpointWriter) -> None:
     old = _save(writer, 1)
     _save(writer, 2)
-    loaded = load_checkpoint(old)
-    assert loaded.state["step"] == 1
+    assert load_checkpoint(old).state["step"] == 1
 
 
 def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Path) -> None:
@@ -229,8 +228,7 @@ def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
         marks.append(loaded.state["mark"])
         # and the next process goes on as if nothing had happened
         _save(writer, step, mark="newer")
-        resumed = load_checkpoint(writer.folder.parent)
-        assert resumed.state["mark"] == "newer"
+        assert load_checkpoint(writer.folder.parent).state["mark"] == "newer"
         assert not [name for name in _names(writer.folder.parent) if name.startswith(".")]
     switch = marks.index("new")
     assert marks == ["old"] * switch + ["new"] * (len(seen) - switch)
@@ -254,8 +252,7 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
             _save(writer, 2)
     assert caught.value.exit_code == 5
     assert _names(run) == ["last.json", "step-00000001"]
-    loaded = load_checkpoint(run)
-    assert loaded.state["step"] == 1
+    assert load_checkpoint(run).state["step"] == 1
 
 
 # ---------------------------------------------------------------------- what is kept

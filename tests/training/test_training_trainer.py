@@ -20,7 +20,6 @@ from tests.tiers import quick_every
 MakeTrainer = Callable[..., Trainer]
 
 # 64 images in batches of 16: 4 steps an epoch
-STEPS_PER_EPOCH = 4
 
 
 class Killed(BaseException):

@@ -141,7 +141,7 @@ def test_labels_are_those_of_the_stored_network_and_balanced(make: Make) -> None
 
 
 @pytest.mark.slow
-def test_a_prior_is_kept_in_the_order_of_its_first_solve(make: Make, tmp_path: Path) -> None:
+def test_a_prior_is_kept_in_the_order_of_its_first_solve(make: Make) -> None:
     setup = make("sela", prior="zipf:1", num_heads=2, num_clusters=(4, 6))
     setup.trainer.fit()
     for head, k in enumerate((4, 6)):
@@ -205,7 +205,7 @@ def test_the_heads_are_scored_against_the_truth(make: Make, prepared: PreparedDa
     assert scores["head1/majority_accuracy"] == np.bincount(truth).max() / 64
 
 
-def test_unreadable_images_have_no_label_after_a_solve(make: Make, prepared: PreparedData) -> None:
+def test_unreadable_images_have_no_label_after_a_solve(make: Make) -> None:
     setup = make("sela", num_heads=1)
     setup.trainer.bank = replace_rows(setup.bank, np.arange(0, 64, 2))
     setup.method.on_step_start(setup.trainer._state(log_now=False))
