@@ -26,16 +26,12 @@ from labelkit.models.weights.files import fingerprint
 
 @dataclass(frozen=True, slots=True)
 class FrozenPart:
-    """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image.
+    """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image."""
 
-    Attributes:
-        blocks: for the first and second view, the blocks whose input is cached, in order; the depth of the network
-            stands for the output of its last block.
-        pooled: whether only pooled features are needed, and no tokens, because only heads are trained.
-    """
-
+    # for the first and second view, the blocks whose input is cached, in order; the depth of the network stands for the
+    # output of its last block
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
-    pooled: bool = False
+    pooled: bool = False  # whether only pooled features are needed, and no tokens, because only heads are trained
 
     def kept_at(self, view: int | None) -> tuple[object, ...]:
         """Return the indices of the cached blocks, and ``pooled`` if only pooled features are cached."""

@@ -31,43 +31,30 @@ ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Loss and logged scalars of one training step.
+    """Loss and logged scalars of one training step."""
 
-    Attributes:
-        loss: scalar to minimize.
-        logs: scalars to log, detached; moved off the device only if they are written.
-    """
-
-    loss: Tensor
+    loss: Tensor  # scalar to minimize
+    # scalars to log, detached; moved off the device only if they are written
     logs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Part of the training whose epochs share the same views, samples, labels and order.
+    """Part of the training whose epochs share the same views, samples, labels and order."""
 
-    Attributes:
-        epochs: length, >= 1.
-        views: transforms of each image, or a function that returns them for an epoch of the run.
-        sampler: the order of one epoch.
-        name: shown in the log.
-        labels: (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training.
-        steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
-        pairing: what second views show; default: the same image as the first ones.
-        lr: learning rate at a step of the phase, counted from 0; default: the run's own.
-        weight_decay: likewise, for parameter groups with ``is_decayed``; default: as they were built.
-        betas: likewise, decays of Adam's moments; default: as the optimizer was built.
-    """
-
-    epochs: int
+    epochs: int  # length, >= 1
+    # transforms of each image, or a function that returns them for an epoch of the run
     views: tuple[ViewSpec, ...] | Callable[[int], tuple[ViewSpec, ...]]
-    sampler: Sampler
-    name: str = "train"
+    sampler: Sampler  # the order of one epoch
+    name: str = "train"  # shown in the log
+    # (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training
     labels: NDArray[np.int64] | None = None
-    steps: int | None = None
-    pairing: Pairing | None = None
-    lr: Callable[[int], float] | None = None
+    steps: int | None = None  # updates of the phase; its last epoch may be cut short. Default: whole epochs
+    pairing: Pairing | None = None  # what second views show; default: the same image as the first ones
+    lr: Callable[[int], float] | None = None  # at a step of the phase, counted from 0; default: the run's own
+    # likewise, for parameter groups with ``is_decayed``; default: as they were built
     weight_decay: Callable[[int], float] | None = None
+    # likewise, decays of Adam's moments; default: as the optimizer was built
     betas: Callable[[int], tuple[float, float]] | None = None
 
 

@@ -45,19 +45,14 @@ LARGE_RATIO = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Features and projections of one network for the views of a batch.
+    """Features and projections of one network for each view of a batch."""
 
-    Attributes:
-        images: for each view (o, p), unit projections of the class tokens of the images of one object.
-        patches: for each view (b, h, w, p), unit projections of patches; empty where no term needs them.
-        tokens: for each view, features before the filter.
-        filtered: for each view, features after the filter.
-    """
-
+    # (o, p) unit projections of the class tokens of the images of one object
     images: list[Tensor] = field(default_factory=list)
+    # (b, h, w, p) unit projections of patches; empty where no term needs them
     patches: list[Tensor] = field(default_factory=list)
-    tokens: list[Tokens] = field(default_factory=list)
-    filtered: list[Tokens] = field(default_factory=list)
+    tokens: list[Tokens] = field(default_factory=list)  # features before the filter
+    filtered: list[Tokens] = field(default_factory=list)  # features after the filter
 
 
 @dataclass(frozen=True, slots=True)

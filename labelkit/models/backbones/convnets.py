@@ -250,24 +250,15 @@ class SmallCNN(PooledNetwork):
 
 @dataclass(frozen=True, slots=True)
 class ConvNet:
-    """Registry entry of a convolutional network: its builder, default input and pooling.
+    """Registry entry of a convolutional network: its builder, default input and pooling."""
 
-    Attributes:
-        build: function from image size and channels to the network.
-        image_size: default side in pixels.
-        mean, std: normalization per color, for images in [0, 1].
-        pooling: how positions become one vector.
-        crop_pct: share of the resized image that the center crop keeps.
-        url: where published weights can be fetched from, if there are any.
-    """
-
-    build: Callable[[int, int], PooledNetwork]
-    image_size: int = 32
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    build: Callable[[int, int], PooledNetwork]  # function from image size and channels to the network
+    image_size: int = 32  # default side in pixels
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # normalization per color, for images in [0, 1]
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    pooling: str = "avg"
-    crop_pct: float = 1.0
-    url: str = ""
+    pooling: str = "avg"  # how positions become one vector
+    crop_pct: float = 1.0  # share of the resized image that the center crop keeps
+    url: str = ""  # where published weights can be fetched from, if there are any
 
 
 def _photo(build: Callable[[int, int], PooledNetwork], pooling: str = "avg") -> ConvNet:
