@@ -19,8 +19,6 @@ facility location sums over a sample of rows, so that time and memory grow linea
 Scores that differ by no more than rounding errors count as equal: the first of equal rows is chosen.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,18 +101,12 @@ def _argmax_first(scores: NDArray[np.float64], tie: float) -> int:
 
 @dataclass(frozen=True)
 class NearestClasses:
-    """Nearest and second-nearest class of each sample, with the uncertainty between the two.
+    """Nearest and second-nearest class of each sample, with the uncertainty between the two."""
 
-    Attributes:
-        first: (n,) int64, the nearest class.
-        second: (n,) int64, the second nearest.
-        near: (n,) float64, squared distance to the nearest example of any class.
-        uncertainty: (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie.
-    """
-
-    first: Ids
-    second: Ids
-    near: NDArray[np.float64]
+    first: Ids  # (n,) int64, the nearest class
+    second: Ids  # (n,) int64, the second nearest
+    near: NDArray[np.float64]  # (n,) float64, squared distance to the nearest example of any class
+    # (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie
     uncertainty: NDArray[np.float64]
 
 
@@ -270,8 +262,7 @@ class _Gain:
 
     def exact(self, rows: Rows) -> NDArray[np.float64]:
         """Compute the exact gain (n,) float64 from choosing each row."""
-        gains: NDArray[np.float64] = np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
-        return gains
+        return np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
         """Compute upper bounds (n,) on the gains, valid while no distance exceeds that to the nearest chosen row."""

@@ -7,8 +7,6 @@ Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as implemented in OpenCV; R. Aran
 Otherwise, copies of a point cause good matches to be rejected. Only this module imports OpenCV, which is optional.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,17 +31,12 @@ _STRETCH = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Keypoints:
-    """Keypoints of one image with their SIFT descriptors.
+    """Keypoints of one image with their SIFT descriptors."""
 
-    Attributes:
-        points: (k, 2) float32 x and y in pixels of the resized image, integers at the centers of pixels.
-        descriptors: (k, 128) uint8.
-        size: height and width of the resized image.
-    """
-
+    # (k, 2) float32 x and y in pixels of the resized image, integers at the centers of pixels
     points: NDArray[np.float32]
-    descriptors: NDArray[np.uint8]
-    size: tuple[int, int]
+    descriptors: NDArray[np.uint8]  # (k, 128) uint8
+    size: tuple[int, int]  # height and width of the resized image
 
 
 def configure_opencv() -> str:

@@ -7,11 +7,9 @@
 Stored rows do not change. scikit-learn and torch are not needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,15 +33,10 @@ _SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "g
 
 @dataclass(frozen=True)
 class LinearSoftmaxClassifier:
-    """Linear classifier whose class probabilities are ``softmax(features @ weights.T + biases)``.
+    """Linear classifier whose class probabilities are ``softmax(features @ weights.T + biases)``."""
 
-    Attributes:
-        weights: (c, d) float32.
-        biases: (c,) float64; ``-inf`` for a column without any share.
-    """
-
-    weights: NDArray[np.float32]
-    biases: Doubles
+    weights: NDArray[np.float32]  # (c, d) float32
+    biases: Doubles  # (c,) float64; ``-inf`` for a column without any share
 
     def __call__(self, features: NDArray[np.float32]) -> Doubles:
         """Shares (m, c) of features (m, d); rows sum to 1."""
@@ -52,37 +45,22 @@ class LinearSoftmaxClassifier:
 
 @dataclass(frozen=True)
 class AnswerRule:
-    """Fitted rule that predicts the label of an image from its features.
+    """Fitted rule that predicts the label of an image from its features."""
 
-    Attributes:
-        class_of_group: (k,) int64, -1 = new; only the sign is used.
-        unit_rows: whether features are scaled to length 1 first.
-        classifier: probabilities of the classes; ``None`` if there is no classifier.
-        class_columns: (c,) int64, group of each class of the classifier.
-        groups: probabilities of all groups by their means; ``None`` if all groups are classes with labels.
-        classifier_share: part that the classifier distributes among the known groups; 1 except in old rules.
-        alpha: part of the probabilities that comes from stored rows, in [0, 1).
-        shares: (n, k) float32 of the stored rows; rows of zeros are not in the grouping.
-        temperature: for computing confidences; ``None`` if the confidence is unknown.
-        rows: (n,) int64, which rows of the store these are; ``None``: all of them.
-        square_roots: whether the square roots of embeddings are used.
-        group_weight: weight of new groups, in (0, 1]; the classifier distributes what they lose.
-        own_group: factor of the weight of the class of an image's group, >= 1.
-    """
-
-    class_of_group: NDArray[np.int64]
-    unit_rows: bool
-    classifier: LinearSoftmaxClassifier | None
-    class_columns: NDArray[np.int64]
+    class_of_group: NDArray[np.int64]  # (k,) int64, -1 = new; only the sign is used
+    unit_rows: bool  # whether features are scaled to length 1 first
+    classifier: LinearSoftmaxClassifier | None  # probabilities of the classes; ``None`` if there is no classifier
+    class_columns: NDArray[np.int64]  # (c,) int64, group of each class of the classifier
+    # probabilities of all groups by their means; ``None`` if all groups are classes with labels
     groups: LinearSoftmaxClassifier | None
-    classifier_share: float
-    alpha: float
-    shares: NDArray[np.float32]
-    temperature: float | None
-    rows: NDArray[np.int64] | None = None
-    square_roots: bool = False
-    group_weight: float = 1.0
-    own_group: float = 1.0
+    classifier_share: float  # part that the classifier distributes among the known groups; 1 except in old rules
+    alpha: float  # part of the probabilities that comes from stored rows, in [0, 1)
+    shares: NDArray[np.float32]  # (n, k) float32 of the stored rows; rows of zeros are not in the grouping
+    temperature: float | None  # for computing confidences; ``None`` if the confidence is unknown
+    rows: NDArray[np.int64] | None = None  # (n,) int64, which rows of the store these are; ``None``: all of them
+    square_roots: bool = False  # whether the square roots of embeddings are used
+    group_weight: float = 1.0  # weight of new groups, in (0, 1]; the classifier distributes what they lose
+    own_group: float = 1.0  # factor of the weight of the class of an image's group, >= 1
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the rule as a dictionary to be stored in a result."""
@@ -99,7 +77,7 @@ class AnswerRule:
         return {_PREFIX + name: values for name, values in found.items()}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> AnswerRule | None:
+    def from_arrays(cls, arrays: Mapping[str, Any], params: Mapping[str, Any]) -> Self | None:
         """Return the rule stored in a ``discover answer`` result, or ``None`` if the result is too old to have one.
 
         Args:

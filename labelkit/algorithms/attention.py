@@ -18,8 +18,6 @@ Departures: Eq. 7 prints ``softmax(Q K^T) Q``, whose shapes do not fit; Eq. 8 mu
 key projection, which belongs to an update of the tokens (space ``token``), not of the keys.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

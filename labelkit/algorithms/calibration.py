@@ -6,8 +6,6 @@ push to 0 or 1); Y. Geifman et al., "Bias-Reduced Uncertainty Estimation for Dee
 curve). Everything is computed in float64.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,8 +142,7 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
         raise ValueError(f"temperature must be positive and finite, got {temperature}")
     shifted = (values - values.max(axis=1, keepdims=True)) / temperature
     powers = np.exp(shifted)
-    probabilities: NDArray[np.float64] = powers / powers.sum(axis=1, keepdims=True)
-    return probabilities
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -> NamedProbability:

@@ -12,8 +12,6 @@ Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search wit
 S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -291,25 +289,15 @@ class _Run:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Constants of all restarts of semi-supervised k-means; rows are scaled.
+    """Constants of all restarts of semi-supervised k-means; rows are scaled."""
 
-    Attributes:
-        points: (n, d) rows that are free to move.
-        fixed_sums: (c, d) sums of the rows of each class; classes are the first clusters.
-        fixed_sizes: (c,) number of rows of each class.
-        total_square: sum of the squared lengths of free and fixed rows.
-        num_clusters: k.
-        max_iter: maximum number of assignments.
-        least_shift: iterations stop when the sum of the centroids' shifts is smaller.
-    """
-
-    points: Singles
-    fixed_sums: Doubles
-    fixed_sizes: Ids
-    total_square: float
-    num_clusters: int
-    max_iter: int
-    least_shift: float
+    points: Singles  # (n, d) rows that are free to move
+    fixed_sums: Doubles  # (c, d) sums of the rows of each class; classes are the first clusters
+    fixed_sizes: Ids  # (c,) number of rows of each class
+    total_square: float  # sum of the squared lengths of free and fixed rows
+    num_clusters: int  # k
+    max_iter: int  # maximum number of assignments
+    least_shift: float  # iterations stop when the sum of the centroids' shifts is smaller
 
     @property
     def means(self) -> Singles:

@@ -1,7 +1,5 @@
 """Convert shares to confidences: the softmax of their logarithms, at a temperature that ``calibrate`` fits."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -20,27 +18,16 @@ _EPSILON: Final = 1e-12
 
 @dataclass(frozen=True)
 class Confidences:
-    """Predictions of all samples with calibrated confidences.
+    """Predictions of all samples with calibrated confidences."""
 
-    Attributes:
-        named: (n,) int64, the group of the largest share.
-        confidence: (n,) float64 in [0, 1], calibrated.
-        margin: (n,) float64, the confidence minus that of the next group.
-        runner_up: (n,) int64, the next group; -1 if there is none.
-        uncalibrated: (n,) float64, the share itself.
-        best_class: (n,) int64, the known group of the largest share; -1 if there is none.
-        best_confidence: (n,) float64 in [0, 1], calibrated probability of ``best_class``; 0 if there is none.
-        new_chance: (n,) float64 in [0, 1], sum of the calibrated probabilities of all new groups.
-    """
-
-    named: Ints
-    confidence: Doubles
-    margin: Doubles
-    runner_up: Ints
-    uncalibrated: Doubles
-    best_class: Ints
-    best_confidence: Doubles
-    new_chance: Doubles
+    named: Ints  # (n,) int64, the group of the largest share
+    confidence: Doubles  # (n,) float64 in [0, 1], calibrated
+    margin: Doubles  # (n,) float64, the confidence minus that of the next group
+    runner_up: Ints  # (n,) int64, the next group; -1 if there is none
+    uncalibrated: Doubles  # (n,) float64, the share itself
+    best_class: Ints  # (n,) int64, the known group of the largest share; -1 if there is none
+    best_confidence: Doubles  # (n,) float64 in [0, 1], calibrated probability of ``best_class``; 0 if there is none
+    new_chance: Doubles  # (n,) float64 in [0, 1], sum of the calibrated probabilities of all new groups
 
 
 def compute_log_probabilities(shares: Doubles) -> Doubles:

@@ -4,8 +4,6 @@ Source of the vote: Z. Wu et al., "Unsupervised Feature Learning via Non-Paramet
 (CVPR 2018), as in ``yukimasano/self-label:cifar_utils.py``.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Literal
 

@@ -11,8 +11,6 @@ propagation named .5 to 2.3 % more images correctly on groceries, their kinds, C
 was not better with square roots and uses features as they are.
 """
 
-from __future__ import annotations
-
 import warnings
 from typing import Any, Final
 

@@ -26,11 +26,9 @@ Sources:
     Rows are compared in :class:`ClassSpace`. The use of labels is our addition.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from typing import Final, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -54,17 +52,11 @@ _STAYING: Final = 0.5
 
 @dataclass(frozen=True)
 class ClassSpace:
-    """Fitted projection of samples into a space where classes are easier to separate (steps 1 and 2 of the module).
+    """Fitted projection of samples into a space where classes are easier to separate (steps 1 and 2 of the module)."""
 
-    Attributes:
-        mean: (d,) mean of the rows.
-        directions: (d, e) in which they vary most, e at most 128.
-        scales: (e, e), or ``None`` without labels.
-    """
-
-    mean: NDArray[np.float64]
-    directions: NDArray[np.float64]
-    scales: NDArray[np.float64] | None
+    mean: NDArray[np.float64]  # (d,) mean of the rows
+    directions: NDArray[np.float64]  # (d, e) in which they vary most, e at most 128
+    scales: NDArray[np.float64] | None  # (e, e), or ``None`` without labels
 
     def place(self, rows: Rows) -> Floats:
         """Project samples (n, d) into the space.
@@ -84,7 +76,7 @@ class ClassSpace:
             places[where] = (part - self.mean) @ self.directions
         return places
 
-    def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> ClassSpace:
+    def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> Self:
         """Return a copy scaled so that labeled samples (m, d) vary equally within their classes."""
         return replace(self, scales=_within_class_scales(self._along(rows), labels))
 
@@ -175,23 +167,14 @@ _ITERATIONS: Final = 10
 
 @dataclass(frozen=True)
 class Hierarchy:
-    """Tree of clusters over m leaves, with merges in order of increasing cost.
+    """Tree of clusters over m leaves, with merges in order of increasing cost."""
 
-    Attributes:
-        leaves: (n,) leaf of each row: first one for each labeled class, in the order of ``labels``, then others.
-        places: (m, d) mean of each leaf, in the space in which rows are compared.
-        sizes: (m + s,) number of rows of each leaf, then of each union.
-        unions: (s, 2) pairs of leaves or unions that are joined: union i has number m + i.
-        costs: (s,) of the unions; they never decrease.
-        labels: (c,) the labeled classes.
-    """
-
-    leaves: Ints
-    places: Doubles
-    sizes: Ints
-    unions: Ints
-    costs: Doubles
-    labels: Ints
+    leaves: Ints  # (n,) leaf of each row: first one for each labeled class, in the order of ``labels``, then others
+    places: Doubles  # (m, d) mean of each leaf, in the space in which rows are compared
+    sizes: Ints  # (m + s,) number of rows of each leaf, then of each union
+    unions: Ints  # (s, 2) pairs of leaves or unions that are joined: union i has number m + i
+    costs: Doubles  # (s,) of the unions; they never decrease
+    labels: Ints  # (c,) the labeled classes
 
     @property
     def fewest(self) -> int:

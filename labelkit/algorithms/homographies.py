@@ -5,8 +5,6 @@ Coordinates are normalized: x right, y down, the edges of an image at -1 and +1,
 pixels and attention maps. It maps a point of the first view to the point of the second view that shows the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 
@@ -43,17 +41,12 @@ def crop_homographies(boxes: ArrayLike) -> Matrices:
     return made
 
 
-def rotation_homographies(angles: ArrayLike, aspect: float = 1.0) -> Matrices:
-    """Return (b, 3, 3) rotations about the center, counter-clockwise on the screen.
-
-    Args:
-        angles: (b,) in radians.
-        aspect: width over height of the view.
-    """
+def rotation_homographies(angles: ArrayLike) -> Matrices:
+    """Return (b, 3, 3) rotations of square views about the center by angles (b,), counter-clockwise, in radians."""
     turn = np.asarray(angles, dtype=np.float64)
     made = _identities(len(turn))
     made[:, 0, 0] = made[:, 1, 1] = np.cos(turn)
-    made[:, 0, 1], made[:, 1, 0] = np.sin(turn) / aspect, -np.sin(turn) * aspect
+    made[:, 0, 1], made[:, 1, 0] = np.sin(turn), -np.sin(turn)
     return made
 
 
@@ -137,8 +130,7 @@ def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
         ``(b, 3, 3)``.
     """
     # maps of views are always invertible; checking that would wait for the GPU
-    joined: Tensor = torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
-    return joined
+    return torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
 
 
 # --- applying ------------------------------------------------------------------------------------

@@ -8,8 +8,6 @@ Hierarchical Navigable Small World graphs"; H. Jegou, M. Douze, C. Schmid, "Prod
 neighbor search"; faiss for both.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable

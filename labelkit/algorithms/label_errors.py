@@ -8,8 +8,6 @@ Three tests of a label, all without using the label itself:
 A label is doubtful if all three contradict it. The order is by the mean of the three ranks: margins differ in scale.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -28,21 +26,14 @@ _BLOCK_NUMBERS = 1 << 23
 
 @dataclass(frozen=True)
 class LabelDoubts:
-    """Evidence for wrong labels: a score, a flag and a suggested class for each of n labels.
+    """Evidence for wrong labels: a score, a flag and a suggested class for each of n labels."""
 
-    Attributes:
-        score: (n,) float64 in ``[0, 1]``, the larger, the more doubtful; NaN where the class has no other label.
-        doubtful: (n,) bool, whether all tests prefer another class.
-        suggested: (n,) int64, the other class that ridge prefers.
-        same: (n,) int64, index of the nearest image of the same class; -1 = none.
-        other: (n,) int64, index of the nearest image of the suggested class.
-    """
-
+    # (n,) float64 in ``[0, 1]``, the larger, the more doubtful; NaN where the class has no other label
     score: NDArray[np.float64]
-    doubtful: NDArray[np.bool_]
-    suggested: NDArray[np.int64]
-    same: NDArray[np.int64]
-    other: NDArray[np.int64]
+    doubtful: NDArray[np.bool_]  # (n,) bool, whether all tests prefer another class
+    suggested: NDArray[np.int64]  # (n,) int64, the other class that ridge prefers
+    same: NDArray[np.int64]  # (n,) int64, index of the nearest image of the same class; -1 = none
+    other: NDArray[np.int64]  # (n,) int64, index of the nearest image of the suggested class
 
 
 def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelDoubts:

@@ -9,8 +9,6 @@ Propagation for Deep Semi-supervised Learning" (the weights); Q. Huang et al., "
 Models Out-performs Graph Neural Networks" (the predictions of a classifier as initial values).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

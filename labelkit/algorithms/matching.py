@@ -6,8 +6,6 @@ Departure: released codes of category discovery pad the count matrix to a square
 same, but the solver may choose another of the matchings with this number.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -6,8 +6,6 @@ along each axis, found from coarse to fine by the inverse compositional algorith
 agree in their fine structure everywhere; photos of one scene agree in much of it, but not where something moved.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -39,20 +37,14 @@ _EMPTY = 1e-3
 
 @dataclass(frozen=True)
 class Agreement:
-    """Correlations between the images of each pair after aligning one to the other.
+    """Correlations between the images of each pair after aligning one to the other."""
 
-    Attributes:
-        levels: (p,) int64, pixels along a side at which they are compared: 16, 32 or 64.
-        gray: (p,) float32 in [-1, 1], correlation of the gray values.
-        detail: (p,) float32 in [-1, 1], correlation of the differences from a local mean. Pairs that are too different
-            to be aligned have 0 in ``gray``, ``detail`` and ``weakest``.
-        weakest: (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of an image.
-    """
-
-    levels: NDArray[np.int64]
-    gray: Floats
+    levels: NDArray[np.int64]  # (p,) int64, pixels along a side at which they are compared: 16, 32 or 64
+    gray: Floats  # (p,) float32 in [-1, 1], correlation of the gray values
+    # (p,) float32 in [-1, 1], correlation of the differences from a local mean. Pairs that are too different to be
+    # aligned have 0 in ``gray``, ``detail`` and ``weakest``.
     detail: Floats
-    weakest: Floats
+    weakest: Floats  # (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of an image
 
 
 def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:
@@ -172,8 +164,7 @@ def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tupl
 
     def parts(values: Floats) -> Floats:
         cells = values.reshape(len(values), _PARTS, level // _PARTS, _PARTS, level // _PARTS)
-        sums: Floats = cells.sum(axis=(2, 4)).reshape(len(values), _PARTS * _PARTS)
-        return sums
+        return cells.sum(axis=(2, 4)).reshape(len(values), _PARTS * _PARTS)
 
     structure = np.sqrt(parts(mine * mine) * parts(theirs * theirs))
     each = parts(mine * theirs) / np.maximum(structure, np.float32(1e-6))
@@ -203,8 +194,7 @@ def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) 
 
 def _tent(distance: Floats) -> Floats:
     """Return the weights of linear interpolation."""
-    weights: Floats = np.maximum(np.float32(0), 1 - np.abs(distance))
-    return weights
+    return np.maximum(np.float32(0), 1 - np.abs(distance))
 
 
 def _cubic(distance: Floats) -> Floats:
@@ -228,8 +218,7 @@ def _detail(pictures: Floats) -> Floats:
 
 def _correlation(left: Floats, right: Floats, inside: Floats) -> Floats:
     """Return the correlations (m,) of images (m, s, s) where ``inside`` is 1; 0 if one is empty."""
-    product: Floats = (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
-    return product
+    return (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
 
 
 def _normalized(pictures: Floats, inside: Floats) -> Floats:

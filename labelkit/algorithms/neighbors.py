@@ -6,8 +6,6 @@ Queries for which rounding may hide a neighbor among the rows left out are searc
 A GPU can propose the candidates instead of faiss, one block of rows at a time.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -9,8 +9,6 @@ For images added later (``score_arrival_novelty``): whether they are nearer to e
 This is much more informative, since earlier images without a label represent the known classes too.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

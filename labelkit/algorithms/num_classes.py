@@ -13,8 +13,6 @@ Source: S. Vaze et al., "Generalized Category Discovery", Sec. 3.3 (GitHub ``sgv
 k-means partitions all samples, and the matching of clusters and classes is evaluated on the labeled ones.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal

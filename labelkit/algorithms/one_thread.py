@@ -1,7 +1,5 @@
 """Linear algebra of numpy in the calling thread, without the library's own threads."""
 
-from __future__ import annotations
-
 import functools
 import sys
 import threading

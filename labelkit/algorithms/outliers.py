@@ -1,7 +1,5 @@
 """Find unusual images of a collection: properties of single images, and their deviation from the usual."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,17 +29,12 @@ REASONS = ("unlike all others", "blank", "dark", "bright", "blurred", "tiny", "o
 
 @dataclass(frozen=True)
 class Tones:
-    """Brightness, contrast and sharpness of an image.
+    """Brightness, contrast and sharpness of an image."""
 
-    Attributes:
-        brightness: mean gray value, 0 to 255.
-        contrast: range of gray values, without 1 % at each end, 0 to 255.
-        sharpness: standard deviation of the Laplacian, minus the effect of rounding to whole gray values, divided by
-            that of the gray values plus 1.
-    """
-
-    brightness: float
-    contrast: float
+    brightness: float  # mean gray value, 0 to 255
+    contrast: float  # range of gray values, without 1 % at each end, 0 to 255
+    # standard deviation of the Laplacian, minus the effect of rounding to whole gray values, divided by that of the
+    # gray values plus 1
     sharpness: float
 
 

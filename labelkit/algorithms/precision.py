@@ -1,7 +1,5 @@
 """Helpers for formulas that must not run in half precision: promote inputs, switch off autocast."""
 
-from __future__ import annotations
-
 from contextlib import AbstractContextManager, nullcontext
 
 import torch

@@ -1,7 +1,5 @@
 """Project rows of many dimensions to points in a plane."""
 
-from __future__ import annotations
-
 import contextlib
 
 import numpy as np

@@ -346,16 +346,14 @@ def _simplex(size: int) -> NDArray[np.float64]:
     k = np.arange(1, size)
     contrasts = np.triu(np.ones((size, size - 1)))
     contrasts[k, k - 1] = -k
-    scaled: NDArray[np.float64] = contrasts / np.sqrt(k * (k + 1.0)) * math.sqrt(size / (size - 1))
-    return scaled
+    return contrasts / np.sqrt(k * (k + 1.0)) * math.sqrt(size / (size - 1))
 
 
 def _rotated(rows: NDArray[np.float64], dim: int, generator: np.random.Generator) -> NDArray[np.float64]:
     """Rotate rows of m <= dim coordinates into ``dim`` dimensions by random orthonormal axes."""
     axes, triangle = np.linalg.qr(generator.standard_normal((dim, rows.shape[1])))
     # without the signs of the diagonal, the axes would not be uniformly distributed
-    turned: NDArray[np.float64] = rows @ (axes * np.sign(np.diag(triangle))).T
-    return turned
+    return rows @ (axes * np.sign(np.diag(triangle))).T
 
 
 def _single(rows: NDArray[np.float64]) -> NDArray[np.float32]:

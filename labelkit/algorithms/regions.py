@@ -4,8 +4,6 @@ Source: "Semantic Concentration for Self-Supervised Dense Representations Learni
 ``MkuuWaUjinga/leopart``. Mirroring is drawn once per image, so boxes refer to the image as its crops show it.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

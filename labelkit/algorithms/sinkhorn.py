@@ -21,8 +21,6 @@ Simultaneous Clustering and Representation Learning" (ICLR 2020). We use our own
 published code and of POT takes several times as many passes, over a matrix that has to be in memory.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections import deque

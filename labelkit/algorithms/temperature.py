@@ -1,7 +1,5 @@
 """Base of losses with a softmax temperature."""
 
-from __future__ import annotations
-
 from torch import nn
 
 

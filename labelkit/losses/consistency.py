@@ -3,8 +3,6 @@
 Source: SimGCD (CVMI-Lab/SimGCD), ``DistillLoss`` and its training loop.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

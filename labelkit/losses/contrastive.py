@@ -3,8 +3,6 @@
 Source: SimGCD (CVMI-Lab/SimGCD), which follows GCD (sgvaze/generalized-category-discovery).
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

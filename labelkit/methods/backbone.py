@@ -1,7 +1,5 @@
 """What several families share: arguments for building a backbone, views of stored embeddings, and a kNN monitor."""
 
-from __future__ import annotations
-
 from typing import TypeVar
 
 import torch

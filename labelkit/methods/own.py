@@ -3,8 +3,6 @@
 Such a file is code that is executed. Only the variable can name it: no checkpoint, store or option does.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

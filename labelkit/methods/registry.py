@@ -3,8 +3,6 @@
 Methods of your own, which labelkit does not ship, come from the files or modules that ``LABELKIT_METHODS`` names.
 """
 
-from __future__ import annotations
-
 import os
 
 from labelkit.methods import OWN_METHODS_VARIABLE

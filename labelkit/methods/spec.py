@@ -16,17 +16,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """Registry entry of a training method: summary, options class and method class.
+    """Registry entry of a training method: summary, options class and method class."""
 
-    Attributes:
-        summary: purpose of the method.
-        options: class of its options, or its name as ``module:Class``.
-        target: class of the method, or its name as ``module:Class``, imported on use.
-    """
-
-    summary: str
-    options: str | type[RunConfig]
-    target: str | type[Method[Any]]
+    summary: str  # purpose of the method
+    options: str | type[RunConfig]  # class of its options, or its name as ``module:Class``
+    target: str | type[Method[Any]]  # class of the method, or its name as ``module:Class``, imported on use
 
     @property
     def config(self) -> type[RunConfig]:
@@ -43,20 +37,13 @@ def _imported(named: str | type[T]) -> type[T]:
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
-    loaded: type[T] = getattr(import_module(module), name)
-    return loaded
+    return getattr(import_module(module), name)
 
 
 @dataclass(frozen=True)
 class OwnSource:
-    """Name, path and digest of the file that defines a user's own method.
+    """Name, path and digest of the file that defines a user's own method."""
 
-    Attributes:
-        name: file name, or name of the module.
-        path: path of the file.
-        sha256: SHA-256 of its content, in hex.
-    """
-
-    name: str
-    path: Path
-    sha256: str
+    name: str  # file name, or name of the module
+    path: Path  # path of the file
+    sha256: str  # SHA-256 of its content, in hex

@@ -1,7 +1,5 @@
 """Score predicted classes and logits against labels, and the presence of a class in images as in VOC 2007."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

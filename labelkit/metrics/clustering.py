@@ -7,8 +7,6 @@ Departure: the released codes match a square matrix of counts, padded with zeros
 differ if several matchings have the same All (``algorithms.matching``).
 """
 
-from __future__ import annotations
-
 from dataclasses import asdict, dataclass
 from typing import Any
 

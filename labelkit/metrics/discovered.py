@@ -1,7 +1,5 @@
 """Score labels that were found for unlabeled rows against the true classes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

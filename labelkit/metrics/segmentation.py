@@ -4,8 +4,6 @@ Sources: M. Everingham et al., "The Pascal Visual Object Classes Challenge" (201
 Benchmark Dataset and Evaluation Methodology for Video Object Segmentation" (CVPR 2016) for J and F.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 
@@ -94,8 +92,7 @@ class SegmentationCounts:
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Compute the IoU of every row group with every column group from counts (k, c); NaN if both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
-    shares: NDArray[np.float64] = np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
-    return shares
+    return np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
 
 
 def region_similarity(prediction: ArrayLike, truth: ArrayLike) -> float:

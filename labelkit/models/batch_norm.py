@@ -1,7 +1,5 @@
 """Batch normalization: statistics of the current batch, of all processes, or averaged over a pass."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -46,8 +44,7 @@ class _Total(torch.autograd.Function):
 
 
 def _total(value: Tensor) -> Tensor:
-    total: Tensor = _Total.apply(value)
-    return total
+    return _Total.apply(value)
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):

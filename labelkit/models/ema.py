@@ -1,7 +1,5 @@
 """Slow copies of a network: exponential moving averages of its weights, and of the weights of such a copy."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any, Generic, Literal, Self, TypeVar
 

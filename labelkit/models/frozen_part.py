@@ -9,8 +9,6 @@ run before a stage ends. They are then replaced by identities, and a second pass
 maps are the same.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,16 +26,12 @@ from labelkit.models.weights.files import fingerprint
 
 @dataclass(frozen=True, slots=True)
 class FrozenPart:
-    """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image.
+    """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image."""
 
-    Attributes:
-        blocks: for the first and second view, the blocks whose input is cached, in order; the depth of the network
-            stands for the output of its last block.
-        pooled: whether only pooled features are needed, and no tokens, because only heads are trained.
-    """
-
+    # for the first and second view, the blocks whose input is cached, in order; the depth of the network stands for the
+    # output of its last block
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
-    pooled: bool = False
+    pooled: bool = False  # whether only pooled features are needed, and no tokens, because only heads are trained
 
     def kept_at(self, view: int | None) -> tuple[object, ...]:
         """Return the indices of the cached blocks, and ``pooled`` if only pooled features are cached."""
@@ -51,8 +45,7 @@ class FrozenPart:
         that enter the k blocks, (b, t, f) without a view, or features (b, f) if ``pooled``.
         """
         if self.pooled:
-            pooled: Tensor = net.forward_head(net.forward_features(images), pre_logits=True)
-            return pooled
+            return net.forward_head(net.forward_features(images), pre_logits=True)
         wanted = self.blocks[1][-1:] if view is None else self.blocks[view]
         tokens = embed_tokens(net, images)
         found = [tokens] if 0 in wanted else []
@@ -109,8 +102,7 @@ def pool_tokens(vit: Any, tokens: Tensor, part: FrozenPart) -> Tensor:
     for index in range(first, depth):
         early = index == depth - 1 and pools_class_token(vit)
         made = class_token_block(vit, made) if early else vit.blocks[index](made)
-    features: Tensor = vit.forward_head(vit.norm(made), pre_logits=True)
-    return features
+    return vit.forward_head(vit.norm(made), pre_logits=True)
 
 
 def _is_trained(name: str, grad_from_block: int) -> bool:
@@ -130,15 +122,10 @@ _STEM = re.compile(r"(?i)conv|stem")
 
 @dataclass(frozen=True, slots=True)
 class FrozenStages:
-    """Frozen first stages of a convolutional network, whose output maps can be cached for each view.
+    """Frozen first stages of a convolutional network, whose output maps can be cached for each view."""
 
-    Attributes:
-        names: frozen modules, in the order in which they run.
-        shape: (c, h, w) of their output, for an image of the size that the network is built for.
-    """
-
-    names: tuple[str, ...]
-    shape: tuple[int, ...]
+    names: tuple[str, ...]  # frozen modules, in the order in which they run
+    shape: tuple[int, ...]  # (c, h, w) of their output, for an image of the size that the network is built for
 
     def kept_at(self, view: int | None) -> tuple[object, ...]:
         """Return the name of the last frozen stage, whose output is cached."""

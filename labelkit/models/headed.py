@@ -1,7 +1,5 @@
 """Networks with heads: a classifier on an embedding, several clusterings, or a head trained on stored rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar, Unpack
 
@@ -52,13 +50,11 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the embeddings (b, d) of images (b, c, h, w)."""
-        embeddings: Tensor = self.normalization(self.projection(self.backbone(images)))
-        return embeddings
+        return self.normalization(self.projection(self.backbone(images)))
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the class scores (b, c) of embeddings (b, d)."""
-        scores: Tensor = self.head(embeddings)
-        return scores
+        return self.head(embeddings)
 
 
 class MultiHeadNetwork(BackboneNetwork):
@@ -102,8 +98,7 @@ class MultiHeadNetwork(BackboneNetwork):
     def rotation_logits(self, features: Tensor) -> Tensor:
         """Return the logits (b, 4) for rotations by 0, 90, 180 and 270 degrees, given features (b, d)."""
         assert self.rotation is not None
-        logits: Tensor = self.rotation(features)
-        return logits
+        return self.rotation(features)
 
 
 def rotations(images: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,8 +4,6 @@ Source: SimGCD (CVMI-Lab/SimGCD:model.py), whose weight-normalized layer with ga
 plain parameter here.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -38,8 +36,7 @@ class LinearHeads(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Return the logits (b, c) of the first head for features (b, f)."""
-        logits: Tensor = self.heads[0](features)
-        return logits
+        return self.heads[0](features)
 
 
 class CosineClassifier(nn.Module):
@@ -100,8 +97,7 @@ class Projector(nn.Module):
         """Return the projections (b, d) of features (b, f)."""
         hidden = F.gelu(self.hidden1(features))
         hidden = F.gelu(self.hidden2(hidden))
-        projections: Tensor = self.output(hidden)
-        return projections
+        return self.output(hidden)
 
 
 class DirectionLayer(nn.Module):

@@ -1,7 +1,5 @@
 """The interface of every network that embeds images, and its implementations for backbones and raw pixels."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -161,8 +159,7 @@ class BackboneNetwork(InferenceNetwork):
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the pooled features (b, d) of images (b, c, h, w)."""
-        features: Tensor = self.backbone(images)
-        return features
+        return self.backbone(images)
 
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the features (b, rows, cols, w) at each position; see `Backbone.patch_features`."""

@@ -6,8 +6,6 @@ teacher, view 1 (strong) the student; both share all weights and the batch. Keys
 interact only with queries of the same image, block and head; only the teacher's keys change.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -3,8 +3,6 @@
 It consists of the patch tokens after the last norm of transformers, and of the last maps of convolutional networks.
 """
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from labelkit.errors import ConfigError

@@ -4,8 +4,6 @@ It adds the output of its layers to each row. This output starts at zero, so tha
 rows, and weight decay pulls back toward them.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import dataclass
 
@@ -19,18 +17,12 @@ from labelkit.models.seeding import seeded_init
 
 @dataclass(frozen=True)
 class EmbeddingMLPShape:
-    """Configuration of the network that is trained on stored embeddings: input width, layers and center.
+    """Configuration of the network that is trained on stored embeddings: input width, layers and center."""
 
-    Attributes:
-        dim: width of a row, d.
-        layers: number of linear layers, 1 to 3.
-        width: width between the layers; ``None``: d.
-        center: (d,) float32 mean of the rows, each scaled to length 1; ``None``: zeros, for a checkpoint to fill.
-    """
-
-    dim: int
-    layers: int
-    width: int | None = None
+    dim: int  # width of a row, d
+    layers: int  # number of linear layers, 1 to 3
+    width: int | None = None  # width between the layers; ``None``: d
+    # (d,) float32 mean of the rows, each scaled to length 1; ``None``: zeros, for a checkpoint to fill
     center: Tensor | None = None
 
 
@@ -65,8 +57,7 @@ class EmbeddingMLP(nn.Module):
         hidden = centered
         for number, layer in enumerate(self.layers):
             hidden = layer(F.gelu(hidden) if number else hidden)
-        features: Tensor = centered + hidden
-        return features
+        return centered + hidden
 
     def forward_head(self, features: Tensor, *, pre_logits: bool) -> Tensor:
         """Return the features unchanged, since there is nothing to pool."""

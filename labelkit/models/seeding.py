@@ -1,7 +1,5 @@
 """Initial weights from a seed, without changing the global generator."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

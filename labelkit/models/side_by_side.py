@@ -5,8 +5,6 @@ Source: ``facebookresearch/dino:eval_linear.py``: the class tokens of the last f
 the last block and the mean of its patches for ViT-B; all after the last norm.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

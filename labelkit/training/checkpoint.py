@@ -10,8 +10,6 @@ A folder gets its final name only after every byte in it is synced, and ``last.j
 so a kill at any moment leaves the previous checkpoint valid.
 """
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import math
@@ -46,17 +44,11 @@ def rank_file(rank: int) -> str:
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """A checkpoint whose files have been verified.
+    """A checkpoint whose files have been verified."""
 
-    Attributes:
-        folder: the folder of the checkpoint.
-        state: content of ``state.json``, with infinities restored.
-        warnings: newer checkpoints that had to be skipped, and why.
-    """
-
-    folder: Path
-    state: dict[str, Any]
-    warnings: tuple[str, ...] = ()
+    folder: Path  # the folder of the checkpoint
+    state: dict[str, Any]  # content of ``state.json``, with infinities restored
+    warnings: tuple[str, ...] = ()  # newer checkpoints that had to be skipped, and why
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Read the tensors of one file, whose digest was checked when the checkpoint was opened."""
@@ -68,21 +60,13 @@ class LoadedCheckpoint:
 
 @dataclass
 class CheckpointWriter:
-    """Writer of a run's checkpoints, used by every process.
+    """Writer of a run's checkpoints, used by every process."""
 
-    Attributes:
-        folder: ``checkpoints`` of the run folder.
-        rank: number of this process.
-        share: returns the main process's text on every process.
-        barrier: waits for all processes.
-        kept_step: step of the last checkpoint written before any sign of failure; never pruned, as later ones may be
-            bad.
-    """
-
-    folder: Path
-    rank: int = 0
-    share: Callable[[str], str] = lambda text: text
-    barrier: Callable[[], None] = lambda: None
+    folder: Path  # ``checkpoints`` of the run folder
+    rank: int = 0  # number of this process
+    share: Callable[[str], str] = lambda text: text  # returns the main process's text on every process
+    barrier: Callable[[], None] = lambda: None  # waits for all processes
+    # step of the last checkpoint written before any sign of failure; never pruned, as later ones may be bad
     kept_step: int | None = None
 
     def save(
@@ -311,8 +295,7 @@ def _is_whole(checkpoint: Path) -> bool:
 def _serialize(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
     # clones: safetensors refuses tensors that share memory
     copies = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    data: bytes = save_safetensors(copies, metadata=dict(metadata) or None)
-    return data
+    return save_safetensors(copies, metadata=dict(metadata) or None)
 
 
 def _make_trash_path(folder: Path) -> Path:

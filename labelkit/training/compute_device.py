@@ -1,7 +1,5 @@
 """Choice of the compute device and of the number of images per forward pass."""
 
-from __future__ import annotations
-
 import torch
 
 from labelkit.errors import ResourceError

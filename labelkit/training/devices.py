@@ -1,7 +1,5 @@
 """Devices, processes and precision, through accelerate (imported only here)."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import random
@@ -172,8 +170,7 @@ class Runtime:
             return module
         # torch's own attribute for tensors that need not be synchronized at every step
         module._ddp_params_and_buffers_to_ignore = list(getattr(module, "equal_buffers", ()))  # type: ignore[assignment] # not annotated there
-        prepared: T = self._accelerator.prepare_model(module)
-        return prepared
+        return self._accelerator.prepare_model(module)
 
     def compile(self, module: nn.Module) -> None:
         """Compile the backbones inside a module when they first run."""
@@ -197,8 +194,7 @@ class Runtime:
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Return a context manager under which the network computes in the chosen precision."""
-        context: AbstractContextManager[Any] = self._accelerator.autocast()
-        return context
+        return self._accelerator.autocast()
 
     def backward(self, loss: Tensor) -> None:
         """Run the backward pass of a loss, with loss scaling where the precision needs it."""

@@ -1,7 +1,5 @@
 """Communication among the processes that torchrun started for one training."""
 
-from __future__ import annotations
-
 import os
 from datetime import timedelta
 from typing import Any, Final
@@ -52,5 +50,4 @@ def gather_batch(part: Tensor) -> Tensor:
     """
     if get_rank_and_world_size()[1] == 1:
         return part
-    gathered: Tensor = _Gather.apply(part)
-    return gathered
+    return _Gather.apply(part)

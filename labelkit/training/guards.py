@@ -7,8 +7,6 @@ A sign counts only when it appears several times in a row, since a network from 
 and a single batch may be unusual. Weights that are not finite end every run, whatever the mode.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
@@ -45,14 +43,11 @@ class Guard:
     Args:
         mode: ``stop``, ``warn`` only, or ``none`` (no checks).
         say: shows a message to the user.
-
-    Attributes:
-        good_step: step of the last checkpoint that was written without any sign; 0 = none yet.
     """
 
     mode: GuardMode
     say: Callable[[str], None]
-    good_step: int = 0
+    good_step: int = 0  # step of the last checkpoint that was written without any sign; 0 = none yet
     _first_loss: float | None = None
     _seen: dict[str, list[int]] = field(default_factory=dict)  # consecutive occurrences, and the step of the first
     _warned: set[str] = field(default_factory=set)

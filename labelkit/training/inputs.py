@@ -1,7 +1,5 @@
 """Inputs that a run passes, before its first step, to its method and to its monitor, which judges with true classes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,15 +13,10 @@ from labelkit.data.image_bank import ImageBank
 
 @dataclass(frozen=True)
 class HeldOutImages:
-    """Held-out images and their labels for evaluation.
+    """Held-out images and their labels for evaluation."""
 
-    Attributes:
-        bank: the held-out images, and no others.
-        labels: (m,) int64 class of each row of its data set, -1 = unknown.
-    """
-
-    bank: ImageBank
-    labels: NDArray[np.int64]
+    bank: ImageBank  # the held-out images, and no others
+    labels: NDArray[np.int64]  # (m,) int64 class of each row of its data set, -1 = unknown
 
     @property
     def known(self) -> NDArray[np.int64]:
@@ -33,50 +26,33 @@ class HeldOutImages:
 
 @dataclass(frozen=True)
 class RunInputs:
-    """Inputs that a run provides to its method besides the options and ``DataInfo``.
+    """Inputs that a run provides to its method besides the options and ``DataInfo``."""
 
-    Attributes:
-        dataset_name: name of the data set of the training images.
-        sample_ids: (n,) names of the images.
-        source: reads the images as they are stored.
-        digest: computes the identity of the image listing, without scenes if there are also images of one object.
-        images_digest: computes a digest of the image files of rows; all files are read first.
-        folder: folder of the run; it need not exist yet.
-        is_new: nothing was trained yet; a resumed run takes its state from its checkpoint.
-        writes: files may be written; a dry run writes none.
-        say: shows a message to the user.
-        truth: returns the (n,) int64 class of each row, hidden or not, -1 = unknown, for the option named in the call:
-            for comparison with labels that nobody has. No method calls it on its own.
-    """
-
-    dataset_name: str
-    sample_ids: tuple[str, ...]
-    source: ImageSource
+    dataset_name: str  # name of the data set of the training images
+    sample_ids: tuple[str, ...]  # (n,) names of the images
+    source: ImageSource  # reads the images as they are stored
+    # computes the identity of the image listing, without scenes if there are also images of one object
     digest: Callable[[], str]
+    # computes a digest of the image files of rows; all files are read first
     images_digest: Callable[[NDArray[np.int64]], str]
-    folder: Path
-    is_new: bool
-    writes: bool
-    say: Callable[[str], None]
+    folder: Path  # folder of the run; it need not exist yet
+    is_new: bool  # nothing was trained yet; a resumed run takes its state from its checkpoint
+    writes: bool  # files may be written; a dry run writes none
+    say: Callable[[str], None]  # shows a message to the user
+    # returns the (n,) int64 class of each row, hidden or not, -1 = unknown, for the option named in the call: for
+    # comparison with labels that nobody has. No method calls it on its own.
     truth: Callable[[str], NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
 class MonitorInputs:
-    """Inputs that a run provides to its monitor besides the options and ``DataInfo``.
+    """Inputs that a run provides to its monitor besides the options and ``DataInfo``."""
 
-    Attributes:
-        rows: (m,) int64, rows of the training set that can be read.
-        truth: (n,) int64 class of each row of the training set, -1 = unknown.
-        sample_ids: (n,) names of the images.
-        held_out: images to evaluate on; ``None`` if there are none.
-        write_text: writes a text file of the run atomically, from its name and text.
-    """
-
-    rows: NDArray[np.int64]
-    truth: NDArray[np.int64]
-    sample_ids: tuple[str, ...]
-    held_out: HeldOutImages | None = None
+    rows: NDArray[np.int64]  # (m,) int64, rows of the training set that can be read
+    truth: NDArray[np.int64]  # (n,) int64 class of each row of the training set, -1 = unknown
+    sample_ids: tuple[str, ...]  # (n,) names of the images
+    held_out: HeldOutImages | None = None  # images to evaluate on; ``None`` if there are none
+    # writes a text file of the run atomically, from its name and text
     write_text: Callable[[str, str], None] = lambda name, text: None
 
     @property

@@ -31,43 +31,30 @@ ConfigT = TypeVar("ConfigT", bound=RunConfig)
 
 @dataclass(frozen=True, slots=True)
 class StepOutput:
-    """Loss and logged scalars of one training step.
+    """Loss and logged scalars of one training step."""
 
-    Attributes:
-        loss: scalar to minimize.
-        logs: scalars to log, detached; moved off the device only if they are written.
-    """
-
-    loss: Tensor
+    loss: Tensor  # scalar to minimize
+    # scalars to log, detached; moved off the device only if they are written
     logs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Part of the training whose epochs share the same views, samples, labels and order.
+    """Part of the training whose epochs share the same views, samples, labels and order."""
 
-    Attributes:
-        epochs: length, >= 1.
-        views: transforms of each image, or a function that returns them for an epoch of the run.
-        sampler: the order of one epoch.
-        name: shown in the log.
-        labels: (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training.
-        steps: updates of the phase; its last epoch may be cut short. Default: whole epochs.
-        pairing: what second views show; default: the same image as the first ones.
-        lr: learning rate at a step of the phase, counted from 0; default: the run's own.
-        weight_decay: likewise, for parameter groups with ``is_decayed``; default: as they were built.
-        betas: likewise, decays of Adam's moments; default: as the optimizer was built.
-    """
-
-    epochs: int
+    epochs: int  # length, >= 1
+    # transforms of each image, or a function that returns them for an epoch of the run
     views: tuple[ViewSpec, ...] | Callable[[int], tuple[ViewSpec, ...]]
-    sampler: Sampler
-    name: str = "train"
+    sampler: Sampler  # the order of one epoch
+    name: str = "train"  # shown in the log
+    # (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training
     labels: NDArray[np.int64] | None = None
-    steps: int | None = None
-    pairing: Pairing | None = None
-    lr: Callable[[int], float] | None = None
+    steps: int | None = None  # updates of the phase; its last epoch may be cut short. Default: whole epochs
+    pairing: Pairing | None = None  # what second views show; default: the same image as the first ones
+    lr: Callable[[int], float] | None = None  # at a step of the phase, counted from 0; default: the run's own
+    # likewise, for parameter groups with ``is_decayed``; default: as they were built
     weight_decay: Callable[[int], float] | None = None
+    # likewise, decays of Adam's moments; default: as the optimizer was built
     betas: Callable[[int], tuple[float, float]] | None = None
 
 
@@ -109,42 +96,31 @@ class TrainState:
     """State of the run and services of the trainer that are passed to a method at each event.
 
     Without arguments it is the state of a method outside of a run: before the first step, in a single process.
-
-    Attributes:
-        epoch: number of the current epoch, from 0.
-        step: updates finished; values at this step apply to the next update.
-        steps_per_epoch: updates in the current epoch.
-        phase: number of the current phase, from 0.
-        step_in_phase: updates finished in this phase.
-        phase_steps: updates in the whole phase.
-        log_now: the logs of the next step are written, so costly ones are worth computing.
-        is_main: this process writes files.
-        embed: runs a network over the images, each exactly once, and returns all results; its arguments are those of
-            `labelkit.training.trainer.Trainer.full_pass`.
-        visit: likewise, but returns only the results of this process; see ``local_pass`` there.
-        combine: sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``).
-        log: writes a separate line to the log, from its kind and its values.
-        warn: shows a message to the user.
-        batches: batches of a phase for a training loop inside an event, with an epoch number unused by the run.
-        average_gradients: averages the gradients of parameters over processes, in such a loop.
     """
 
-    epoch: int = 0
-    step: int = 0
-    steps_per_epoch: int = 1
-    phase: int = field(default=0, kw_only=True)
-    step_in_phase: int = field(default=0, kw_only=True)
-    phase_steps: int = field(default=0, kw_only=True)
-    log_now: bool = False
-    is_main: bool = True
+    epoch: int = 0  # number of the current epoch, from 0
+    step: int = 0  # updates finished; values at this step apply to the next update
+    steps_per_epoch: int = 1  # updates in the current epoch
+    phase: int = field(default=0, kw_only=True)  # number of the current phase, from 0
+    step_in_phase: int = field(default=0, kw_only=True)  # updates finished in this phase
+    phase_steps: int = field(default=0, kw_only=True)  # updates in the whole phase
+    log_now: bool = False  # the logs of the next step are written, so costly ones are worth computing
+    is_main: bool = True  # this process writes files
+    # runs a network over the images, each exactly once, and returns all results; its arguments are those of
+    # `labelkit.training.trainer.Trainer.full_pass`
     embed: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
     generator: Callable[[str], np.random.Generator] = lambda purpose: np.random.default_rng(0)
+    # likewise, but returns only the results of this process; see ``local_pass`` there
     visit: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
     gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing  # type: ignore[assignment] # no trainer
+    # sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``)
     combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value
+    # writes a separate line to the log, from its kind and its values
     log: Callable[[str, Mapping[str, float]], None] = _nothing
-    warn: Callable[[str], None] = _nothing
+    warn: Callable[[str], None] = _nothing  # shows a message to the user
+    # batches of a phase for a training loop inside an event, with an epoch number unused by the run
     batches: Callable[[Phase, int], Iterator[Batch]] = lambda phase, epoch: iter(())
+    # averages the gradients of parameters over processes, in such a loop
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
 
     def mean_count(self, count: float) -> float:
@@ -156,17 +132,11 @@ class TrainState:
 
 @dataclass(frozen=True, slots=True)
 class ScoreTable:
-    """Row of scores in the summary of a finished run.
+    """Row of scores in the summary of a finished run."""
 
-    Attributes:
-        title: what was measured on which images, with the unit.
-        columns: names of the scores.
-        values: one for each column; ``None`` = not measured.
-    """
-
-    title: str
-    columns: tuple[str, ...]
-    values: tuple[float | int | None, ...]
+    title: str  # what was measured on which images, with the unit
+    columns: tuple[str, ...]  # names of the scores
+    values: tuple[float | int | None, ...]  # one for each column; ``None`` = not measured
 
 
 class Monitor(ABC):

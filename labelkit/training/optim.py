@@ -1,7 +1,5 @@
 """Optimizers, and their state stored by parameter name, so that a change of order cannot mix up moments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

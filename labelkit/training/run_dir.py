@@ -10,8 +10,6 @@ checkpoints/      see checkpoint.py
 .lock             held by the one run that writes here
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Status of a training run, and whether its checkpoints are intact; nothing is written."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,17 +17,11 @@ _RESTORE = "Restore the file from a copy."
 
 @dataclass
 class CheckpointStatus:
-    """State and faults of one checkpoint.
+    """State and faults of one checkpoint."""
 
-    Attributes:
-        folder: the folder of the checkpoint.
-        state: content of its ``state.json``; empty if it cannot be read.
-        faults: all faults found; without any, the checkpoint verifies.
-    """
-
-    folder: Path
-    state: dict[str, Any]
-    faults: list[CheckpointError]
+    folder: Path  # the folder of the checkpoint
+    state: dict[str, Any]  # content of its ``state.json``; empty if it cannot be read
+    faults: list[CheckpointError]  # all faults found; without any, the checkpoint verifies
 
     @property
     def num_bytes(self) -> int:
@@ -39,31 +31,18 @@ class CheckpointStatus:
 
 @dataclass
 class TrainingStatus:
-    """Progress, checkpoints and faults of a run folder.
+    """Progress, checkpoints and faults of a run folder."""
 
-    Attributes:
-        folder: the run.
-        method: name of the method; ``None`` if the options cannot be read.
-        options: options that the run was started with.
-        is_running: whether a process trains into it now.
-        is_finished: whether it has the summary that is written at the end.
-        checkpoints: all checkpoints, the oldest first.
-        last: name of the checkpoint in ``last.json``, if any.
-        last_record: the last whole line of ``metrics.jsonl``.
-        metrics_bytes: length of that file.
-        faults: faults of anything but checkpoints.
-    """
-
-    folder: Path
-    method: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    is_running: bool = False
-    is_finished: bool = False
-    checkpoints: list[CheckpointStatus] = field(default_factory=list)
-    last: str | None = None
-    last_record: dict[str, Any] | None = None
-    metrics_bytes: int = 0
-    faults: list[CheckpointError] = field(default_factory=list)
+    folder: Path  # the run
+    method: str | None = None  # name of the method; ``None`` if the options cannot be read
+    options: dict[str, Any] = field(default_factory=dict)  # options that the run was started with
+    is_running: bool = False  # whether a process trains into it now
+    is_finished: bool = False  # whether it has the summary that is written at the end
+    checkpoints: list[CheckpointStatus] = field(default_factory=list)  # all checkpoints, the oldest first
+    last: str | None = None  # name of the checkpoint in ``last.json``, if any
+    last_record: dict[str, Any] | None = None  # the last whole line of ``metrics.jsonl``
+    metrics_bytes: int = 0  # length of that file
+    faults: list[CheckpointError] = field(default_factory=list)  # faults of anything but checkpoints
 
 
 def checkpoint_status(folder: Path) -> CheckpointStatus:

@@ -1,7 +1,5 @@
 """State of a run as saved in checkpoints, so that a resumed run ends with the same bits."""
 
-from __future__ import annotations
-
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,14 +15,10 @@ _PREFIX: Final = "epoch_sum/"
 
 
 class EpochMeans:
-    """Running sums of the logged scalars, except diagnostics (``diag/...``), from which an epoch's means are computed.
-
-    Attributes:
-        count: number of steps that were added.
-    """
+    """Running sums of the logged scalars, except diagnostics (``diag/...``), for the means of an epoch."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = 0  # number of steps that were added
         self._sums: dict[str, Tensor] = {}
 
     def add(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
@@ -61,37 +55,23 @@ class EpochMeans:
 
 @dataclass
 class Clock:
-    """Current epoch, step and phase of the run.
+    """Current epoch, step and phase of the run."""
 
-    Attributes:
-        epoch: the running epoch, from 0.
-        step: optimizer updates finished.
-        step_in_epoch: updates finished in the running epoch.
-        phase: the running phase, from 0; the last one after the end of training.
-        phase_epoch, phase_step: epochs and updates before that phase.
-    """
-
-    epoch: int = 0
-    step: int = 0
-    step_in_epoch: int = 0
-    phase: int = 0
-    phase_epoch: int = 0
-    phase_step: int = 0
+    epoch: int = 0  # the running epoch, from 0
+    step: int = 0  # optimizer updates finished
+    step_in_epoch: int = 0  # updates finished in the running epoch
+    phase: int = 0  # the running phase, from 0; the last one after the end of training
+    phase_epoch: int = 0  # epochs before that phase
+    phase_step: int = 0  # updates before that phase
 
 
 @dataclass
 class Progress:
-    """Clock and metrics of a run, as saved in checkpoints.
+    """Clock and metrics of a run, as saved in checkpoints."""
 
-    Attributes:
-        clock: current position.
-        metrics: metrics of the last epoch.
-        means: sums for the means of the running epoch.
-    """
-
-    clock: Clock = field(default_factory=Clock)
-    metrics: dict[str, float] = field(default_factory=dict)
-    means: EpochMeans = field(default_factory=EpochMeans)
+    clock: Clock = field(default_factory=Clock)  # current position
+    metrics: dict[str, float] = field(default_factory=dict)  # metrics of the last epoch
+    means: EpochMeans = field(default_factory=EpochMeans)  # sums for the means of the running epoch
 
 
 def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:

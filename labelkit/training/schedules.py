@@ -6,8 +6,6 @@ Departure: a warm-up of w steps begins at ``peak / (w + 1)`` and reaches the pea
 code begins at 0, which leaves the network unchanged, and reaches the peak in the last step of the warm-up.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

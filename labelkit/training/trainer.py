@@ -1,7 +1,5 @@
 """The trainer: the clock, the order of events, passes over images, and the times of evaluations and checkpoints."""
 
-from __future__ import annotations
-
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -70,55 +68,34 @@ CHECKPOINT_MINUTES: Final = 10.0
 
 @dataclass
 class FitResult:
-    """Metrics, number of updates and time of a training run.
+    """Metrics, number of updates and time of a training run."""
 
-    Attributes:
-        metrics: metrics of the last epoch.
-        step: number of updates in total.
-        seconds: time of this process, without that of earlier, interrupted ones.
-        finished: False if it stopped on request before the last epoch.
-        history: metrics of every epoch run by this process.
-    """
-
-    metrics: dict[str, float]
-    step: int
-    seconds: float
-    finished: bool
-    history: list[dict[str, float]] = field(default_factory=list)
+    metrics: dict[str, float]  # metrics of the last epoch
+    step: int  # number of updates in total
+    seconds: float  # time of this process, without that of earlier, interrupted ones
+    finished: bool  # False if it stopped on request before the last epoch
+    history: list[dict[str, float]] = field(default_factory=list)  # metrics of every epoch run by this process
 
 
 @dataclass(eq=False)
 class Trainer:
-    """Training loop of one method, writing into one run folder.
+    """Training loop of one method, writing into one run folder."""
 
-    Attributes:
-        method: the network and its events.
-        bank: the training images.
-        labels: (n,) int64 training labels, -1 = unlabeled.
-        config: options that all methods share.
-        runtime: device and processes.
-        run: run folder, open; ``None`` trains without writing anything.
-        monitor: evaluates the network after epochs.
-        report: shows progress.
-        message: shows a message.
-        metadata: metadata of ``model.safetensors``, in addition to version and fingerprint.
-        kept: cached outputs of the frozen part, if training uses them instead of images.
-        progress: clock and metrics of the run.
-    """
-
-    method: Method[Any]
-    bank: ImageBank
-    labels: NDArray[np.int64]
-    config: RunConfig
-    runtime: Runtime
+    method: Method[Any]  # the network and its events
+    bank: ImageBank  # the training images
+    labels: NDArray[np.int64]  # (n,) int64 training labels, -1 = unlabeled
+    config: RunConfig  # options that all methods share
+    runtime: Runtime  # device and processes
     _: KW_ONLY
-    run: RunDir | None = None
-    monitor: Monitor | None = None
-    report: Task | None = None
-    message: Callable[[str], None] = lambda text: None
+    run: RunDir | None = None  # run folder, open; ``None`` trains without writing anything
+    monitor: Monitor | None = None  # evaluates the network after epochs
+    report: Task | None = None  # shows progress
+    message: Callable[[str], None] = lambda text: None  # shows a message
+    # metadata of ``model.safetensors``, in addition to version and fingerprint
     metadata: Mapping[str, str] = field(default_factory=dict)
+    # cached outputs of the frozen part, if training uses them instead of images
     kept: CachedViewBank | None = field(default=None, init=False)
-    progress: Progress = field(default_factory=Progress, init=False)
+    progress: Progress = field(default_factory=Progress, init=False)  # clock and metrics of the run
 
     def __post_init__(self) -> None:
         method, runtime, run = self.method, self.runtime, self.run

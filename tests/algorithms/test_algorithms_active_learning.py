@@ -1,7 +1,5 @@
 """Suggestions against plain loops over all choices."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

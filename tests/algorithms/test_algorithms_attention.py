@@ -1,7 +1,5 @@
 """Numbers T1 to T8 of the FlipClass specification, gradients by autograd, symmetries, precision."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -48,16 +46,11 @@ def update_by_loops(keys: Tensor, queries: Tensor, alpha: float, beta: float, st
     return out
 
 
-def test_update_of_the_worked_example() -> None:
+def test_update_and_energies_of_the_worked_example() -> None:
     moved = attention_update(KEYS, QUERIES, **PAPER)
 
     assert_near(moved[0, 0], [[1.148400, 0.015470], [0.110143, 2.003336]])
     assert_near((moved - KEYS)[0, 0] / 0.1, [[1.483998, 0.154698], [1.101434, 0.033363]])
-
-
-def test_energies_of_the_worked_example_fall_and_rise() -> None:
-    moved = attention_update(KEYS, QUERIES, **PAPER)
-
     assert_near(alignment_energy(QUERIES, KEYS, alpha=0, beta=1), [[-4.550538]])
     assert_near(alignment_energy(QUERIES, moved, alpha=0, beta=1), [[-4.916067]])
     assert_near(prior_energy(KEYS), [[2.201413]])

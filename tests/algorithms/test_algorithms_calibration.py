@@ -1,7 +1,5 @@
 """Calibration against closed forms, loops, and data whose calibration is known."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 
@@ -248,22 +246,6 @@ def test_means_of_groups_leave_empty_ones_open(rng: np.random.Generator) -> None
 def test_arguments_that_cannot_be_are_named(call: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()  # type: ignore[operator]  # a function without arguments
-
-
-def test_caution_gives_the_upper_end_of_an_interval_of_the_likelihood(rng: np.random.Generator) -> None:
-    scores, named, correct = drawn(rng, 40, 0.5)
-    likeliest = fit_temperature(scores, named, correct)
-
-    cautious = fit_temperature(scores, named, correct, caution=1.0)
-
-    def loss(temperature: float) -> float:
-        right = int(correct.sum())
-        targets = np.where(correct, (right + 1) / (right + 2), 1 / (len(correct) - right + 2))
-        stated = named_probability(scores, named, temperature).confidence
-        return float(-(targets * np.log(stated) + (1 - targets) * np.log(1 - stated)).sum())
-
-    assert cautious > likeliest
-    assert loss(cautious) - loss(likeliest) == pytest.approx(0.5, abs=1e-5)
 
 
 def test_caution_shrinks_as_observations_grow(rng: np.random.Generator) -> None:

@@ -1,7 +1,5 @@
 """kNN votes against loops, and a linear probe on rows that a line tells apart."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

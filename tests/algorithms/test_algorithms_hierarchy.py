@@ -1,7 +1,5 @@
 """The tree of groups: Ward's unions as scipy finds them, labels that never mix, cuts by number and by size."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms import hierarchy as module
@@ -203,13 +201,9 @@ def test_equal_rows_are_together(rows: NDArray[np.float64]) -> None:
     assert same(groups, np.unique(rows, axis=0, return_inverse=True)[1])
 
 
-def test_one_row_is_one_group() -> None:
+def test_one_row_is_one_group_and_rows_that_all_have_labels_are_their_classes() -> None:
     assert grow(np.ones((1, 3))).cut(1)[0].tolist() == [0]
-
-
-def test_rows_that_all_have_labels_are_their_classes() -> None:
     groups, count = grow(np.eye(4), [2, 2, 9, 9]).cut(2)
-
     assert (groups.tolist(), count) == ([0, 0, 1, 1], 2)
 
 

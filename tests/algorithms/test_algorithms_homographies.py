@@ -1,7 +1,5 @@
 """Maps between views: what moves where, in closed forms and against OpenCV and NumPy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -73,17 +71,13 @@ def test_between_two_views_goes_over_the_original() -> None:
     torch.testing.assert_close(arrived, torch.tensor([[[0.0, 0.3]]]))
 
 
-@pytest.mark.parametrize(("side", "count"), [(0.5, 9), (0.6, 25), (0.75, 25), (0.9, 49)])
-def test_cells_that_a_center_crop_leaves(side: float, count: int) -> None:
-    crop = torch.from_numpy(crop_homographies([[-side, -side, side, side]]))
-    _, visible = sample_second_views(torch.zeros(1, 1, 7, 7), crop, (7, 7))
-    assert int(visible.sum()) == count
+CROPS = [(crop_homographies([[-s, -s, s, s]]), count) for s, count in ((0.5, 9), (0.6, 25), (0.75, 25), (0.9, 49))]
+TURNS = [(rotation_homographies([math.radians(d)]), count) for d, count in ((15, 45), (30, 41), (45, 37), (90, 49))]
 
 
-@pytest.mark.parametrize(("degrees", "count"), [(15, 45), (30, 41), (45, 37), (90, 49)])
-def test_cells_that_a_rotation_leaves(degrees: float, count: int) -> None:
-    turn = torch.from_numpy(rotation_homographies([math.radians(degrees)]))
-    _, visible = sample_second_views(torch.zeros(1, 1, 7, 7), turn, (7, 7))
+@pytest.mark.parametrize(("homographies", "count"), CROPS + TURNS)
+def test_cells_that_a_center_crop_or_a_rotation_leaves(homographies: np.ndarray, count: int) -> None:
+    _, visible = sample_second_views(torch.zeros(1, 1, 7, 7), torch.from_numpy(homographies), (7, 7))
     assert int(visible.sum()) == count
 
 

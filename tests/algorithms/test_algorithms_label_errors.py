@@ -1,7 +1,5 @@
 """Doubts about labels: three views against plain recomputation without each image, and planted wrong labels."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms import label_errors

@@ -1,7 +1,5 @@
 """Soft labels that flow between near rows: the graph by loops, the fixed point by a linear solve."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms import label_propagation

@@ -1,7 +1,5 @@
 """Comparing pictures pixel by pixel: what a crop, a change and an empty picture give."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms.near_duplicates import SIDE, compare_image_pairs, compute_coarse_vectors

@@ -1,7 +1,5 @@
 """Which images look new: worked ranks, ties, and what the two views add to each other."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms.novelty import mid_ranks, novelty, score_arrival_novelty

@@ -1,11 +1,8 @@
-from __future__ import annotations
-
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.algorithms.matching import match_clusters
 from labelkit.algorithms.num_classes import (
     bounded_integer_search,
     by_density,
@@ -62,13 +59,6 @@ def test_search_stays_inside_the_bounds() -> None:
 def test_search_refuses_bounds_out_of_order() -> None:
     with pytest.raises(ValueError, match="at least low=5, got 4"):
         bounded_integer_search(lambda number: number, 5, 4)
-
-
-@pytest.mark.parametrize(
-    ("cluster_ids", "score"), [([0, 0, 1, 1, 2, 2, 3, 3], 0.5), ([1] * 4 + [0] * 4, 1.0), ([0] * 8, 0.5)]
-)
-def test_labeled_accuracy_punishes_splitting_and_merging(cluster_ids: list[int], score: float) -> None:
-    assert match_clusters(cluster_ids, [0] * 4 + [1] * 4).num_matched / 8 == score
 
 
 @pytest.mark.parametrize("search", ["brent", "grid"])

@@ -1,7 +1,5 @@
 """How many threads the libraries behind numpy use, as they say themselves."""
 
-from __future__ import annotations
-
 import pytest
 from labelkit.algorithms import one_thread
 from labelkit.algorithms.one_thread import one_blas_thread

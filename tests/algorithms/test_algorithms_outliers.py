@@ -1,7 +1,5 @@
 """What makes an image odd: numbers of single images, and limits that depend on what is usual."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms.outliers import REASONS, deviations, measure_tones, outlier_scores

@@ -1,7 +1,5 @@
 """Spread prototypes against closed forms, scalar loops and known best point sets."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Rows of a file give what the same rows in memory give."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Balanced assignment against numbers worked by hand, closed forms, linear programs and plain loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether there are classes without a label: how often that is said, how many, and what is expected, recomputed."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms import unlabeled_classes

@@ -1,7 +1,5 @@
 """Losses on logits: worked numbers (T10, T11), plain loops, closed forms, underflow, no labels."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

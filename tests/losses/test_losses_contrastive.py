@@ -1,7 +1,5 @@
 """Contrastive losses: worked numbers (T12), plain loops in float64, closed forms, missing labels."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every method of the table on a few digits: its preset for digits, fewer images, smaller batches."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path

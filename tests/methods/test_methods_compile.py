@@ -1,7 +1,5 @@
 """``--compile``: backbones are compiled where they are run as a whole, and methods that look inside refuse it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Whole runs through the command line: kills, several processes, the digits result of the specification."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -50,7 +48,6 @@ def _options(folder: Path, out: Path, *, epochs: int) -> list[str]:
 
 def _weights(out: Path) -> dict[str, Any]:
     checkpoint = load_checkpoint(out)
-    assert checkpoint is not None
     assert checkpoint.warnings == ()
     return {name: value.numpy().tobytes() for name, value in checkpoint.tensors("model.safetensors").items()}
 
@@ -76,15 +73,11 @@ def test_a_signal_ends_the_command_with_its_code_and_a_checkpoint(
     assert _weights(out)
 
 
-@pytest.mark.parametrize(
-    ("method", "options"),
-    [("flipclass", []), ("flipclass", ["--align-mode", "none"])],
-    ids=["flipclass", "simgcd-like"],
-)
-def test_digits_are_discovered(tmp_path: Path, method: str, options: list[str]) -> None:
+@pytest.mark.parametrize("options", [[], ["--align-mode", "none"]], ids=["flipclass", "simgcd-like"])
+def test_digits_are_discovered(tmp_path: Path, options: list[str]) -> None:
     """T20 of the specification: All above .75 after 40 epochs, with alignment and without."""
     command = _labelkit(
-        "train", method, "--dataset", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"
+        "train", "flipclass", "--dataset", "digits", "--device", "cpu", "--out", str(tmp_path / "run"), "--json"
     )
     done = _run([*command, *options], timeout=1100)
     assert done.returncode == 0, done.stderr

@@ -4,8 +4,6 @@ What CUDA refuses to mix fails here: a half matrix in a solve, half values writt
 was forgotten. Gradients need a GPU; see ``examples/gpu_check.py``.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """No option of a training method is taken in vain: each one changes a short run, or is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Methods of a user, named by ``LABELKIT_METHODS``: trained, compared, embedded, resumed; files that cannot be used."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

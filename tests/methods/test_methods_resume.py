@@ -3,8 +3,6 @@
 The runs are those of ``tests/resume_table.py``; here, a sample in this process, and all of it among the slow tests.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

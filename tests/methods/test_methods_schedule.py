@@ -1,7 +1,5 @@
 """What changes during a run: the values of the specifications, and that a run uses them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +29,6 @@ def test_mean_teacher_ramps_up_and_down() -> None:
     for step, share, average, beta in expected:
         assert rate(step) == pytest.approx(3e-3 * share, rel=2e-3)
         assert decay(step + 1) == pytest.approx(average)
-        assert moments is not None
         assert moments(step)[0] == pytest.approx(beta, abs=1e-6)
 
 

@@ -1,7 +1,5 @@
 """What holds for every row of the table of methods."""
 
-from __future__ import annotations
-
 import ast
 import json
 import math
@@ -78,7 +76,6 @@ def whole(make: Make, trained: dict[str, Whole], tmp_path_factory: pytest.TempPa
 def test_a_method_is_one_short_file_named_like_it(name: str) -> None:
     module, _, class_name = METHODS[name].target.partition(":")
     spec = find_spec(module)
-    assert spec is not None
     assert spec.origin is not None
     family, _, file = module.removeprefix("labelkit.methods.").partition(".")
     assert (family.isidentifier(), file) == (True, name.replace("-", "_"))
@@ -173,9 +170,7 @@ def test_a_run_stopped_and_resumed_equals_an_uninterrupted_one(
     # stopped inside an epoch, then between two
     for stop_at in (STEPS_PER_EPOCH, None):
         resumed = make(name, tmp_path / "cut", resume=True, **options, stop_after_steps=stop_at)
-        checkpoint = load_checkpoint(tmp_path / "cut")
-        assert checkpoint is not None
-        resumed.trainer.restore(checkpoint)
+        resumed.trainer.restore(load_checkpoint(tmp_path / "cut"))
         assert resumed.trainer.fit().finished == (stop_at is None)
     _assert_equal_weights(expected.method, resumed.method)
     assert _metrics(expected.path) == _metrics(tmp_path / "cut")

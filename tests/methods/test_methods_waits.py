@@ -1,7 +1,5 @@
 """A step of training asks a GPU at most once for a number, so that the GPU never runs out of work; see pretend_gpu."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
@@ -27,8 +25,7 @@ def waits(methods: tuple[str, ...], *options: str) -> dict[str, Any]:
             command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, done.stdout + done.stderr
-        found: dict[str, Any] = json.loads(out.read_text())
-        return found
+        return json.loads(out.read_text())
 
 
 @pytest.mark.slow

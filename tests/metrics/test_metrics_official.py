@@ -5,8 +5,6 @@ as in GCD's code, J and F by the operations of ``davisvideochallenge/davis2017-e
 it is installed (it wants an OpenCV of its own, which would replace ours).
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -139,14 +137,14 @@ def test_iou_of_classes_is_the_jaccard_score_of_scikit_learn(random: np.random.G
     assert np.isnan(scores.iou[6:]).all()  # neither true nor predicted
     assert scores.mean_iou == pytest.approx(expected.mean())
     assert scores.pixel_accuracy == sk.accuracy_score(true, named)
+    assert scores.pixels == seen.sum()
     recalls = sk.recall_score(true, named, labels=range(8), average=None, zero_division=np.nan)
     np.testing.assert_allclose(scores.class_accuracy, recalls)
 
 
 def blob(random: np.random.Generator, height: int, width: int, *, sigma: float = 4) -> NDArray[np.bool_]:
     """A smooth mask of several parts that may reach the edges."""
-    mask: NDArray[np.bool_] = gaussian_filter(random.standard_normal((height, width)), sigma) > 0.02
-    return mask
+    return gaussian_filter(random.standard_normal((height, width)), sigma) > 0.02
 
 
 def davis_boundary(mask: Array) -> Array:

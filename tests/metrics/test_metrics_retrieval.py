@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 import pickle
 import tracemalloc
@@ -133,8 +131,6 @@ def test_scores_equal_a_plain_sort_whatever_blocks_and_threads(
 
     for options in ({}, {"max_bytes": 1}, {"max_bytes": 20_000}, {"num_threads": 3}):
         scores = score_retrieval(rows, labels, ks=ks, **options)  # type: ignore[arg-type] # numbers, all of them
-        assert scores.r_precision is not None
-        assert scores.average_precision is not None
         found = np.column_stack([scores.recall, scores.r_precision, scores.average_precision])
         np.testing.assert_allclose(found, expected, rtol=1e-12)
         np.testing.assert_array_equal(scores.query_rows, np.arange(240))

@@ -1,14 +1,11 @@
 """Backbones by name: facts, features, weights from files, names and sizes that do not exist."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
-import timm
 import torch
 from huggingface_hub import constants
-from labelkit.errors import CheckpointError, CheckpointMismatch, ConfigError
+from labelkit.errors import CheckpointError, ConfigError
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.published import WeightsPackage
@@ -76,7 +73,6 @@ def test_weights_file_sets_every_weight(tmp_path: Path) -> None:
     assert fingerprint(backbone) == fingerprint(original)
     assert backbone.source == "w.safetensors"
     assert len(backbone.weights_sha256) == 64
-    assert backbone.load_report is not None
     assert backbone.load_report.prefix == "module."
 
 
@@ -92,13 +88,6 @@ def test_weights_of_another_image_size_are_resampled_and_gray_ones_summed(tmp_pa
     )
     assert torch.equal(small.net.pos_embed[:, :1], large.net.pos_embed[:, :1])
     assert small.net.pos_embed.std() > 0
-
-
-def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
-    save_file(build_backbone("resnet18").net.state_dict(), tmp_path / "w.safetensors")
-
-    with pytest.raises(CheckpointMismatch, match="tensors are missing"):
-        build_backbone("vit_nano_p8_32", weights=tmp_path / "w.safetensors")
 
 
 def test_published_weights_offline_are_an_error_that_says_how_to_get_them(
@@ -119,27 +108,6 @@ def test_published_weights_offline_are_an_error_that_says_how_to_get_them(
     monkeypatch.setattr(WeightsPackage, "find", lambda package: tmp_path if "lite1" in package.name else None)
     with pytest.raises(CheckpointError, match=r"installed here: --backbone tf_efficientnet_lite1\.in1k\.$"):
         build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)
-
-
-def test_published_weights_come_from_the_cache_without_a_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
-    repository = tmp_path / "models--timm--vit_tiny_patch16_224.augreg_in21k"
-    snapshot = repository / "snapshots" / ("a" * 40)
-    snapshot.mkdir(parents=True)
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("a" * 40)
-    original = timm.create_model("vit_tiny_patch16_224", num_classes=10)
-    save_file(original.state_dict(), snapshot / "model.safetensors")
-
-    backbone = build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)
-
-    assert torch.equal(backbone.net.blocks[5].attn.qkv.weight, original.blocks[5].attn.qkv.weight)
-    assert backbone.source == "hf://timm/vit_tiny_patch16_224.augreg_in21k/model.safetensors"
-    assert backbone.load_report is not None
-    assert set(backbone.load_report.unexpected) == {"head.weight", "head.bias"}
 
 
 def test_mobilenet_of_torchvision_gives_the_same_features_in_timms_network(tmp_path: Path) -> None:

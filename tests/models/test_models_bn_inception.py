@@ -1,7 +1,5 @@
 """BN-Inception: its published numbers, and weights in the names of Caffe, computed layer by layer."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -27,18 +25,7 @@ BLOCKS = {
         "1x1:352 3x3_reduce:192 3x3:320 double_3x3_reduce:192 double_3x3_1:224 double_3x3_2:224 pool_proj:128",
     ),
 }
-OUTPUTS = {
-    "3a": 256,
-    "3b": 320,
-    "3c": 576,
-    "4a": 576,
-    "4b": 576,
-    "4c": 608,
-    "4d": 608,
-    "4e": 1056,
-    "5a": 1024,
-    "5b": 1024,
-}
+OUTPUTS = dict(zip(BLOCKS, (256, 320, 576, 576, 576, 608, 608, 1056, 1024, 1024), strict=True))
 
 
 @pytest.fixture(scope="module")

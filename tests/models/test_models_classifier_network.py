@@ -1,7 +1,5 @@
 """Networks of DL2PA: published numbers of parameters, prototypes behind an assignment, class means by momentum."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from labelkit.methods.prototypes.dl2pa import PrototypeHead
@@ -14,18 +12,7 @@ def count(module: torch.nn.Module) -> int:
 
 def classifier(embed_dim: int | None, *, backbone: str = "resnet32_hpn", bn: bool = False) -> ClassifierNetwork:
     return ClassifierNetwork(
-        backbone,
-        lambda dim: PrototypeHead(10, dim),
-        10,
-        embed_dim=embed_dim,
-        embedding_bn=bn,
-        in_channels=3,
-        image_size=32,
-        pretrained=False,
-        weights=None,
-        mean=None,
-        std=None,
-        seed=0,
+        backbone, lambda dim: PrototypeHead(10, dim), 10, embed_dim=embed_dim, embedding_bn=bn, image_size=32, seed=0
     )
 
 

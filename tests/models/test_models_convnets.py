@@ -1,7 +1,5 @@
 """Our convolutional networks: sizes in closed form, initial values, and use through the table of backbones."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,42 +1,20 @@
 """What the frozen part of a ViT is, and that training on what it made is training on the images."""
 
-from __future__ import annotations
-
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.vit import class_token_block, pools_class_token
-from labelkit.models.frozen_part import (
-    FrozenPart,
-    find_frozen_part,
-)
+from labelkit.models.frozen_part import FrozenPart, find_frozen_part
 from labelkit.models.paired_attention import KeyUpdate, UnsupportedBackboneError, freeze_backbone, paired_forward
-from labelkit.models.seeding import seeded_init
+from tests.models import tiny_vits
+from tests.models.tiny_vits import VARIANTS
 from tests.tiers import quick_every
-from timm.models import VisionTransformer
 from torch import Tensor, nn
 
-VARIANTS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "qk_norm": {"qk_norm": True},
-    "layer_scale": {"init_values": 0.5},
-    "registers": {"reg_tokens": 3, "no_embed_class": True},
-    "attention_norm": {"scale_attn_norm": True, "scale_mlp_norm": True},
-    "average_pooling": {"class_token": False, "global_pool": "avg"},
-    "pre_norm": {"pre_norm": True},
-    "no_qkv_bias": {"qkv_bias": False},
-}
-
-
-def tiny_vit(**options: Any) -> VisionTransformer:
-    with seeded_init(0):
-        vit = VisionTransformer(img_size=16, patch_size=8, embed_dim=24, depth=4, num_heads=3, num_classes=0, **options)
-        for name, parameter in vit.named_parameters():
-            if "qkv" in name or "token" in name:
-                nn.init.normal_(parameter, std=0.3)
-    return vit
+tiny_vit = partial(tiny_vits.tiny_vit, depth=4)
 
 
 def images() -> tuple[Tensor, Tensor]:

@@ -1,7 +1,5 @@
 """Which stages a network has, and that the rest of it gives the same from what left the frozen ones."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Heads, averaged copies and seeded initialization."""
 
-from __future__ import annotations
-
 import copy
 import math
 
@@ -111,7 +109,6 @@ def chained(teacher_decays: list[float], master_decay: float, values: list[float
     teacher, master = [], []
     for decay, value in zip(teacher_decays, values, strict=True):
         chain.update(Number(value), decay, master_decay, teacher_runs=True, master_runs=True)
-        assert chain.master is not None
         teacher.append(chain.teacher.value.item())
         master.append(chain.master.value.item())
     return teacher, master
@@ -151,7 +148,6 @@ def test_a_master_is_formed_from_the_teacher_and_survives_a_checkpoint() -> None
     assert chain.master is None
     chain.update(Number(3.0), 0.5, 0.9, teacher_runs=True)
     chain.form_master()
-    assert chain.master is not None
     assert chain.master.value.item() == chain.teacher.value.item() == 2.0
     restored = StudentChain(Number(0.0), with_master=True)
     restored.load_state_dict(chain.state_dict())
@@ -193,8 +189,6 @@ def test_statistics_of_two_halves_are_those_of_the_whole(monkeypatch: pytest.Mon
     output = layer(images)
     assert torch.allclose(output, plain(images), atol=1e-5)
     (output * weights).sum().backward()
-    assert images.grad is not None
-    assert wanted is not None
     assert torch.allclose(images.grad, wanted, atol=1e-5)
     assert int(layer.num_batches_tracked) == 1
 
@@ -206,5 +200,4 @@ def test_sums_over_processes_have_gradients_from_all_of_them(monkeypatch: pytest
     (total * torch.tensor([1.0, 5.0])).sum().backward()
     assert total.tolist() == [2.0, 6.0]
     assert values.tolist() == [1.0, 3.0]
-    assert values.grad is not None
     assert values.grad.tolist() == [2.0, 10.0]

@@ -1,7 +1,5 @@
 """Class tokens of several blocks are those that the blocks give, behind the last norm."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

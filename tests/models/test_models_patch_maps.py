@@ -1,7 +1,5 @@
 """Feature maps of networks: the same numbers as timm gives, in rows and columns."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Published weights on this machine: from a package, from the cache of the hub; which network `auto` takes."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -19,6 +17,7 @@ from labelkit.models.weights.published import (
     find_recorded_weights,
 )
 from safetensors.torch import save_file
+from torch import nn
 
 LITE0 = PACKAGES[0]
 
@@ -31,14 +30,16 @@ def no_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def cache(folder: Path, name: str) -> None:
-    """Put random weights of a network where the hub's client keeps them."""
+def cache(folder: Path, name: str) -> nn.Module:
+    """Put random weights of a network where the hub's client keeps them, and return the network."""
     repository = folder / f"models--timm--{name}"
     snapshot = repository / "snapshots" / ("a" * 40)
     snapshot.mkdir(parents=True)
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text("a" * 40)
-    save_file(timm.create_model(name).state_dict(), snapshot / "model.safetensors")
+    network = timm.create_model(name)
+    save_file(network.state_dict(), snapshot / "model.safetensors")
+    return network
 
 
 def test_package_of_lite0_fits_timms_network_tensor_by_tensor_in_order() -> None:
@@ -54,12 +55,7 @@ def test_package_of_lite0_fits_timms_network_tensor_by_tensor_in_order() -> None
     assert backbone.source == LITE0.source
     assert backbone.weights_sha256 == LITE0.sha256
     assert find_recorded_weights(backbone.source) == path
-
-
-def test_module_of_a_package_is_never_imported() -> None:
-    build_backbone("tf_efficientnet_lite0", pretrained=True)
-
-    assert LITE0.name not in sys.modules
+    assert LITE0.name not in sys.modules  # the package is never imported
 
 
 def test_another_file_in_a_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,6 +68,19 @@ def test_another_file_in_a_package_is_refused(tmp_path: Path, monkeypatch: pytes
 
     with pytest.raises(CheckpointRefused, match="is not the file from"):
         build_backbone("tf_efficientnet_lite0", pretrained=True)
+
+
+def test_published_weights_come_from_the_cache_without_a_network(
+    no_packages: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    original = cache(no_packages, "vit_tiny_patch16_224.augreg_in21k")
+
+    backbone = build_backbone("vit_tiny_patch16_224.augreg_in21k", pretrained=True)
+
+    assert torch.equal(backbone.net.blocks[5].attn.qkv.weight, original.blocks[5].attn.qkv.weight)
+    assert backbone.source == "hf://timm/vit_tiny_patch16_224.augreg_in21k/model.safetensors"
+    assert set(backbone.load_report.unexpected) == {"head.weight", "head.bias"}
 
 
 def test_best_is_what_comes_first_in_the_list(no_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,5 @@
 """The head on rows of a store: what it is before training, and what it refuses."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Two networks side by side: each sees images as it was trained, and a store finds both again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

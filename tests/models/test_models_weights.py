@@ -1,7 +1,5 @@
 """Weights files: honest ones load, hostile and damaged ones are refused, identity is by content."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

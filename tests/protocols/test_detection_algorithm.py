@@ -1,7 +1,5 @@
 """Average precision by COCO's official code on files."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Maps of four depths, and heads on them, against their formulas step by step."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

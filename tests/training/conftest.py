@@ -1,7 +1,5 @@
 """A method of two layers on 64 digits, and a trainer for it: what the tests of the engine train."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -59,12 +57,10 @@ class ToyNetwork(InferenceNetwork):
         return {"name": "toy", "layer": "first", "pooling": "none"}
 
     def embed(self, images: Tensor) -> Tensor:
-        features: Tensor = self.first(images.flatten(1))
-        return features
+        return self.first(images.flatten(1))
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        logits: Tensor = self.second(embeddings)
-        return logits
+        return self.second(embeddings)
 
 
 class Toy(Method[ToyConfig]):

@@ -1,7 +1,5 @@
 """Large blocks that are freed stay with the process."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -70,7 +68,6 @@ def _damage(path: Path, at: int = -1) -> None:
 def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path) -> None:
     _save(writer, 7, counters={"a": [1, 2.5, None, True, "x"]}, tiny=5e-324, third=1 / 3)
     loaded = load_checkpoint(run)
-    assert loaded is not None
     assert loaded.warnings == ()
     for name, wanted in (("model", MODEL), ("training", TRAINING), ("per_rank", rank_file(0))):
         tensors = loaded.tensors(wanted)
@@ -84,12 +81,10 @@ def test_tensors_and_state_come_back_exactly(writer: CheckpointWriter, run: Path
     assert state["counters"] == {"a": [1, 2.5, None, True, "x"]}
 
 
-def test_one_checkpoint_can_be_named(writer: CheckpointWriter, run: Path) -> None:
+def test_one_checkpoint_can_be_named(writer: CheckpointWriter) -> None:
     old = _save(writer, 1)
     _save(writer, 2)
-    loaded = load_checkpoint(old)
-    assert loaded is not None
-    assert loaded.state["step"] == 1
+    assert load_checkpoint(old).state["step"] == 1
 
 
 def test_every_process_writes_its_file_and_the_main_one_seals_them(tmp_path: Path) -> None:
@@ -119,7 +114,6 @@ def test_a_damaged_last_checkpoint_is_passed_over_with_a_warning(
     _save(writer, 1)
     _damage(_save(writer, 2) / name)
     loaded = load_checkpoint(run)
-    assert loaded is not None
     assert loaded.state["step"] == 1
     (warning,) = loaded.warnings
     assert f"step-00000002/{name}" in warning
@@ -137,7 +131,6 @@ def test_a_last_checkpoint_that_vanished_is_passed_over_with_a_warning(writer: C
     _save(writer, 1)
     shutil.rmtree(_save(writer, 2))
     loaded = load_checkpoint(run)
-    assert loaded is not None
     assert loaded.state["step"] == 1
     assert "step-00000002" in loaded.warnings[0]
 
@@ -155,7 +148,6 @@ def test_a_torn_pointer_costs_a_warning(writer: CheckpointWriter, run: Path) -> 
     _save(writer, 2)
     (writer.folder / "last.json").write_text('{"checkp')
     loaded = load_checkpoint(run)
-    assert loaded is not None
     assert loaded.state["step"] == 2
     assert "last.json" in loaded.warnings[0]
 
@@ -231,15 +223,12 @@ def test_a_kill_at_any_disk_call_leaves_a_checkpoint_in_force(
             with pytest.raises(Killed):
                 _save(writer, step, mark="new")
         loaded = load_checkpoint(writer.folder.parent)
-        assert loaded is not None
         assert loaded.warnings == ()
         assert torch.equal(loaded.tensors(MODEL)["w"], _tensors(loaded.state["step"])["model"]["w"])
         marks.append(loaded.state["mark"])
         # and the next process goes on as if nothing had happened
         _save(writer, step, mark="newer")
-        resumed = load_checkpoint(writer.folder.parent)
-        assert resumed is not None
-        assert resumed.state["mark"] == "newer"
+        assert load_checkpoint(writer.folder.parent).state["mark"] == "newer"
         assert not [name for name in _names(writer.folder.parent) if name.startswith(".")]
     switch = marks.index("new")
     assert marks == ["old"] * switch + ["new"] * (len(seen) - switch)
@@ -263,9 +252,7 @@ def test_a_full_disk_is_an_error_that_leaves_the_last_checkpoint(
             _save(writer, 2)
     assert caught.value.exit_code == 5
     assert _names(run) == ["last.json", "step-00000001"]
-    loaded = load_checkpoint(run)
-    assert loaded is not None
-    assert loaded.state["step"] == 1
+    assert load_checkpoint(run).state["step"] == 1
 
 
 # ---------------------------------------------------------------------- what is kept
@@ -312,6 +299,5 @@ def test_a_pointer_to_another_checkpoint_than_it_was_written_for_is_told(writer:
     path = writer.folder / "last.json"
     path.write_text(path.read_text().replace("step-00000003", "step-00000002"))
     loaded = load_checkpoint(run)
-    assert loaded is not None
     assert loaded.folder.name == "step-00000003"
     assert "was written for another checkpoint" in loaded.warnings[0]

@@ -1,7 +1,5 @@
 """Several processes of one command: a training shares its work, all others are refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Products of matrices in place of an operation whose order of additions a GPU does not keep."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -41,7 +39,6 @@ def test_a_look_at_features_before_training_leaves_nothing_that_training_cannot_
         with torch.inference_mode():
             looked = _resize(images, 4, 4)
         _resize(images, 4, 4).sum().backward()
-    assert images.grad is not None
     torch.testing.assert_close(looked, _resize(images.detach(), 4, 4))
 
 

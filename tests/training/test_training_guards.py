@@ -1,7 +1,5 @@
 """Signs of useless training: measured against closed forms, and provoked in real short trainings."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -137,7 +135,6 @@ def test_weights_that_break_in_the_last_step_of_an_epoch_are_not_saved(tmp_path:
         trainer.fit()
     trainer.run.close()
     checkpoint = load_checkpoint(tmp_path / "run")
-    assert checkpoint is not None
     assert checkpoint.state["step"] == 4
 
 

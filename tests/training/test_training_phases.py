@@ -1,7 +1,5 @@
 """Phases: labels, lengths and learning rates of their own, decided on the way; resumed inside any of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -48,9 +46,7 @@ class Growing(Method[GrowingConfig]):
         self.optimizer: Any = None
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        first = self.phase(0, rows)
-        assert first is not None
-        return (first,)
+        return (self.phase(0, rows),)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         if index > int(self.decided):

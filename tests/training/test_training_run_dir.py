@@ -1,9 +1,8 @@
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,10 +33,12 @@ def run(tmp_path: Path) -> Iterator[RunDir]:
     run.close()
 
 
-def _reopen(run: RunDir, *, resume: bool = False, overwrite: bool = False) -> None:
+@contextmanager
+def _reopened(run: RunDir, *, resume: bool = False, overwrite: bool = False) -> Iterator[RunDir]:
     run.close()
     again = RunDir(run.path)
     again.open(resume=resume, overwrite=overwrite)
+    yield again
     again.close()
 
 
@@ -48,7 +49,8 @@ def test_options_come_back_as_they_were(run: RunDir) -> None:
 def test_resume_takes_a_run_over_and_changes_nothing(run: RunDir) -> None:
     run.log({"loss": 1.0})
     before = {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()}
-    _reopen(run, resume=True)
+    with _reopened(run, resume=True):
+        pass
     assert {path: path.read_bytes() for path in run.path.rglob("*") if path.is_file()} == before
 
 
@@ -56,18 +58,16 @@ def test_overwrite_leaves_nothing_of_the_old_run(run: RunDir) -> None:
     run.log({"loss": 1.0})
     run.write_json("summary.json", {})
     (run.checkpoints / "step-00000001").mkdir()
-    run.close()
-    again = RunDir(run.path)
-    again.open(resume=False, overwrite=True)
-    again.begin("toy", {"lr": 0.2})
-    again.close()
+    with _reopened(run, overwrite=True) as again:
+        again.begin("toy", {"lr": 0.2})
     assert sorted(path.name for path in run.path.iterdir()) == [".lock", "config.yaml"]
     assert read_run_config(run.path) == ("toy", {"lr": 0.2})
 
 
 def test_overwrite_removes_nothing_before_the_new_run_begins(run: RunDir) -> None:
     (run.path / "metrics.jsonl").write_text("{}\n")
-    _reopen(run, overwrite=True)
+    with _reopened(run, overwrite=True):
+        pass
     assert (run.path / "metrics.jsonl").exists()
 
 
@@ -100,12 +100,9 @@ def test_overwrite_follows_no_link_inside_a_run(run: RunDir, tmp_path: Path) -> 
 
 
 def test_what_comes_into_a_run_while_it_is_replaced_stays(run: RunDir) -> None:
-    run.close()
-    again = RunDir(run.path)
-    again.open(resume=False, overwrite=True)
-    (run.path / "thesis.tex").write_text("mine")
-    again.begin("toy", {"lr": 0.2})
-    again.close()
+    with _reopened(run, overwrite=True) as again:
+        (run.path / "thesis.tex").write_text("mine")
+        again.begin("toy", {"lr": 0.2})
     assert (run.path / "thesis.tex").read_text() == "mine"
 
 
@@ -133,14 +130,11 @@ def test_a_run_that_never_trained_is_discarded(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("begun", [False, True])
 def test_what_was_trained_is_not_discarded(run: RunDir, begun: bool) -> None:
-    run.close()
-    again = RunDir(run.path)
-    again.open(resume=False, overwrite=True)
-    if begun:
-        again.begin("toy", OPTIONS)
-        again.log({"loss": 1.0})
-    again.discard_unless_trained()
-    again.close()
+    with _reopened(run, overwrite=True) as again:
+        if begun:
+            again.begin("toy", OPTIONS)
+            again.log({"loss": 1.0})
+        again.discard_unless_trained()
     assert read_run_config(run.path) == ("toy", OPTIONS)
 
 
@@ -162,7 +156,6 @@ def test_a_second_process_is_told_that_the_folder_is_busy(tmp_path: Path) -> Non
         [sys.executable, "-c", HOLD_THE_LOCK, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     with holder:
-        assert holder.stdout is not None
         assert holder.stdout.readline() == "locked\n"
         with pytest.raises(BusyError) as caught:
             RunDir(path).open(resume=False, overwrite=False)
@@ -234,7 +227,6 @@ def test_a_run_of_before_an_option_goes_on_with_the_value_that_means_the_same(ru
 
 def test_a_longer_run_may_resume_and_a_shorter_one_may_not(run: RunDir) -> None:
     said = check_same_options(run.path, "toy", {**OPTIONS, "epochs": 5}, allowed=frozenset())
-    assert said is not None
     assert "is extended from 4 to 5 epochs: schedules are stretched" in said
     assert check_same_options(run.path, "toy", OPTIONS, allowed=frozenset()) is None
     with pytest.raises(CheckpointMismatch, match="epochs is 3, was 4"):

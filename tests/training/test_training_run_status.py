@@ -1,7 +1,5 @@
 """Run folders as they are found: finished, stopped, damaged, in use; and a checkpoint of a past format."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json
@@ -59,7 +57,6 @@ def test_checkpoints_of_format_1_0_are_as_they_were(name: str) -> None:
 
 def test_a_checkpoint_of_format_1_0_is_read() -> None:
     found = load_checkpoint(GOLDEN)
-    assert found is not None
     assert found.folder == GOLDEN / "step-00000003"
     assert found.warnings == ()
     state = {key: found.state[key] for key in ("step", "epoch", "step_in_epoch", "best", "metrics")}

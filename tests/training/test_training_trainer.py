@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import math
 import os
@@ -22,7 +20,6 @@ from tests.tiers import quick_every
 MakeTrainer = Callable[..., Trainer]
 
 # 64 images in batches of 16: 4 steps an epoch
-STEPS_PER_EPOCH = 4
 
 
 class Killed(BaseException):
@@ -70,18 +67,22 @@ def trainers(make_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
 
 
 def _resume(trainer: Trainer) -> Trainer:
-    assert trainer.run is not None
-    checkpoint = load_checkpoint(trainer.run.path)
-    assert checkpoint is not None
-    trainer.restore(checkpoint)
+    trainer.restore(load_checkpoint(trainer.run.path))
     return trainer
 
 
+def _fit_until_killed(trainer: Trainer, at: int) -> None:
+    def kill(step: int) -> None:
+        if step == at:
+            raise Killed
+
+    trainer.method.at_step = kill  # type: ignore[assignment] # of the toy
+    with pytest.raises(Killed):
+        trainer.fit()
+
+
 def _step_of(path: Path) -> int:
-    checkpoint = load_checkpoint(path)
-    assert checkpoint is not None
-    step: int = checkpoint.state["step"]
-    return step
+    return load_checkpoint(path).state["step"]
 
 
 def _metrics(path: Path) -> list[dict[str, Any]]:
@@ -97,8 +98,6 @@ def _assert_same_end(path: Path, trainer: Trainer, other_path: Path, other: Trai
         assert torch.equal(value, other.method.state_dict()[name]), name
     assert [list(line.items()) for line in _metrics(path)] == [list(line.items()) for line in _metrics(other_path)]
     ends = [load_checkpoint(run) for run in (path, other_path)]
-    assert ends[0] is not None
-    assert ends[1] is not None
     for name in ends[0].state["files"]:
         first, second = ends[0].tensors(name), ends[1].tensors(name)
         assert first.keys() == second.keys()
@@ -143,14 +142,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     whole = trainers(tmp_path / "whole", log_every_steps=1)
     whole.fit()
 
-    def kill(step: int) -> None:
-        if step == kill_at:
-            raise Killed
-
-    killed = trainers(tmp_path / "cut", log_every_steps=1)
-    killed.method.at_step = kill  # type: ignore[assignment] # of the toy
-    with pytest.raises(Killed):
-        killed.fit()
+    _fit_until_killed(trainers(tmp_path / "cut", log_every_steps=1), kill_at)
     resumed = _resume(trainers(tmp_path / "cut", log_every_steps=1))
     assert resumed.clock.step == expected
     resumed.fit()
@@ -162,14 +154,7 @@ def test_a_run_killed_before_its_first_checkpoint_leaves_no_lines_behind(tmp_pat
     whole = trainers(tmp_path / "whole", log_every_steps=1)
     whole.fit()
 
-    def kill(step: int) -> None:
-        if step == 2:
-            raise Killed
-
-    killed = trainers(tmp_path / "cut", log_every_steps=1)
-    killed.method.at_step = kill  # type: ignore[assignment] # of the toy
-    with pytest.raises(Killed):
-        killed.fit()
+    _fit_until_killed(trainers(tmp_path / "cut", log_every_steps=1), 2)
     assert load_checkpoint(tmp_path / "cut") is None
     again = trainers(tmp_path / "cut", log_every_steps=1)
     again.fit()
@@ -233,9 +218,7 @@ def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, 
     model.write_bytes(model.read_bytes()[:-1])
     messages: list[str] = []
     resumed = trainers(tmp_path / "cut", epochs=3)
-    checkpoint = load_checkpoint(tmp_path / "cut", say=messages.append)
-    assert checkpoint is not None
-    resumed.restore(checkpoint)
+    resumed.restore(load_checkpoint(tmp_path / "cut", say=messages.append))
     assert resumed.clock.step == 8
     assert "step-00000009" in messages[0]
     assert "step-00000008 is used instead" in messages[0]
@@ -328,7 +311,6 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
         trainer.fit()
     assert caught.value.exit_code == 4
     checkpoint = load_checkpoint(tmp_path / "run")
-    assert checkpoint is not None
     assert checkpoint.state["step"] == 4
     assert all(value.isfinite().all() for value in checkpoint.tensors(MODEL).values())
 

@@ -21,8 +21,6 @@ Departures, where the paper is ambiguous or suggests otherwise:
 Others are listed in the descriptions of the options, ``labelkit.methods.dense.options``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path

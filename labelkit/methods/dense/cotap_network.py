@@ -4,8 +4,6 @@ Each patch queries learned prototypes for the object it may be part of. Source: 
 Self-Supervised Dense Representations Learning", Eq. 17 to 19.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

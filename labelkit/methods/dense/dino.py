@@ -12,8 +12,6 @@ Departures: the temperature of the target grows at each step, while the released
 warm-up of the learning rate differs (``training.schedules``); optimizer moments are not taken from a checkpoint.
 """
 
-from __future__ import annotations
-
 import torch
 
 from labelkit.data.batch import Batch

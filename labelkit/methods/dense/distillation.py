@@ -3,8 +3,6 @@
 A student learns the assignments of its own moving average.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -135,8 +133,7 @@ class MultiViewDistillationLoss(TemperatureLoss):
                 f"outputs and targets must include two different views, got {len(outputs)} and {len(targets)}"
             )
         pairs = sum(a != v for v in range(len(outputs)) for a in range(len(targets)))
-        total: Tensor = torch.stack(losses).sum() / pairs
-        return total
+        return torch.stack(losses).sum() / pairs
 
 
 class MaskedPatchLoss(TemperatureLoss):

@@ -4,8 +4,6 @@ A vision transformer with a head, to whose outputs class tokens and patches are 
 heads of both networks, the mask token and centers.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Literal
 
@@ -94,8 +92,7 @@ class DistillationNetwork(TokenNetwork):
 
     def outputs(self, features: Tensor) -> Tensor:
         """Map class or patch tokens (n, d) to float32 outputs (n, k)."""
-        outputs: Tensor = self.last_layer(self.projector(features))
-        return outputs
+        return self.last_layer(self.projector(features))
 
     def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
         """Initialize projector, last layer and mask token from one network of a full checkpoint; return what it lacks.

@@ -13,8 +13,6 @@ Training continues from a full checkpoint with both networks, their heads, the m
 Departures: those of DINO (``methods.dense.dino``); masks depend only on seed, step and image, not on workers.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

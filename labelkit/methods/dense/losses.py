@@ -1,7 +1,5 @@
 """Losses of CoTAP on soft assignments, similarities of patches (``ranking_loss.py``) and object prototypes."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """A vision transformer with a projector, which provides features of class tokens and patches."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -27,15 +25,10 @@ _LAYERS = ("hidden1", "hidden2", "output")
 
 
 class Tokens(NamedTuple):
-    """Class tokens and patch features of a batch of images of the same size.
+    """Class tokens and patch features of a batch of images of the same size."""
 
-    Attributes:
-        image: (b, d) features of the class tokens.
-        patches: (b, h, w, d) features of the patches.
-    """
-
-    image: Tensor
-    patches: Tensor
+    image: Tensor  # (b, d) features of the class tokens
+    patches: Tensor  # (b, h, w, d) features of the patches
 
 
 class TokenNetwork(BackboneNetwork):

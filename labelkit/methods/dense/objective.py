@@ -4,8 +4,6 @@ Source: "Semantic Concentration for Self-Supervised Dense Representations Learni
 not computed, and only features that a term uses are projected.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -47,36 +45,24 @@ LARGE_RATIO = 100.0
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """Features and projections of one network for the views of a batch.
+    """Features and projections of one network for each view of a batch."""
 
-    Attributes:
-        images: for each view (o, p), unit projections of the class tokens of the images of one object.
-        patches: for each view (b, h, w, p), unit projections of patches; empty where no term needs them.
-        tokens: for each view, features before the filter.
-        filtered: for each view, features after the filter.
-    """
-
+    # (o, p) unit projections of the class tokens of the images of one object
     images: list[Tensor] = field(default_factory=list)
+    # (b, h, w, p) unit projections of patches; empty where no term needs them
     patches: list[Tensor] = field(default_factory=list)
-    tokens: list[Tokens] = field(default_factory=list)
-    filtered: list[Tokens] = field(default_factory=list)
+    tokens: list[Tokens] = field(default_factory=list)  # features before the filter
+    filtered: list[Tokens] = field(default_factory=list)  # features after the filter
 
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
-    """Student and teacher features of the overlap of two views, aligned to the same places.
+    """Student and teacher features of the overlap of two views, aligned to the same places."""
 
-    Attributes:
-        online: (b, g, g, p) unit features of the student's view.
-        target: (b, g, g, p) of the teacher's view, the same places.
-        valid: (b,) bool on the CPU, whether the overlap has enough tokens in both views.
-        places: (v,) int64, positions of the valid overlaps.
-    """
-
-    online: Tensor
-    target: Tensor
-    valid: NDArray[np.bool_]
-    places: Tensor
+    online: Tensor  # (b, g, g, p) unit features of the student's view
+    target: Tensor  # (b, g, g, p) of the teacher's view, the same places
+    valid: NDArray[np.bool_]  # (b,) bool on the CPU, whether the overlap has enough tokens in both views
+    places: Tensor  # (v,) int64, positions of the valid overlaps
 
 
 class DenseObjective(nn.Module):
@@ -273,8 +259,7 @@ class DenseObjective(nn.Module):
         p, q = torch.cat(scores), torch.cat(wanted)
         if state.log_now:
             logs |= compute_ranking_diagnostics(p, q)
-        loss: Tensor = self.ranking(p, q)
-        return loss
+        return self.ranking(p, q)
 
     def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """Choose at random, for each image, another one of this process's batch, (b,) on the CPU."""
@@ -291,8 +276,7 @@ class DenseObjective(nn.Module):
         prototypes = student.filter.prototypes.flatten(1)  # (m, 9f)
         if state.log_now:
             logs |= compute_prototype_diagnostics(prototypes, pooled)
-        loss: Tensor = self.entropy(prototypes, pooled)
-        return loss
+        return self.entropy(prototypes, pooled)
 
 
 def _cut(tokens: Tokens, lengths: list[int]) -> list[Tokens]:

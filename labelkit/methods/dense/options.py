@@ -1,10 +1,8 @@
 """Options for methods with an EMA target: what they share, then those of CoTAP, DINO and iBOT."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -102,7 +100,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
 
     @model_validator(mode="after")
-    def _check_ranges(self) -> EMATargetConfig:
+    def _check_ranges(self) -> Self:
         if min(self.projector_dims) < 2:
             raise ValueError(f"projector_dims must be at least 2, got {min(self.projector_dims)}")
         for name in ("global_scale", "local_scale"):
@@ -114,7 +112,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_shares(self) -> EMATargetConfig:
+    def _check_shares(self) -> Self:
         if not self.has_objects and self.scene_dataset is None:
             raise ValueError("--dataset none requires --scene-dataset")
         return self
@@ -167,7 +165,7 @@ class CoTAPConfig(EMATargetConfig):
     )
 
     @model_validator(mode="after")
-    def _check_terms(self) -> CoTAPConfig:
+    def _check_terms(self) -> Self:
         terms = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
         if not any(getattr(self, name) for name in terms):
             raise ValueError("at least one loss term must have a weight above 0")
@@ -176,7 +174,7 @@ class CoTAPConfig(EMATargetConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_data(self) -> CoTAPConfig:
+    def _check_data(self) -> Self:
         for name in ("image_alignment", "image_concentration", "prototype_entropy"):
             if getattr(self, name) and self.objects_per_batch == 0:
                 raise ValueError(

@@ -83,8 +83,7 @@ def cotap_loss(
     positive(margin, "margin")
     with without_autocast(scores):
         gamma = (targets.detach() - floor).clamp_min(0)
-        loss: Tensor = _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
-        return loss
+        return _Ranking.apply(scores, targets.detach(), gamma, margin, implementation)
 
 
 class _Ranking(Function):
@@ -165,21 +164,13 @@ def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Items and thresholds of a sequence in one sorted order, arranged for blockwise sums.
+    """Items and thresholds of a sequence in one sorted order, arranged for blockwise sums."""
 
-    Attributes:
-        blocks: partition of the sequence.
-        batch: number of rows.
-        items: (b n,) int64, the place of each item.
-        queries: (b n,) int64, the place of the threshold of each item.
-        tags: (2 b n,) int64, the block of each place, and in the lower bits the place.
-    """
-
-    blocks: Blocks
-    batch: int
-    items: Tensor
-    queries: Tensor
-    tags: Tensor
+    blocks: Blocks  # partition of the sequence
+    batch: int  # number of rows
+    items: Tensor  # (b n,) int64, the place of each item
+    queries: Tensor  # (b n,) int64, the place of the threshold of each item
+    tags: Tensor  # (2 b n,) int64, the block of each place, and in the lower bits the place
 
     def inverse(self) -> Merged:
         """Return this order with items and thresholds swapped, as for the result of :func:`thresholds_up_to_rank`."""
@@ -303,28 +294,18 @@ class _Items:
     """Items sorted by their targets, and by decreasing scores among equal targets.
 
     Tensors (b, N) are padded to whole blocks with items that are larger than all others and have no weight.
-
-    Attributes:
-        blocks: partition of the positions.
-        order: (b, n) int64, the item at each position.
-        scores: (b, N) float64.
-        p: (b, N) float64, centered scores: only differences count, and small numbers have small moments.
-        gamma: (b, N) float64, weights.
-        below: (b, N) int64, number of smaller targets.
-        up_to: (b, N) int64, number of targets that are not larger.
-        worse: (b, N) int64, number of smaller scores.
-        merged: ranks in the order of scores, where the first of equal scores has the last rank; and by rank, the number
-            of scores that are smaller by at least the margin.
     """
 
-    blocks: Blocks
-    order: Tensor
-    scores: Tensor
-    p: Tensor
-    gamma: Tensor
-    below: Tensor
-    up_to: Tensor
-    worse: Tensor
+    blocks: Blocks  # partition of the positions
+    order: Tensor  # (b, n) int64, the item at each position
+    scores: Tensor  # (b, N) float64
+    p: Tensor  # (b, N) float64, centered scores: only differences count, and small numbers have small moments
+    gamma: Tensor  # (b, N) float64, weights
+    below: Tensor  # (b, N) int64, number of smaller targets
+    up_to: Tensor  # (b, N) int64, number of targets that are not larger
+    worse: Tensor  # (b, N) int64, number of smaller scores
+    # ranks in the order of scores, where the first of equal scores has the last rank; and by rank, the number of
+    # scores that are smaller by at least the margin
     merged: Merged
 
 

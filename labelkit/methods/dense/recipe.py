@@ -1,7 +1,5 @@
 """Shared parts of methods with cosine schedules and an EMA target: events, parameter groups, initial weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar, cast

@@ -14,8 +14,6 @@ default (``--update-space``); the temperatures of the two contrastive losses are
 swaps; the teacher's temperature follows SimGCD's schedule. In evaluation, nothing is aligned.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -10,8 +10,6 @@ Departures: the released script keeps the epoch with the best accuracy on the te
 allows classes to swap places with other groups at the end (`--exchange`), which the released k-means does not.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -52,8 +50,7 @@ class ContrastiveNetwork(PairedNetwork):
         After ``reuse_frozen``, cached outputs take the place of the views.
         """
         features = self.features_of_pair(first, second)
-        projections: Tensor = self.directions(self.projector(features))
-        return projections
+        return self.directions(self.projector(features))
 
 
 class GCD(Method[GCDConfig]):

@@ -4,8 +4,6 @@ Source: SimGCD (CVMI-Lab/SimGCD:train.py) and "Flipped Classroom: Aligning Teach
 Category Discovery" (NeurIPS 2024), Sec. 4.2; the baselines are those of its App. D.4.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -1,7 +1,5 @@
 """Networks of category discovery: a backbone for pairs of views, whose last blocks are trained, and a classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from typing import Any
 
@@ -50,8 +48,7 @@ class PairedNetwork(BackboneNetwork):
         After ``reuse_frozen``, cached outputs take the place of the views. Options are those of `paired_forward`.
         """
         if self._of_rows:
-            features: Tensor = self.backbone(torch.cat([first, second]))
-            return features
+            return self.backbone(torch.cat([first, second]))
         return paired_forward(
             self.backbone.net,
             first,
@@ -85,8 +82,7 @@ class DiscoveryNetwork(PairedNetwork):
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the cosines (b, c), in [-1, 1], between embeddings and class prototypes."""
-        logits: Tensor = self.classifier(embeddings)
-        return logits
+        return self.classifier(embeddings)
 
     def forward_pair(self, first: Tensor, second: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
         """Map two views (b, c, h, w) of images to projections (2b, p) and logits (2b, c), the first view's rows first.

@@ -1,9 +1,7 @@
 """Options for category discovery: GCD's contrastive recipe, SimGCD's classifier on it, and FlipClass's alignment."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -128,7 +126,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
         return tuple(sorted(set(blocks)))
 
     @model_validator(mode="after")
-    def _check_mode_options(self) -> FlipClassConfig:
+    def _check_mode_options(self) -> Self:
         for name in ("update_space", "alpha", "beta", "gamma_update", "gamma_reg"):
             if self.align_mode != "flip" and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name} has no effect with --align-mode {self.align_mode}, only with flip")

@@ -4,8 +4,6 @@ Departure: a warm-up of the teacher's temperature that lasts one epoch uses the 
 SimGCD and DINO uses the initial temperature in that epoch.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TypeVar

@@ -10,8 +10,6 @@ Each step, on two views of every image (labeled or not):
 Departure: ``--views weak-strong --no-symmetric`` trains on FlipClass's views and direction without its alignment.
 """
 
-from __future__ import annotations
-
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.spec import ViewSpec

@@ -12,8 +12,6 @@ all positions share, before the last stage or at the pool. J_X, cross-entropy of
 at half of J_C; optimizer and updates of the master are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Final, Literal, Self
@@ -176,18 +174,15 @@ class ComposedNetwork(InferenceNetwork):
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
         """Compute the averaged network's own logits from its output at the joined layer."""
         features = inputs[2] if self.at == "pool" else _staged(self.averaged).post(inputs[2])
-        logits: Tensor = self.averaged.classify(features)
-        return logits
+        return self.averaged.classify(features)
 
     def embed(self, images: Tensor) -> Tensor:
         """Return the master's features (b, d), with gradients flowing to the composition."""
-        features: Tensor = self.composition(self.inputs(images))
-        return features
+        return self.composition(self.inputs(images))
 
     def classify(self, embeddings: Tensor) -> Tensor:
         """Return the logits (b, c) of embeddings (b, d)."""
-        logits: Tensor = self.composition.head(embeddings)
-        return logits
+        return self.composition.head(embeddings)
 
 
 def _staged(network: StudentNetwork) -> StagedNetwork:

@@ -12,8 +12,6 @@ Departures: the radius, which is not specified, follows from the count; a row co
 same class.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Unpack

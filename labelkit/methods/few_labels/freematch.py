@@ -13,8 +13,6 @@ Departures: RandAugment's geometric operations come before the others; the avera
 recomputed before an evaluation.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn

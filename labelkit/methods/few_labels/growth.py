@@ -6,8 +6,6 @@ truth, which reaches neither discovery nor training.
 Source: snowball, specification 3.6 and 3.8.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
@@ -32,17 +30,11 @@ NETWORKS: Final = ("student", "teacher", "master")
 
 @dataclass(frozen=True, slots=True)
 class GrowthRules:
-    """Rules for how fast and how far the label set grows.
+    """Rules for how fast and how far the label set grows."""
 
-    Attributes:
-        factor: ratio of the number of labels after a discovery to that before, > 1.
-        cap: maximum number of labels, as a multiple of the given ones, >= 1.
-        generations: number of times that labels grow from the given ones.
-    """
-
-    factor: float
-    cap: float
-    generations: int
+    factor: float  # ratio of the number of labels after a discovery to that before, > 1
+    cap: float  # maximum number of labels, as a multiple of the given ones, >= 1
+    generations: int  # number of times that labels grow from the given ones
 
     def next_count(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
         """Return the number of images to discover next.

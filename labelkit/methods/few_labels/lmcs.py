@@ -16,8 +16,6 @@ calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table), 
 student on all discoveries.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -3,8 +3,6 @@
 Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``google-research/mixmatch``.
 """
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

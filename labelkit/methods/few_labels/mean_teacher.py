@@ -11,8 +11,6 @@ The teacher runs in training mode, with its own statistics. It is evaluated and 
 Departures: decays adapt to short runs, statistics are recomputed before an evaluation, images are not whitened.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import torch

@@ -12,8 +12,6 @@ adapts to short runs; statistics are recomputed before an evaluation, an option 
 the last one, not the median of the last 20.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

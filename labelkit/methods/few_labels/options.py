@@ -1,9 +1,7 @@
 """Options for the methods for few labels, and for the searches that two of them share with commands."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -54,7 +52,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     )
 
     @model_validator(mode="after")
-    def _check_ramps(self) -> FewLabelTrainConfig:
+    def _check_ramps(self) -> Self:
         if self.lr_schedule == "ramps" and "lr_ramp_up" not in type(self).model_fields:
             raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
         return self
@@ -81,7 +79,7 @@ class TwoStreamOptions(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _check_streams(self) -> TwoStreamOptions:
+    def _check_streams(self) -> Self:
         batch_size = getattr(self, "batch_size", None)  # an option of the run that these belong to
         if batch_size is not None and self.labeled_batch_size >= batch_size:
             raise ValueError(
@@ -143,7 +141,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
     )
 
     @model_validator(mode="after")
-    def _check_halves(self) -> HalfLabeledConfig:
+    def _check_halves(self) -> Self:
         if 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
                 f"labeled_batch_size must be half of batch_size ({self.batch_size}), got {self.labeled_batch_size}"
@@ -287,7 +285,7 @@ class MeanTeacherRecipeOptions(PixelOptions):
     )
 
     @model_validator(mode="after")
-    def _check_shares(self) -> MeanTeacherRecipeOptions:
+    def _check_shares(self) -> Self:
         if self.lr_ramp_up + self.lr_ramp_down > 1:
             raise ValueError("lr_ramp_up and lr_ramp_down must sum to at most 1")
         return self
@@ -320,7 +318,7 @@ class MeanTeacherOptions(TwoStreamOptions):
     )
 
     @model_validator(mode="after")
-    def _check_decays(self) -> MeanTeacherOptions:
+    def _check_decays(self) -> Self:
         ema_decay = getattr(self, "ema_decay", 1.0)  # an option of the run that these belong to
         if self.ema_decay_start > ema_decay:
             raise ValueError(f"ema_decay_start must be at most ema_decay ({ema_decay}), got {self.ema_decay_start}")
@@ -438,7 +436,7 @@ class SnowballConfig(
         return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
 
     @model_validator(mode="after")
-    def _check_growth(self) -> SnowballConfig:
+    def _check_growth(self) -> Self:
         if self.trainer == "mixmatch" and 2 * self.labeled_batch_size != self.batch_size:
             raise ValueError(
                 f"labeled_batch_size must be half of batch_size {self.batch_size} for mixmatch, got "

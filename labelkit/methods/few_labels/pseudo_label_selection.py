@@ -12,8 +12,6 @@ Departure: rows are divided among the classes (``balance="balanced"``). The lite
 (``global``), starves whole classes.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,8 +37,7 @@ def check_features(array: ArrayLike) -> NDArray[Any]:
     Raises:
         ValueError: the shape or type is wrong, or a value is not finite.
     """
-    checked: NDArray[Any] = check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
-    return checked
+    return check_array(np.asarray(array), ensure_min_samples=0, input_name="features")
 
 
 def class_means(features: NDArray[Any], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
@@ -83,30 +80,21 @@ def compute_min_and_max(values: NDArray[np.float64]) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Discovery:
-    """Newly labeled rows, ordered by round, then (if balanced) by class, then by the selection rule.
+    """Newly labeled rows, ordered by round, then (if balanced) by class, then by the selection rule."""
 
-    Attributes:
-        indices: (s,) int64 rows.
-        labels: (s,) int64 their classes.
-        distance: (s,) float64 what they were selected by; smaller is more certain.
-        round: (s,) int16 from 1.
-        rank: (s,) int64 from 1: a second order, in which the classes of a round alternate, so that its beginning is
-            approximately the result of a smaller count.
-        per_class: of each round and class that has labels: ``round`` from 1; ``label``; ``candidates``, pool rows
-            nearest to it; ``quota``, number of rows wanted (``None`` where classes have no quota); ``taken``, rows
-            found; ``nearest`` and ``farthest``, smallest and largest distance of the found rows, NaN without.
-        exhausted: whether fewer rows than wanted were found.
-        warnings: messages for the user, in sentences.
-    """
-
-    indices: NDArray[np.int64]
-    labels: NDArray[np.int64]
-    distance: NDArray[np.float64]
-    round: NDArray[np.int16]
+    indices: NDArray[np.int64]  # (s,) int64 rows
+    labels: NDArray[np.int64]  # (s,) int64 their classes
+    distance: NDArray[np.float64]  # (s,) float64 what they were selected by; smaller is more certain
+    round: NDArray[np.int16]  # (s,) int16 from 1
+    # (s,) int64 from 1: a second order, in which the classes of a round alternate, so that its beginning is
+    # approximately the result of a smaller count
     rank: NDArray[np.int64]
+    # of each round and class that has labels: ``round`` from 1; ``label``; ``candidates``, pool rows nearest to it;
+    # ``quota``, number of rows wanted (``None`` where classes have no quota); ``taken``, rows found; ``nearest`` and
+    # ``farthest``, smallest and largest distance of the found rows, NaN without
     per_class: tuple[dict[str, Any], ...]
-    exhausted: bool
-    warnings: tuple[str, ...]
+    exhausted: bool  # whether fewer rows than wanted were found
+    warnings: tuple[str, ...]  # messages for the user, in sentences
 
     def grown(self, labels: ArrayLike) -> NDArray[np.int64]:
         """Return a copy of ``labels`` with the discovered labels filled in."""
@@ -120,35 +108,21 @@ D = TypeVar("D", bound=Discovery)
 
 @dataclass(frozen=True)
 class Round:
-    """One round of a search: the candidate rows, grouped by nearest class. Places are positions in ``pool``.
+    """One round of a search: the candidate rows, grouped by nearest class. Places are positions in ``pool``."""
 
-    Attributes:
-        number: number of the round, from 1.
-        num_before: rows found in earlier rounds.
-        original: (n,) int64 labels given before the search, -1 = none.
-        pool: (m,) int64 rows that may be found, increasing.
-        sizes: (c,) int64 given labels of each class.
-        shares: (c,) int64 rows wanted of each class; ``None`` where classes have no quota.
-        distance: (m,) float64 distance of each place to the nearest class.
-        nearest: (m,) int64 nearest class of each place.
-        keys: (m,) float64 sort keys, ``distance`` divided by ``scale`` and rounded.
-        scale: median distance.
-        groups: places that compete for selection, nearest first: a group for each class, or one group of all.
-        wants: rows wanted of each group.
-    """
-
-    number: int
-    num_before: int
-    original: NDArray[np.int64]
-    pool: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    shares: NDArray[np.int64] | None
-    distance: NDArray[np.float64]
-    nearest: NDArray[np.int64]
-    keys: NDArray[np.float64]
-    scale: float
+    number: int  # number of the round, from 1
+    num_before: int  # rows found in earlier rounds
+    original: NDArray[np.int64]  # (n,) int64 labels given before the search, -1 = none
+    pool: NDArray[np.int64]  # (m,) int64 rows that may be found, increasing
+    sizes: NDArray[np.int64]  # (c,) int64 given labels of each class
+    shares: NDArray[np.int64] | None  # (c,) int64 rows wanted of each class; ``None`` where classes have no quota
+    distance: NDArray[np.float64]  # (m,) float64 distance of each place to the nearest class
+    nearest: NDArray[np.int64]  # (m,) int64 nearest class of each place
+    keys: NDArray[np.float64]  # (m,) float64 sort keys, ``distance`` divided by ``scale`` and rounded
+    scale: float  # median distance
+    # places that compete for selection, nearest first: a group for each class, or one group of all
     groups: list[NDArray[np.int64]]
-    wants: list[int]
+    wants: list[int]  # rows wanted of each group
 
     def table(
         self, chosen: Sequence[NDArray[np.int64]], ties: Sequence[NDArray[Any]], warnings: Sequence[str] = ()

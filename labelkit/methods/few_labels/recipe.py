@@ -6,8 +6,6 @@ Averaged weights get new running statistics, since the old ones belong to other 
 the official MixMatch re-estimates them on 16,384 images, too.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -191,17 +189,11 @@ def teacher_decay(
 
 @dataclass(frozen=True, slots=True)
 class StudentNetworks:
-    """Student, teacher and master used in a training step, all in training mode.
+    """Student, teacher and master used in a training step, all in training mode."""
 
-    Attributes:
-        student: the network that is trained.
-        teacher: average of the student.
-        master: the teacher's average once it is formed, else ``None``.
-    """
-
-    student: StudentNetwork
-    teacher: StudentNetwork
-    master: StudentNetwork | None = None
+    student: StudentNetwork  # the network that is trained
+    teacher: StudentNetwork  # average of the student
+    master: StudentNetwork | None = None  # the teacher's average once it is formed, else ``None``
 
 
 class StudentObjective(nn.Module, ABC):
@@ -362,5 +354,4 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the loss of the objective for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
-        output: StepOutput = self.objective(batch, networks, self._state)
-        return output
+        return self.objective(batch, networks, self._state)

@@ -11,8 +11,6 @@ Departures: images are discovered by class, by the averaged networks; decays fit
 recomputed. Lengths of later phases are ours, since none are published.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final

@@ -4,8 +4,6 @@ Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 2.3.3 and
 2.4.3(3), fusion of networks Sec. 2.4.3(4). Rounds and shares of the classes: ``pseudo_label_selection.py``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Literal, Unpack

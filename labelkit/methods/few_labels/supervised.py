@@ -7,8 +7,6 @@ It is a separate method from ``train softmax``, which counts passes over the lab
 batch holds.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -6,8 +6,6 @@ Eq. 5.5-5.8 make the assembly one-to-one, and nearly the same for neighbors that
 nothing minimizes all three terms at once: only the loss of the embeddings opposes it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,18 +24,12 @@ BOUND, SWEEPS = 10.0, 20
 
 @dataclass(frozen=True, slots=True)
 class Assembly:
-    """Assembly weights of one batch and the feature maps they were applied to.
+    """Assembly weights of one batch and the feature maps they were applied to."""
 
-    Attributes:
-        weights: (b, n, n) float32, weight of input position u in output position v at [u, v]; columns sum
-            to 1, rows nearly so.
-        log_weights: (b, n, n), their logarithms.
-        maps: (b, c, h, w), input of the assembly, with n = h w positions row by row.
-    """
-
+    # (b, n, n) float32, weight of input position u in output position v at [u, v]; columns sum to 1, rows nearly so
     weights: Tensor
-    log_weights: Tensor
-    maps: Tensor
+    log_weights: Tensor  # (b, n, n), their logarithms
+    maps: Tensor  # (b, c, h, w), input of the assembly, with n = h w positions row by row
 
     @property
     def grid(self) -> tuple[int, int]:

@@ -4,8 +4,6 @@ Similarity is the cosine; references are the batch itself, or a memory of embedd
 image with its own copy in the memory are left out before mining; the library leaves them out only afterwards.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -81,8 +79,7 @@ class _PairLoss(nn.Module):
                 return anchors.sum() * 0
             # the library treats a single pair as none; the same pair twice changes neither a sum over a mask nor a mean
             found = tuple(part.repeat(2) if len(part) == 1 else part for part in found)
-            value: Tensor = self.loss(anchors, labels, found, reference, reference_labels)
-            return value
+            return self.loss(anchors, labels, found, reference, reference_labels)
 
     def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the loss from cosines (b, r) and masks (b, r) of pairs; any library loss agrees up to rounding."""
@@ -133,8 +130,7 @@ class MultiSimilarityLoss(_PairLoss):
                 (beta * (similarities - base), negative, beta),
             )
         ]
-        loss: Tensor = (sums[0] + sums[1]).mean()
-        return loss
+        return (sums[0] + sums[1]).mean()
 
 
 class MemoryContrastiveLoss(_PairLoss):
@@ -166,8 +162,7 @@ class MemoryContrastiveLoss(_PairLoss):
         attracted = (self.loss.pos_margin - similarities).relu() * positive
         repelled = (similarities - self.loss.neg_margin).relu() * negative
         means = [values.sum() / (values > 0).sum().clamp(min=1) for values in (attracted, repelled)]
-        loss: Tensor = means[0] + means[1]
-        return loss
+        return means[0] + means[1]
 
 
 class ContrastiveBayesianLoss(_PairLoss):
@@ -228,8 +223,7 @@ class _ClassVectorLoss(nn.Module):
         """Return the loss of embeddings (b, d) with labels (b,)."""
         with without_autocast(embeddings):
             known = labels >= 0
-            loss: Tensor = self.loss(promote(embeddings)[known], labels[known])
-            return loss
+            return self.loss(promote(embeddings)[known], labels[known])
 
 
 class ProxyAnchorLoss(_ClassVectorLoss):

@@ -3,8 +3,6 @@
 Source: TAC-CCL, Sec. 4.3.4; sizes of the parts are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,17 +38,11 @@ _LOOKED_AT = 8
 
 @dataclass(frozen=True)
 class MatchedImages:
-    """Pairs of training images with matching keypoints.
+    """Pairs of training images with matching keypoints."""
 
-    Attributes:
-        matches: pairs of rows of the data set; both directions are listed.
-        image_sizes: (n, 2) height and width of each row; only those of rows in pairs are read.
-        digest: identity of the file with the matches.
-    """
-
-    matches: Matches
-    image_sizes: NDArray[np.int64]
-    digest: str
+    matches: Matches  # pairs of rows of the data set; both directions are listed
+    image_sizes: NDArray[np.int64]  # (n, 2) height and width of each row; only those of rows in pairs are read
+    digest: str  # identity of the file with the matches
 
 
 class MatchedPairing:

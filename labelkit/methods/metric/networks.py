@@ -1,12 +1,10 @@
 """The network of metric learning: a convolutional backbone, optional assembly or attention, and a unit embedding."""
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -29,21 +27,13 @@ _NO_EFFECT = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class MetricOutput:
-    """Feature maps, pooled features and embeddings of a batch.
+    """Feature maps, pooled features and embeddings of a batch."""
 
-    Attributes:
-        maps: (b, f, h, w), the last feature maps, after attention if there is any.
-        features: (b, f), pooled.
-        embeddings: (b, d) float32, unit rows.
-        attention: (b, h, w) in (0, 1), the spatial gate; ``None`` without attention.
-        assembly: weights that moved the features; ``None`` without an assembly.
-    """
-
-    maps: Tensor
-    features: Tensor
-    embeddings: Tensor
-    attention: Tensor | None
-    assembly: Assembly | None = None
+    maps: Tensor  # (b, f, h, w), the last feature maps, after attention if there is any
+    features: Tensor  # (b, f), pooled
+    embeddings: Tensor  # (b, d) float32, unit rows
+    attention: Tensor | None  # (b, h, w) in (0, 1), the spatial gate; ``None`` without attention
+    assembly: Assembly | None = None  # weights that moved the features; ``None`` without an assembly
 
 
 class MetricNetwork(BackboneNetwork):
@@ -181,7 +171,7 @@ class MetricNetwork(BackboneNetwork):
         hook.remove()
         return F.normalize(self.pooled(maps), dim=1), seen
 
-    def train(self, mode: bool = True) -> MetricNetwork:
+    def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode, keeping frozen batch norm in evaluation mode."""
         super().train(mode)
         if self.freeze_bn:

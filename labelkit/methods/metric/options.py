@@ -1,10 +1,8 @@
 """Options for metric learning: network, groups of a class, pseudo-labels, monitor; then those of SAN and TAC-CCL."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -81,7 +79,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         return ks
 
     @model_validator(mode="after")
-    def _check_statistics(self) -> MetricLearningConfig:
+    def _check_statistics(self) -> Self:
         if self.freeze_bn and not (self.pretrained or self.weights or self.init_from):
             raise ValueError(
                 "--freeze-bn requires pretrained weights, since random running statistics make all features alike: "
@@ -90,7 +88,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_groups(self) -> MetricLearningConfig:
+    def _check_groups(self) -> Self:
         if self.batch_size % self.images_per_class:
             raise ValueError(
                 f"batch_size must be a multiple of images_per_class ({self.images_per_class}), got {self.batch_size}"
@@ -175,7 +173,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
 
     @model_validator(mode="after")
-    def _check_parts(self) -> SANConfig:
+    def _check_parts(self) -> Self:
         if self.san and self.index is not None:
             raise ValueError(
                 "--san moves features between positions, but an embedding has only one: pass --no-san with --index"
@@ -247,7 +245,7 @@ class TACCCLConfig(MetricLearningConfig):
     )
 
     @model_validator(mode="after")
-    def _check_parts(self) -> TACCCLConfig:
+    def _check_parts(self) -> Self:
         if self.matches is not None and not self.tac:
             raise ValueError("--matches requires --tac")
         return self

@@ -5,8 +5,6 @@ The memory has no labels: they are looked up when they are used, so that a new c
 Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); there, entries keep their labels.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

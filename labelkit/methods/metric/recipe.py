@@ -1,7 +1,5 @@
 """Shared parts of metric learning methods: network, groups, clusters, rates, the monitor."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 

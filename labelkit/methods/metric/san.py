@@ -13,8 +13,6 @@ Ours, since the chapter does not specify them: the predictor of the weights, the
 module, all weights of losses, rates and schedules.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -210,8 +208,7 @@ class SAN(MetricMethod[SANConfig]):
 
     def _labels_of(self, rows: Tensor) -> Tensor:
         """Return the current class or cluster of rows."""
-        found: Tensor = (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
-        return found
+        return (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
 
 
 def _measure(network: MetricNetwork, images: Tensor) -> Tensor:

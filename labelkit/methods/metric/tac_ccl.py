@@ -15,8 +15,6 @@ Departures: places that leave the second view are ignored; maps of matching imag
 are looked up when they are used. Weights, ranges and learning rates are ours where the paper specifies none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -307,8 +305,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         ids = self.labels.cluster_ids
         kept, kept_rows, own = self.memory.remember(embeddings, rows)
         references = (kept, ids[kept_rows], own) if self._use_memory else ()
-        loss: Tensor = self.pair_loss(embeddings, ids[rows], *references)
-        return loss
+        return self.pair_loss(embeddings, ids[rows], *references)
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return the cluster ids by name."""

@@ -28,8 +28,6 @@ cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`
 ``train softmax``.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

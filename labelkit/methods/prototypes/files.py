@@ -1,7 +1,5 @@
 """Prototypes for a number of classes and dimensions: computed once, then read from the user's cache."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -35,19 +33,12 @@ SEPARATION_ITERATIONS, SEPARATION_LR = 10_000, 0.1
 
 @dataclass(frozen=True)
 class Prototypes:
-    """Unit prototype vectors with their recipe and origin.
+    """Unit prototype vectors with their recipe and origin."""
 
-    Attributes:
-        vectors: (c, d) float32, rows of length 1.
-        recipe: all settings that they depend on.
-        source: ``closed form``, ``optimized`` just now, or ``cache``.
-        cached_in: their file in the cache, if any.
-    """
-
-    vectors: NDArray[np.float32]
-    recipe: dict[str, object]
-    source: Literal["closed form", "optimized", "cache"]
-    cached_in: Path | None
+    vectors: NDArray[np.float32]  # (c, d) float32, rows of length 1
+    recipe: dict[str, object]  # all settings that they depend on
+    source: Literal["closed form", "optimized", "cache"]  # ``closed form``, ``optimized`` just now, or ``cache``
+    cached_in: Path | None  # their file in the cache, if any
 
 
 def load_or_make_prototypes(

@@ -1,7 +1,5 @@
 """Pull embeddings to the fixed prototype of their class, and keep learned class vectors apart (DL2PA)."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

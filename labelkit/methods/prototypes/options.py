@@ -1,9 +1,7 @@
 """Options of DL2PA, whose prototypes are fixed, and of its baseline, a learned softmax classifier (the paper's PSC)."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -123,7 +121,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     )
 
     @model_validator(mode="after")
-    def _check_loss(self) -> DL2PAConfig:
+    def _check_loss(self) -> Self:
         if self.reduction == "sum" and self.loss != "inner-product":
             raise ValueError("--reduction sum requires --loss inner-product")
         if self.prototypes_from is not None and self.prototypes != "uniform":

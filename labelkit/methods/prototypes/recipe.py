@@ -1,7 +1,5 @@
 """Shared parts of classifiers that train on labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, TypeVar
 

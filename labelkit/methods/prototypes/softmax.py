@@ -11,8 +11,6 @@ Departure: the released code's baseline normalizes both sides without a temperat
 does not, and we follow the text.
 """
 
-from __future__ import annotations
-
 from torch import nn
 
 from labelkit.data.batch import Batch, DataInfo

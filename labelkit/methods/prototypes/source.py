@@ -1,7 +1,5 @@
 """Sources of the prototypes of a run: spread over the sphere, word vectors, a file, or a learned classifier."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path

@@ -1,10 +1,8 @@
 """Options for SeLa: self-labelling by balanced optimal transport."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -77,7 +75,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     )
 
     @model_validator(mode="after")
-    def _check_labels(self) -> SeLaConfig:
+    def _check_labels(self) -> Self:
         if len(self.num_clusters) not in (1, self.num_heads):
             raise ValueError(f"num_clusters must have 1 or {self.num_heads} values, got {len(self.num_clusters)}")
         if any(k < 2 for k in self.num_clusters):

@@ -13,8 +13,6 @@ On rows of a store, the augmentation is changed rows or stored views; the label 
 Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a finished run, and on rotations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

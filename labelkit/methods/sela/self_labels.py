@@ -5,11 +5,9 @@ process solves with the rows it visited, and exchanges sums of the size of a hea
 Source: SeLa (``yukimasano/self-label``), specification 3.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -109,7 +107,7 @@ class SelfLabels(nn.Module):
             self.register_buffer(f"prior_{head}", torch.full((k,), 1 / k, dtype=torch.float64))
         self.buffer_names = tuple(name for name, _ in self.named_buffers())
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SelfLabels:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Move only the labels: potentials are for the solver, on the CPU and in a precision some devices lack."""
         kept = {name: value for name, value in self._buffers.items() if value is not None and value.is_floating_point()}
         for name in kept:

@@ -1,8 +1,6 @@
 """Options for self-supervised learning from two views of an image: SimCLR, Barlow Twins, MoCo, SimSiam."""
 
-from __future__ import annotations
-
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -84,7 +82,7 @@ class SiameseConfig(RepresentationTrainConfig):
     blur_prob: float = _VIEWS(0.5, "Probability of Gaussian blur.", ge=0, le=1)
 
     @model_validator(mode="after")
-    def _check_views(self) -> SiameseConfig:
+    def _check_views(self) -> Self:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
             raise ValueError(f"crop_scale must be two increasing fractions in (0, 1], got {low},{high}")

@@ -13,8 +13,6 @@ Departures: moco takes each view as query once, and stores the keys of both (the
 not shuffle images over processes, since batch normalization here never sees those of others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -174,14 +172,12 @@ class SiameseNetwork(BackboneNetwork):
 
     def project(self, images: Tensor) -> Tensor:
         """Map one view (b, c, h, w) to projections (b, p)."""
-        projections: Tensor = self.projector(self.embed(images))
-        return projections
+        return self.projector(self.embed(images))
 
     def predict(self, projections: Tensor) -> Tensor:
         """Predict the projections (b, p) of the other view from those of one view."""
         assert self.predictor is not None
-        predictions: Tensor = self.predictor(projections)
-        return predictions
+        return self.predictor(projections)
 
 
 def _layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
@@ -244,8 +240,7 @@ class Siamese(RepresentationMethod[SiameseConfig]):
             self.queue_contrast(queries, other, self.queue)
             for queries, other in zip(projections, reversed(keys), strict=True)
         ]
-        mean: Tensor = (losses[0] + losses[1]) / 2
-        return mean
+        return (losses[0] + losses[1]) / 2
 
     @torch.no_grad()
     def on_step_end(self, state: TrainState) -> None:

@@ -4,8 +4,6 @@ Source: S. Ioffe and C. Szegedy, "Batch Normalization" (ICML 2015), Fig. 5; deta
 before normalization, pools that round up) are as in the Caffe model used in metric learning.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

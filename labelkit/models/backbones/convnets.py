@@ -3,8 +3,6 @@
 Source of the AlexNets: ``yukimasano/self-label:models/alexnet.py`` (after DeepCluster's).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -67,8 +65,7 @@ class WideBlock(nn.Module):
         kept: Tensor = maps
         if self.shortcut is not None:
             kept = self.shortcut(active if self.activate_shortcut else maps)
-        summed: Tensor = inner + kept
-        return summed
+        return inner + kept
 
 
 def wide_resnet(
@@ -109,8 +106,7 @@ class _Unit(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Apply convolution, batch norm and leaky ReLU to maps (b, c, h, w), giving (b, channels, h', w')."""
-        out: Tensor = self.act(self.bn(self.conv(maps)))
-        return out
+        return self.act(self.bn(self.conv(maps)))
 
 
 def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int = 3) -> StagedNetwork:
@@ -206,13 +202,11 @@ class AlexNet(PooledNetwork):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """Return the feature maps (b, 256, h', w') of the convolutional layers."""
-        maps: Tensor = self.features(images)
-        return maps
+        return self.features(images)
 
     def forward_head(self, maps: Tensor, pre_logits: bool = True) -> Tensor:
         """Map feature maps to features (b, 4096), regardless of ``pre_logits``."""
-        features: Tensor = self.hidden(maps.flatten(1))
-        return features
+        return self.hidden(maps.flatten(1))
 
 
 def _demo(in_channels: int) -> PooledNetwork:
@@ -256,24 +250,15 @@ class SmallCNN(PooledNetwork):
 
 @dataclass(frozen=True, slots=True)
 class ConvNet:
-    """Registry entry of a convolutional network: its builder, default input and pooling.
+    """Registry entry of a convolutional network: its builder, default input and pooling."""
 
-    Attributes:
-        build: function from image size and channels to the network.
-        image_size: default side in pixels.
-        mean, std: normalization per color, for images in [0, 1].
-        pooling: how positions become one vector.
-        crop_pct: share of the resized image that the center crop keeps.
-        url: where published weights can be fetched from, if there are any.
-    """
-
-    build: Callable[[int, int], PooledNetwork]
-    image_size: int = 32
-    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)
+    build: Callable[[int, int], PooledNetwork]  # function from image size and channels to the network
+    image_size: int = 32  # default side in pixels
+    mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # normalization per color, for images in [0, 1]
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    pooling: str = "avg"
-    crop_pct: float = 1.0
-    url: str = ""
+    pooling: str = "avg"  # how positions become one vector
+    crop_pct: float = 1.0  # share of the resized image that the center crop keeps
+    url: str = ""  # where published weights can be fetched from, if there are any
 
 
 def _photo(build: Callable[[int, int], PooledNetwork], pooling: str = "avg") -> ConvNet:
@@ -385,8 +370,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
         for name, stage in self.named_children():
             if name not in ("avgpool", "dropout", "fc", "aux1", "aux2", "published_input"):
                 x = stage(x)
-        maps: Tensor = x
-        return maps
+        return x
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:

@@ -3,8 +3,6 @@
 timm and the hub client are imported on first use, so that reading weights does not load them.
 """
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 import sys
@@ -13,7 +11,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from torch import Tensor, nn
 
@@ -120,7 +118,7 @@ class Backbone(nn.Module):
         self._reuses = True
         return self.frozen
 
-    def train(self, mode: bool = True) -> Backbone:
+    def train(self, mode: bool = True) -> Self:
         """Set training or evaluation mode, keeping frozen stages in evaluation mode."""
         super().train(mode)
         for name in () if self.frozen is None else self.frozen.names:
@@ -145,8 +143,7 @@ class Backbone(nn.Module):
         maps = self.forward_features(images)
         if self._kept is not None:
             self._kept.append(maps)
-        features: Tensor = net.forward_head(maps, pre_logits=True)
-        return features
+        return net.forward_head(maps, pre_logits=True)
 
     def with_patches(self, images: Tensor, forward: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor]:
         """Return the output of ``forward`` for images together with their patch features, in a single pass.

@@ -8,8 +8,6 @@ ResNet-26 with shake-shake regularization: two branches per block, blended with 
 Sources: X. Gastaldi, "Shake-Shake regularization" (2017); ``CuriousAI/mean-teacher:pytorch/mean_teacher``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -100,8 +98,7 @@ class PreActivationBottleneck(nn.Module):
         inner = self.conv2(F.relu(self.bn2(self.conv1(active))))
         inner = self.conv3(F.relu(self.bn3(inner)))
         kept: Tensor = maps if self.shortcut is None else self.shortcut(active)
-        summed: Tensor = inner + kept
-        return summed
+        return inner + kept
 
 
 class ResidualNetwork(PooledNetwork):
@@ -234,8 +231,7 @@ def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
     if not training:
         return 0.5 * (a + b)
     gates = torch.rand(2, len(a), 1, 1, 1, device=a.device, dtype=a.dtype)
-    blended: Tensor = ShakeShake.apply(a, b, gates[0], gates[1])
-    return blended
+    return ShakeShake.apply(a, b, gates[0], gates[1])
 
 
 class ShiftedShortcut(nn.Module):
@@ -249,8 +245,7 @@ class ShiftedShortcut(nn.Module):
     def forward(self, maps: Tensor) -> Tensor:
         """Halve maps (b, c, h, w) with even sides to (b, channels, h / 2, w / 2)."""
         halves = torch.cat([maps[:, :, 0::2, 0::2], maps[:, :, 1::2, 1::2]], dim=1)
-        out: Tensor = self.bn(self.conv(F.relu(halves)))
-        return out
+        return self.bn(self.conv(F.relu(halves)))
 
 
 class _Branch(nn.Module):
@@ -263,8 +258,7 @@ class _Branch(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Apply the branch to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
-        out: Tensor = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(F.relu(maps))))))
-        return out
+        return self.bn2(self.conv2(F.relu(self.bn1(self.conv1(F.relu(maps))))))
 
 
 class ShakeBlock(nn.Module):
@@ -282,8 +276,7 @@ class ShakeBlock(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """Apply the block to maps (b, c, h, w), giving (b, channels, h / stride, w / stride)."""
-        summed: Tensor = self.shortcut(maps) + shake(self.branch1(maps), self.branch2(maps), self.training)
-        return summed
+        return self.shortcut(maps) + shake(self.branch1(maps), self.branch2(maps), self.training)
 
 
 def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:

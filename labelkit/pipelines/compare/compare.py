@@ -4,8 +4,6 @@ Every method gets the same training images, with the labels that its kind needs;
 ways on the same held-out images. Pixels and untrained networks are rows too.
 """
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -48,20 +46,13 @@ _SHOWN_SCORES = (*JUDGES, "own_accuracy")
 
 @dataclass
 class Row:
-    """Row of the comparison table: the runs and failures of one method.
+    """Row of the comparison table: the runs and failures of one method."""
 
-    Attributes:
-        name: name of the method, or of a reference without training.
-        kind: kind of its labels: few, some, all, none.
-        runs: records of finished runs.
-        failures: reason by seed.
-    """
-
-    name: str
-    kind: str = "none"
+    name: str  # name of the method, or of a reference without training
+    kind: str = "none"  # kind of its labels: few, some, all, none
     network: str | None = None
-    runs: list[dict[str, Any]] = field(default_factory=list)
-    failures: dict[int, str] = field(default_factory=dict)
+    runs: list[dict[str, Any]] = field(default_factory=list)  # records of finished runs
+    failures: dict[int, str] = field(default_factory=dict)  # reason by seed
 
     def mean(self, key: str) -> dict[str, object] | None:
         """Return a number's mean, standard deviation and values over the method's runs; ``None`` if no run has it."""

@@ -1,10 +1,8 @@
 """Options for ``labelkit compare``."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -79,7 +77,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
         return value
 
     @model_validator(mode="after")
-    def _check_old_class_choice(self) -> CompareConfig:
+    def _check_old_class_choice(self) -> Self:
         if self.old_classes is not None and self.num_old_classes is not None:
             raise ValueError("--old-classes and --num-old-classes cannot be combined")
         if self.old_classes is not None and not self.old_classes:

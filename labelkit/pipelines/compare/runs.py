@@ -3,8 +3,6 @@
 Every network is evaluated in the same ways, regardless of how it was trained.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -59,17 +57,11 @@ _END_SECONDS = 60
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Properties of the data set that all runs of a comparison share.
+    """Properties of the data set that all runs of a comparison share."""
 
-    Attributes:
-        num_classes: number of classes.
-        test_split: split of the held-out images for evaluation.
-        holdout: share of held-out images; ``None`` for a set with its own splits.
-    """
-
-    num_classes: int
-    test_split: str
-    holdout: float | None
+    num_classes: int  # number of classes
+    test_split: str  # split of the held-out images for evaluation
+    holdout: float | None  # share of held-out images; ``None`` for a set with its own splits
 
 
 def embed_for_evaluation(config: CompareConfig, data: DataFacts, out: Path, **model: Any) -> None:
@@ -177,8 +169,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     else:
         common["label_split"] = "given" if kind == "all" else "none"
     values = preset.to_yaml_dict(operational=False) | common | preset.shortened(fraction)
-    made: RunConfig = spec.config.model_validate(values)
-    return made
+    return spec.config.model_validate(values)
 
 
 def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:

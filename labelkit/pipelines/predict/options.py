@@ -1,9 +1,7 @@
 """Options for ``labelkit predict``: predictions for photos that are not in the store."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -76,13 +74,13 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         return new
 
     @model_validator(mode="after")
-    def _check_label_column(self) -> PredictConfig:
+    def _check_label_column(self) -> Self:
         if self.label_column is not None and self.labels is None:
             raise ValueError("--label-column requires --labels FILE")
         return self
 
     @model_validator(mode="after")
-    def _check_shown_tables(self) -> PredictConfig:
+    def _check_shown_tables(self) -> Self:
         if self.out is not None and self.format == "table":
             raise ValueError("--format table cannot be combined with --out: pass csv or jsonl")
         return self

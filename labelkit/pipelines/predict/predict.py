@@ -3,8 +3,6 @@
 Predictions are based on a store, one of its results, and the rule of that result.
 """
 
-from __future__ import annotations
-
 import codecs
 import json
 import re

@@ -1,7 +1,5 @@
 """Options for ``labelkit reproduce``: run the rows of a published table."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

@@ -5,8 +5,6 @@ Each command of labelkit runs in a separate process.
 A reproduced table is also written as Markdown, CSV and LaTeX, for use in a text.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

@@ -8,14 +8,12 @@ gets its folder, seed and data automatically, or another folder by ``--out``; ot
 ``{seed}`` and ``{data_root}``. A row has no data if its file ``{data_root}/...`` does not exist.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -55,22 +53,16 @@ def published_values(row: _Row, values: Mapping[str, str]) -> dict[str, float | 
 
 @dataclass(frozen=True)
 class Row:
-    """Row of a published table, with its published numbers and the commands that reproduce them.
+    """Row of a published table, with its published numbers and the commands that reproduce them."""
 
-    Attributes:
-        name: name in the table.
-        published: numbers by the name of the value, in the unit of the table; ``None`` or missing: only measured.
-        commands: words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; no
-            words if the row leaves a command out.
-        datasets: data sets that the commands read.
-        against: name of the row that it is compared with; ``None``: only with published numbers.
-    """
-
-    name: str
+    name: str  # name in the table
+    # numbers by the name of the value, in the unit of the table; ``None`` or missing: only measured
     published: dict[str, float | None]
+    # words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; no words if the
+    # row leaves a command out
     commands: tuple[tuple[str, ...], ...]
-    datasets: tuple[str, ...]
-    against: str | None = None
+    datasets: tuple[str, ...]  # data sets that the commands read
+    against: str | None = None  # name of the row that it is compared with; ``None``: only with published numbers
 
 
 class PublishedTable(BaseModel):
@@ -103,7 +95,7 @@ class PublishedTable(BaseModel):
     lines: list[_Row] = Field(min_length=1, alias="rows")
 
     @model_validator(mode="after")
-    def _rows_fit(self) -> PublishedTable:
+    def _rows_fit(self) -> Self:
         names = [row.name for row in self.lines]
         if twice := {name for name in names if names.count(name) > 1}:
             raise ValueError(f"row names must be unique, but these are repeated: {', '.join(sorted(twice))}")

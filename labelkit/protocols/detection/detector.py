@@ -25,8 +25,6 @@ width and height. Its best variant has a mask head in each stage and averages th
 Each stage samples again, from the boxes of the previous stage and the true ones.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections import OrderedDict
@@ -157,8 +155,7 @@ class DetectionBackbone(nn.Module):
         wanted = [side // self.stride for side in images.shape[-2:]]
         if list(single.shape[-2:]) != wanted:
             single = F.interpolate(single, wanted, mode="bilinear", align_corners=False)
-        levels: list[Tensor] = self.pyramid(single)
-        return levels
+        return self.pyramid(single)
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         return level_maps(self.backbone.net, images, self.backbone.info.name)
@@ -350,8 +347,7 @@ def _mask_logits(
     stage: RoIHeads, features: Mapping[str, Tensor], boxes: list[Tensor], image_shapes: list[tuple[int, int]]
 ) -> Tensor:
     pooled = stage.mask_roi_pool(features, boxes, image_shapes)
-    logits: Tensor = stage.mask_predictor(stage.mask_head(pooled))
-    return logits
+    return stage.mask_predictor(stage.mask_head(pooled))
 
 
 DetectorKind = Literal["faster-rcnn", "mask-rcnn", "cascade-mask-rcnn"]

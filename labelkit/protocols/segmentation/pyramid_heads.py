@@ -6,8 +6,6 @@ Feature Pyramid Networks" (CVPR 2019), Sec. 3.1; T. Xiao et al., "Unified Percep
 Departures: group normalization instead of batch normalization, which works badly for small batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -108,8 +106,7 @@ class FPNHead(nn.Module):
                 # doubled after each step, to the size of the next finer map
                 refined = _stretched(refined, maps[max(0, number - step - 1)])
             total = refined if not number else total + refined
-        logits: Tensor = self.map(total)
-        return logits
+        return self.map(total)
 
 
 class UperNetHead(nn.Module):
@@ -145,8 +142,7 @@ class UperNetHead(nn.Module):
             above = self.lateral[level](maps[level]) + _stretched(above, maps[level])
             levels.append(self.smooth[level](above))
         joined = torch.cat([_stretched(level, maps[0]) for level in reversed(levels)], dim=1)
-        logits: Tensor = self.map(self.fuse(joined))
-        return logits
+        return self.map(self.fuse(joined))
 
 
 def _conv(given: int, width: int, kernel: int) -> nn.Sequential:

@@ -3,8 +3,6 @@
 Source: our CoTAP specification, section 6; order and width of the convolutional head are ours.
 """
 
-from __future__ import annotations
-
 import copy
 from typing import Literal
 
@@ -91,8 +89,7 @@ class Segmenter(nn.Module):
     def logits(self, images: Tensor) -> Tensor:
         """Compute the logits (b, c, rows, cols) of images (b, channels, h, w)."""
         maps = self._maps(images)
-        logits: Tensor = self.head(maps if self._kind in _OF_LEVELS else maps[0])
-        return logits
+        return self.head(maps if self._kind in _OF_LEVELS else maps[0])
 
     def _maps(self, images: Tensor) -> list[Tensor]:
         if self._kind not in _OF_LEVELS:

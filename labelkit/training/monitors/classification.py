@@ -1,7 +1,5 @@
 """Accuracy of a classifier on images that it is not trained on."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evaluation after an epoch with labels that are hidden from the method."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
@@ -119,15 +117,8 @@ def accuracy_metrics(
     if not known.any():
         return {}
     score = cluster_accuracy(truth[known], cluster_ids[known], old_classes)
-    return {
-        "all_accuracy": score.all_accuracy,
-        "old_accuracy": score.old_accuracy,
-        "new_accuracy": score.new_accuracy,
-        "true_old": score.true_old,
-        "false_old": score.false_old,
-        "true_new": score.true_new,
-        "false_new": score.false_new,
-    }
+    names = ("all_accuracy", "old_accuracy", "new_accuracy", "true_old", "false_old", "true_new", "false_new")
+    return {name: getattr(score, name) for name in names}
 
 
 class DiscoveryMonitor(_CategoryMonitor):

@@ -1,7 +1,5 @@
 """Evaluation of features by the kNN accuracy of held-out images, and of the method's own groups."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Retrieval among held-out images, whose classes training never saw, after an epoch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -22,17 +20,12 @@ _POINT = 0.01
 
 @dataclass(frozen=True, eq=False)
 class RetrievalMonitor(Monitor):
-    """Monitor of Recall@K and MAP@R for held-out images, each used as a query against all others.
-
-    Attributes:
-        inputs: images and classes; groups of the method are scored too, and alone if no image is held out.
-        ks: K of Recall@K; values not below the number of images are left out.
-    """
+    """Monitor of Recall@K and MAP@R for held-out images, each used as a query against all others."""
 
     compares_with_start: ClassVar[bool] = True
 
-    inputs: MonitorInputs
-    ks: Sequence[int]
+    inputs: MonitorInputs  # images and classes; groups of the method are scored too, and alone if no image is held out
+    ks: Sequence[int]  # K of Recall@K; values not below the number of images are left out
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Score groups and embeddings; empty if no class is known or none has two images."""

@@ -1,7 +1,5 @@
 """CoTAP: worked numbers, the double sum, invariances, ties."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

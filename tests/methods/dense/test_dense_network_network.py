@@ -1,7 +1,5 @@
 """The object-aware filter against worked numbers; starting a dense network from others' checkpoints."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

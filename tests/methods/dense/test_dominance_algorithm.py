@@ -1,7 +1,5 @@
 """Dominance sums between blocks against the definition."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from hypothesis import given, settings

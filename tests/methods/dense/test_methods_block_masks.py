@@ -1,7 +1,5 @@
 """Masks of blocks: never more than the share, near it on average, and made of rectangles of the published shapes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.methods.dense.ibot import SMALLEST_ASPECT, block_mask, draw_mask_ratio

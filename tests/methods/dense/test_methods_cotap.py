@@ -1,7 +1,5 @@
 """CoTAP: which term moves what, stages, neighbors, two streams, and input that cannot work."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,17 +17,7 @@ from labelkit.store.array_files import read_neighbors
 from labelkit.training.method import TrainState
 
 TERMS = ("image_alignment", "patch_alignment", "image_concentration", "patch_ranking", "prototype_entropy")
-INFO = DataInfo(
-    num_samples=8,
-    labels=np.full(8, -1),
-    class_names=(),
-    class_order=(),
-    num_old_classes=0,
-    num_known_classes=None,
-    in_channels=3,
-    image_size=32,
-    num_objects=4,
-)
+INFO = DataInfo(8, np.full(8, -1), (), (), 0, None, 3, 32, num_objects=4)
 
 
 def config(**options: Any) -> CoTAPConfig:
@@ -229,6 +217,3 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], word: str
 def test_options_that_do_not_fit_network_or_images_are_refused(options: dict[str, Any], word: str) -> None:
     with pytest.raises(ConfigError, match=word):
         CoTAP(config(**options), INFO)
-
-
-# --- over two processes ------------------------------------------------------------------------------

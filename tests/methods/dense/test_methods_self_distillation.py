@@ -1,7 +1,5 @@
 """DINO and iBOT: their losses, centers, schedules and masks against plain recomputation; checkpoints; two streams."""
 
-from __future__ import annotations
-
 import argparse
 import math
 from collections.abc import Callable
@@ -27,17 +25,7 @@ from tests.tiers import quick_every
 
 Make = Callable[..., Any]
 METHODS: dict[str, tuple[Any, Any]] = {"dino": (DINOConfig, DINO), "ibot": (IBOTConfig, IBOT)}
-INFO = DataInfo(
-    num_samples=8,
-    labels=np.full(8, -1),
-    class_names=(),
-    class_order=(),
-    num_old_classes=0,
-    num_known_classes=None,
-    in_channels=3,
-    image_size=32,
-    num_objects=4,
-)
+INFO = DataInfo(8, np.full(8, -1), (), (), 0, None, 3, 32, num_objects=4)
 SMALL: dict[str, Any] = {
     "projector_dims": (16, 8), "num_outputs": 12, "steps": 10, "batch_size": 4, "lr_warmup_steps": 0,
     "precision": "float32", "freeze_last_layer_steps": 0,

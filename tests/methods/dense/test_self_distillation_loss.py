@@ -1,7 +1,5 @@
 """Losses of DINO and iBOT against plain loops in float64, and cases known in closed form."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -64,7 +62,6 @@ def test_pull_moves_the_keys_and_leaves_the_queries(kind: str, pair: tuple[torch
 
     AttentionPull(kind)(keys, queries).backward()  # type: ignore[arg-type]
 
-    assert keys.grad is not None
     assert keys.grad.abs().sum() > 0
     assert queries.grad is None
 

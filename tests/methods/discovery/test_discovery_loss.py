@@ -1,7 +1,5 @@
 """The total of category discovery: its parts, both directions, batches without labels."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

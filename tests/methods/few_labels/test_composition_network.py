@@ -1,7 +1,5 @@
 """The composed master: its sizes, what it is at the start, and which parts of which network it is made of."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from labelkit.methods.few_labels.composition import ComposedNetwork
@@ -14,18 +12,7 @@ Student = ClassifierNetwork[LinearHeads]
 
 def student(backbone: str = "wrn10_1", seed: int = 0, size: int = 16) -> Student:
     return ClassifierNetwork(
-        backbone,
-        lambda dim: LinearHeads(dim, 10),
-        10,
-        embed_dim=None,
-        embedding_bn=False,
-        in_channels=3,
-        image_size=size,
-        pretrained=False,
-        weights=None,
-        mean=None,
-        std=None,
-        seed=seed,
+        backbone, lambda dim: LinearHeads(dim, 10), 10, embed_dim=None, embedding_bn=False, image_size=size, seed=seed
     )
 
 

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 from typing import Any
 
@@ -8,7 +6,7 @@ import pytest
 from labelkit.methods.few_labels import critical_samples
 from labelkit.methods.few_labels.critical_samples import discover_critical, entropy_bits, rank_weights, soft_labels
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
+from tests.methods.few_labels.test_snowball_algorithm import cloud
 
 Array = NDArray[Any]
 
@@ -22,14 +20,6 @@ def soft_of(order: list[int], num_classes: int, beta: float) -> tuple[Array, flo
     rows = np.arange(len(order) + 1, dtype=float)[:, None]
     soft = soft_labels(rows, np.array([0]), np.array([-1, *order]), num_classes, beta, 1.0)
     return soft[0], float(entropy_bits(soft)[0])
-
-
-def cloud(seed: int, num_rows: int = 40, num_classes: int = 3, per_class: int = 3) -> tuple[Array, Array]:
-    """Random rows without ties, the first few of them labeled."""
-    rows = np.random.default_rng(seed).standard_normal((num_rows, 4))
-    labels = np.full(num_rows, -1)
-    labels[: num_classes * per_class] = np.arange(num_classes * per_class) % num_classes
-    return rows, labels
 
 
 def by_loops(
@@ -62,16 +52,6 @@ def by_loops(
     return chosen
 
 
-@pytest.fixture(scope="module")
-def digits() -> tuple[Array, Array, Array]:
-    """Pixels, the first five labels of each class, and the truth."""
-    bundle = load_digits()
-    labels = np.full(len(bundle.target), -1)
-    for c in range(10):
-        labels[np.flatnonzero(bundle.target == c)[:5]] = c
-    return bundle.data / 16, labels, bundle.target
-
-
 # ---------------------------------------------------------------- the specification's numbers
 
 
@@ -82,29 +62,16 @@ def digits() -> tuple[Array, Array, Array]:
         ([0, 1, 0, 1], [0.561404, 0.438596], 0.989093),
         ([0, 1, 1, 0], [0.526316, 0.473684], 0.998001),
         ([1, 0, 0, 1], [0.473684, 0.526316], 0.998001),
-    ],
-)
-def test_soft_labels_of_two_classes_are_those_of_the_specification(
-    order: list[int], expected: list[float], entropy: float
-) -> None:
-    soft, bits = soft_of(order, 2, 0.5)
-    np.testing.assert_allclose(soft, expected, atol=1e-6)
-    assert bits == pytest.approx(entropy, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("order", "expected", "entropy"),
-    [
         ([0, 0, 1, 1, 2, 2], [0.478983, 0.301075, 0.219941], 1.510591),
         ([0, 1, 2, 0, 1, 2], [0.410557, 0.322581, 0.266862], 1.562430),
         ([2, 2, 0, 1, 1, 0], [0.266862, 0.254154, 0.478983], 1.519518),
         ([0, 1, 1, 0, 2, 2], [0.410557, 0.369501, 0.219941], 1.538560),
     ],
 )
-def test_soft_labels_of_three_classes_are_those_of_the_specification(
+def test_soft_labels_of_two_and_three_classes_are_those_of_the_specification(
     order: list[int], expected: list[float], entropy: float
 ) -> None:
-    soft, bits = soft_of(order, 3, 1 / 3)
+    soft, bits = soft_of(order, len(expected), 1 / len(expected))
     np.testing.assert_allclose(soft, expected, atol=1e-6)
     assert bits == pytest.approx(entropy, abs=1e-6)
 
@@ -148,9 +115,9 @@ def test_toy_distances_and_entropies_are_those_of_the_specification() -> None:
     ],
 )
 def test_digits_give_the_specified_rows(
-    digits: tuple[Array, Array, Array], options: dict[str, Any], confined: int, wrong: int, index_sum: int
+    labeled_digits: tuple[Array, Array, Array], options: dict[str, Any], confined: int, wrong: int, index_sum: int
 ) -> None:
-    pixels, labels, truth = digits
+    pixels, labels, truth = labeled_digits
     found = discover_critical(pixels, labels, 50, **options)
 
     assert sum(report["confined"] for report in found.per_class) == confined

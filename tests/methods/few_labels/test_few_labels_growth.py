@@ -1,7 +1,5 @@
 """Growth of labels: sizes, memory of predictions, features of the past; recalibrated statistics."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -121,8 +119,7 @@ class Layers(nn.Module):
         self.layers = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Dropout(0.5))
 
     def embed(self, images: torch.Tensor) -> torch.Tensor:
-        features: torch.Tensor = self.layers(images).flatten(1)
-        return features
+        return self.layers(images).flatten(1)
 
 
 def test_statistics_are_means_over_batches_weighted_by_images() -> None:

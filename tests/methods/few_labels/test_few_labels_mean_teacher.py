@@ -1,7 +1,5 @@
 """The objective of Mean Teacher as a whole: the totals of the specification of snowball (7)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +26,7 @@ class Fixed(nn.Module):
         self.logits = nn.ParameterList(torch.tensor(rows) for rows in logits)
 
     @property
-    def head(self) -> Fixed:
+    def head(self) -> "Fixed":
         return self
 
     def embed(self, images: Tensor) -> Tensor:

@@ -1,7 +1,5 @@
 """MixMatch and FreeMatch as objectives: which statistics move, who gets gradients, and values by plain loops."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -38,10 +36,6 @@ def student() -> StudentNetwork:
         embedding_bn=False,
         in_channels=1,
         image_size=12,
-        pretrained=False,
-        weights=None,
-        mean=None,
-        std=None,
         seed=0,
     )
 

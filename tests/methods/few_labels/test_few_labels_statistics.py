@@ -1,7 +1,5 @@
 """Running statistics of averages: those of an average that runs are its own, any other takes the student's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

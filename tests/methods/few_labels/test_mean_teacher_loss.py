@@ -1,7 +1,5 @@
 """Mean Teacher's terms: the worked numbers of the specification of snowball (7), and plain loops."""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -37,6 +35,5 @@ def test_certain_and_opposite_predictions_differ_by_two_over_the_number_of_class
 def test_only_the_student_gets_gradients() -> None:
     student, teacher = STUDENT.clone().requires_grad_(), TEACHER.clone().requires_grad_()
     SquaredConsistency()(student, teacher).mean().backward()
-    assert student.grad is not None
     assert student.grad.abs().sum() > 0
     assert teacher.grad is None

@@ -1,7 +1,5 @@
 """LMCS: who learns which labels when, what the master is trained on, what must not change."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -114,9 +112,7 @@ def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypat
 
         state.is_main, state.combine = is_main, combine
         master._place_centroids(np.random.default_rng(0))
-        found = master._centroids
-        assert found is not None
-        return found
+        return master._centroids
 
     main = places(is_main=True)
     assert len(main) == 10
@@ -166,6 +162,3 @@ def test_disputed_samples_end_the_growth(make: Make, monkeypatch: pytest.MonkeyP
     assert int(setup.method.growth.iteration) == 0
     assert any("no more labels are added" in message for message in messages)
     assert setup.trainer.clock.step == 12  # the last phase has the rest
-
-
-# ---------------------------------------------------------------------- processes

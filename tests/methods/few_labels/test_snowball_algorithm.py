@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
@@ -8,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from labelkit.methods.few_labels.snowball_search import discover_confident, fuse, mean_ranks
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
 
 Array = NDArray[Any]
 
@@ -56,16 +53,6 @@ def by_loops(rows: Array, labels: Array, count: int, balance: str, select: str) 
     return chosen
 
 
-@pytest.fixture(scope="module")
-def digits() -> tuple[Array, Array, Array]:
-    """Pixels, the first five labels of each class, and the truth."""
-    bundle = load_digits()
-    labels = np.full(len(bundle.target), -1)
-    for c in range(10):
-        labels[np.flatnonzero(bundle.target == c)[:5]] = c
-    return bundle.data / 16, labels, bundle.target
-
-
 # ---------------------------------------------------------------- the specification's numbers
 
 
@@ -106,9 +93,9 @@ def test_toy_selection_is_that_of_the_specification(options: dict[str, Any], cou
     ],
 )
 def test_digits_give_the_specified_rows(
-    digits: tuple[Array, Array, Array], select: Any, balance: Any, wrong: int, index_sum: int
+    labeled_digits: tuple[Array, Array, Array], select: Any, balance: Any, wrong: int, index_sum: int
 ) -> None:
-    pixels, labels, truth = digits
+    pixels, labels, truth = labeled_digits
     found = discover_confident(pixels, labels, 50, select=select, balance=balance)
 
     assert int((found.labels != truth[found.indices]).sum()) == wrong
@@ -198,9 +185,6 @@ def test_ranks_let_the_classes_take_turns() -> None:
 
     assert sorted(found.rank.tolist()) == list(range(1, 13))
     assert sorted(first.tolist()) == sorted(discover_confident(rows, labels, 6).indices.tolist())
-
-
-# ---------------------------------------------------------------- softmax
 
 
 # ---------------------------------------------------------------- rounds and shares

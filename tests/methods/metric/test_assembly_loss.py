@@ -1,7 +1,5 @@
 """Assembly terms against the worked numbers of the SAN specification (section 8) and plain loops."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """Metric losses against the worked numbers of the TAC-CCL and SAN specifications and the library's own pipeline."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

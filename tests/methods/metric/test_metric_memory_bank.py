@@ -1,7 +1,5 @@
 """The memory against pytorch-metric-learning's, and what it does better."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 import torch.nn.functional as F

@@ -1,7 +1,5 @@
 """Networks of metric learning: published numbers of parameters and sizes, attention, unit embeddings, frozen layers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,6 @@ def test_googlenet_has_the_parameters_of_the_specification(googlenet: MetricNetw
     """T§2.1, 2.2."""
     assert count(googlenet.backbone) == 5_599_904
     assert count(googlenet.projection) == 524_800
-    assert googlenet.attention is not None
     assert count(googlenet.attention.channel_gate) == 132_160
     assert count(googlenet.attention) == 132_260
     assert count(nn.Linear(1024, 128)) == 131_200
@@ -164,9 +161,7 @@ def test_an_assembly_sits_at_the_places_of_the_specification_and_has_an_effect(
 ) -> None:
     """SAN §2.1, 8.12."""
     network = with_assembly(backbone, before)
-    assert network.assembly is not None
     assert (network.assembly.channels, *network.assembly.grid) == shape
-    assert network.assembly.votes is not None
     torch.manual_seed(0)
     nn.init.normal_(network.assembly.votes.layer.weight, std=3)
     images = torch.randn(2, 3, *(2 * (network.input_spec.size,)))

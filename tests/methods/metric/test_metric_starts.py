@@ -1,7 +1,5 @@
 """What metric learning starts from: weights, statistics, the first clustering; over all methods and presets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Spatial assembly: orientation, permutations, normalization, where it starts, what it must not be put before."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from labelkit.methods.metric.assembly import (
@@ -69,7 +67,6 @@ def test_gradients_of_the_assembly_are_weights_and_features() -> None:
 def varied(module: SpatialAssembly) -> SpatialAssembly:
     """Give the last layer weights, so that images are assembled differently."""
     torch.manual_seed(2)
-    assert module.votes is not None
     for parameter in module.votes.parameters():
         nn.init.normal_(parameter, std=0.5)
     return module
@@ -97,7 +94,6 @@ def test_half_precision_keeps_the_weights_in_single() -> None:
 def test_votes_go_from_the_position_that_has_the_features() -> None:
     """A bias for output position 2 raises column 2 of every row."""
     module = SpatialAssembly(4, (2, 2), diagonal=0.4)
-    assert module.votes is not None
     with torch.no_grad():
         module.votes.layer.weight[1, :, 0, 0] = 1.0  # features of a position pull it to position 1
     module.eval()

@@ -1,7 +1,5 @@
 """Prototypes of hyperspherical prototype networks: against loops, finite differences and known best sets."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms.prototypes import measure_spread

@@ -1,7 +1,5 @@
 """DL2PA and its baselines: what is fixed, what moves, what the options mean, what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -66,9 +64,7 @@ def test_a_resumed_run_with_many_assignments_and_mixup_equals_an_uninterrupted_o
     whole.trainer.fit()
     assert not make("dl2pa", tmp_path / "cut", **options, stop_after_steps=6).trainer.fit().finished
     resumed = make("dl2pa", tmp_path / "cut", resume=True, **options)
-    checkpoint = load_checkpoint(tmp_path / "cut")
-    assert checkpoint is not None
-    resumed.trainer.restore(checkpoint)
+    resumed.trainer.restore(load_checkpoint(tmp_path / "cut"))
     resumed.trainer.fit()
     for name, value in whole.method.state_dict().items():
         assert torch.equal(value, resumed.method.state_dict()[name]), name
@@ -79,8 +75,7 @@ def test_a_resumed_run_with_many_assignments_and_mixup_equals_an_uninterrupted_o
 def made(count: int, dim: int, said: list[str], **options: Any) -> np.ndarray:
     """Return the prototypes that a run starts with."""
     config = resolve(DL2PAConfig, preset="digits", overrides={"dataset": "digits", **options}).config
-    rows: np.ndarray = load_initial_prototypes(config, count, dim, said.append).double().numpy()
-    return rows
+    return load_initial_prototypes(config, count, dim, said.append).double().numpy()
 
 
 @pytest.mark.slow

@@ -1,7 +1,5 @@
 """When classes are assigned to prototypes anew, and to which."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from typing import Any

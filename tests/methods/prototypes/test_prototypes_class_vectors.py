@@ -1,7 +1,5 @@
 """Class vectors from word embeddings: what is read, what is refused, and what comes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The four losses of siamese learning: what each trains on, remembers and resumes; and its views."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -70,7 +68,6 @@ def test_the_queue_takes_the_keys_of_a_step_in_place_of_the_oldest(make: Make) -
     batches = list(setup.batches())
     seen = []
     start = method.queue.clone()
-    assert method.slow is not None
     for batch in batches[:2]:
         with torch.no_grad():
             seen += [F.normalize(method.slow.project(view), dim=1) for view in batch.views[:2]]

@@ -1,7 +1,5 @@
 """Losses of two views: closed forms, and loops over numbers and images in float64."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

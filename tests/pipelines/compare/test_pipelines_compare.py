@@ -1,7 +1,5 @@
 """``labelkit compare``: lengths that fit a budget, labels of each kind, rows for what failed, going on."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

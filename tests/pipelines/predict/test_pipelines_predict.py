@@ -1,7 +1,5 @@
 """``labelkit predict``: photos named by a folder of ``start`` or by a store, in three formats, and bad input."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

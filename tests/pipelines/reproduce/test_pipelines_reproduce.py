@@ -1,7 +1,5 @@
 """``labelkit reproduce``: tables are read, rows run once, numbers stand beside what was published."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -52,6 +50,11 @@ class Commands:
         return self.code, json.dumps({"metrics": {"accuracy": accuracy, "top5_accuracy": 0.9}}).encode()
 
 
+@pytest.fixture(autouse=True)
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    return Commands(monkeypatch)
+
+
 def first_rows(table: PublishedTable) -> list[str]:
     """A row of each method."""
     return list({next(filter(None, row.commands))[1]: row.name for row in table.rows}.values())
@@ -86,10 +89,7 @@ def test_miniatures_are_read_as_the_data_sets(name: str, tmp_path: Path) -> None
     assert make_miniature(name, tmp_path) == make_miniature(name, tmp_path)
 
 
-def test_rows_run_once_and_stand_beside_what_was_published(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = Commands(monkeypatch)
+def test_rows_run_once_and_stand_beside_what_was_published(table: Path, tmp_path: Path, commands: Commands) -> None:
     config = ReproduceConfig(table=str(table), row=("first",), seeds=3, out=tmp_path / "out")
 
     done = reproduce(config).to_json()
@@ -110,10 +110,7 @@ def test_rows_run_once_and_stand_beside_what_was_published(
     assert len(commands.run) == 3
 
 
-def test_a_table_is_also_written_as_people_put_it_into_a_text(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Commands(monkeypatch)
+def test_a_table_is_also_written_as_people_put_it_into_a_text(table: Path, tmp_path: Path) -> None:
     table.write_text(
         TABLE.replace('name: "first"', 'name: "first_50%"').replace("commands:", "units: {top 5: number}\ncommands:")
     )
@@ -145,7 +142,7 @@ def test_a_table_is_also_written_as_people_put_it_into_a_text(
 
 
 def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: Path, tmp_path: Path, commands: Commands
 ) -> None:
     text = TABLE.replace(
         "top 5: metrics.top5_accuracy", "again: '#1.metrics.accuracy', top 5: '#2.metrics.top5_accuracy'"
@@ -155,7 +152,6 @@ def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
         "published: 50.0", "published: {top 1: null, again: 45.0, top 5: 91.0}"
     )
     table.write_text(text)
-    commands = Commands(monkeypatch)
     row = reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out")).to_json()
     found = {value["name"]: value for value in row["tables"][0]["rows"][0]["values"]}
     assert [words[0] for words in commands.run] == ["config", "train"] * 2
@@ -167,10 +163,7 @@ def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
     assert found["top 5"]["mean"] == pytest.approx(10)
 
 
-def test_a_row_of_which_nothing_was_published_shows_what_was_measured(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Commands(monkeypatch)
+def test_a_row_of_which_nothing_was_published_shows_what_was_measured(table: Path, tmp_path: Path) -> None:
     table.write_text(TABLE.replace("published: 50.0, ", ""))
 
     reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out"))
@@ -240,8 +233,7 @@ def test_a_row_is_compared_with_one_that_is_there(bars: Path) -> None:
             read_table(str(bars))
 
 
-def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    commands = Commands(monkeypatch)
+def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, commands: Commands) -> None:
     (tmp_path / "out/mine/first/seed-0/run").mkdir(parents=True)
     (tmp_path / "out/mine/first/seed-0/run/config.yaml").write_text("")
 
@@ -250,11 +242,7 @@ def test_a_training_that_was_stopped_goes_on(table: Path, tmp_path: Path, monkey
     assert commands.run[0][-2:] == ["--resume", "--json"]
 
 
-def test_rows_without_data_are_named_and_the_others_run(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Commands(monkeypatch)
-
+def test_rows_without_data_are_named_and_the_others_run(table: Path, tmp_path: Path) -> None:
     result = reproduce(ReproduceConfig(table=str(table), seeds=1, data_root=tmp_path, out=tmp_path / "out"))
 
     assert result.to_json()["rows"] == {"done": 1, "no data": 1}
@@ -263,9 +251,8 @@ def test_rows_without_data_are_named_and_the_others_run(
 
 
 def test_a_row_that_trains_twice_has_two_folders_and_goes_on_in_each(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: Path, tmp_path: Path, commands: Commands
 ) -> None:
-    commands = Commands(monkeypatch)
     first = "  - train {method} --dataset {dataset} --epochs 1 {options} --out {here}/first\n"
     table.write_text(TABLE.replace("commands:\n", "commands:\n" + first))
     here = tmp_path / "out/mine/first/seed-0"
@@ -279,9 +266,8 @@ def test_a_row_that_trains_twice_has_two_folders_and_goes_on_in_each(
 
 
 def test_a_record_says_how_it_was_made_and_what_differs(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    Commands(monkeypatch)
     table.write_text(TABLE.replace("values:", "note: Half of the images.\nvalues:"))
     place = str(tmp_path / "out")
 
@@ -312,23 +298,18 @@ def test_dry_run_lists_commands_and_missing_data(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_value_that_is_not_there_is_answered_with_those_that_are(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Commands(monkeypatch)
+def test_a_value_that_is_not_there_is_answered_with_those_that_are(table: Path, tmp_path: Path) -> None:
     table.write_text(TABLE.replace("metrics.accuracy", "scores.0.accuracy"))
 
     result = reproduce(ReproduceConfig(table=str(table), out=tmp_path, seeds=1))
 
-    assert result.fault is not None
     assert "scores.0.accuracy is not a value in the output of the last command" in result.fault.problem
     assert "Choose one of the numbers there: metrics.accuracy, " in result.fault.problem
 
 
 def test_rows_that_are_done_are_in_the_table_although_the_next_is_stopped(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    table: Path, tmp_path: Path, commands: Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commands = Commands(monkeypatch)
     table.write_text(TABLE.replace("cifar10", "digits"))
 
     def stop(words: list[str]) -> tuple[int, bytes]:
@@ -345,10 +326,7 @@ def test_rows_that_are_done_are_in_the_table_although_the_next_is_stopped(
     assert "second row" in text
 
 
-def test_a_row_that_fails_does_not_stop_the_others(
-    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    commands = Commands(monkeypatch)
+def test_a_row_that_fails_does_not_stop_the_others(table: Path, tmp_path: Path, commands: Commands) -> None:
     commands.code = 4
     table.write_text(TABLE.replace("cifar10", "digits"))
 

@@ -1,7 +1,5 @@
 """Commands of rows run in processes of their own."""
 
-from __future__ import annotations
-
 import json
 import signal
 import subprocess
