@@ -18,7 +18,7 @@ from labelkit.commands.common.label_files import LabeledImages, find_images_by_p
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escape_path, find_paths
-from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv, read_paths
+from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -149,7 +149,11 @@ def collect_labels(
     newest: set[TableLabel] = set()
     for path in labels:
         if path == FOLDERS:
-            fresh, written = {i: dataset.class_names[k] for i, k in enumerate(dataset.labels.tolist()) if k >= 0}, []
+            # as they are read from given.csv
+            names = [*map(class_name, dataset.class_names), None]
+            fresh, written = {i: name for i, k in enumerate(dataset.labels.tolist()) if (name := names[k])}, []
+            if bad := [old for old, name in zip(dataset.class_names, names, strict=False) if not name]:
+                progress.message(f"images in {', '.join(bad)} have no label; rename these folders if they are classes")
             if not fresh:
                 problem = f"no photo in {dataset.root} is in a folder that could name its class"
                 raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")

@@ -151,6 +151,22 @@ def test_names_of_folders_are_labels_if_asked(tmp_path: Path, capsys: pytest.Cap
     assert "--labels folders: no photo in " in capsys.readouterr().err
 
 
+def test_names_of_folders_are_read_as_those_of_a_table(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    for number, name in enumerate(("-", "none", "3.0", "Cafe\u0301")):
+        (photos / name).mkdir(parents=True)
+        add_photos(photos / name, range(3 * number, 3 * number + 3), seed=number)
+    told = [Heard(), Heard()]
+    for heard in told:
+        with use_progress(heard):
+            run(photos, labels=["folders"])
+
+    given = labels_in(tmp_path / "photos-labeled" / "given.csv")
+    assert "images in -, none have no label; rename these folders if they are classes" in told[0].messages
+    assert sorted(given.values()) == ["3"] * 3 + ["Caf\u00e9"] * 3
+    assert told[1].warnings == []
+
+
 def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path) -> None:
     folder = tmp_path / "photos-labeled"
     folder.mkdir()
