@@ -229,7 +229,9 @@ def read_session_labels(
     )
     fresh = (learned >= 0) & (session.label_rounds > since)
     fresh[sorted(rows)] = True
-    _, by_group = work.labels()
+    labels, by_group = work.labels()
+    # an image keeps its label when others become more typical of its group
+    kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= since))
     if predicted := int((by_group & (learned < 0) & (session.label_rounds > since)).sum()):
         current_progress().message(
             f"of each named group, only the {TYPICAL} most typical images become labels; the other {predicted} images "
@@ -238,10 +240,10 @@ def read_session_labels(
     names = [*work.classes, ""]  # -1: none
     every, new = (
         [
-            (escape_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
+            (escape_path(store.sample_ids[row]), names[int(given[row])], store.sha256[row].tobytes().hex())
             for row in np.flatnonzero(listed).tolist()
         ]
-        for listed in (learned >= 0, fresh)
+        for listed, given in ((kept, labels), (fresh, learned))
     )
     return session.round, every, new
 
