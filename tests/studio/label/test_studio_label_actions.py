@@ -129,6 +129,13 @@ def test_a_name_is_that_of_a_table_and_the_page_shows_it_as_it_is(written: str, 
     assert escape_for_page(name) == name
 
 
+@pytest.mark.parametrize(("written", "name"), [("none", "none"), ("Caf\u00e9", "Cafe\u0301"), ("dog", "dog")])
+def test_a_class_that_is_there_keeps_its_name_and_spelling(written: str, name: str) -> None:
+    (step,) = read_steps([{"do": "label", "rows": [0], "name": written}], N, ["none", "Cafe\u0301"])
+
+    assert step.name == name
+
+
 @pytest.mark.parametrize(
     "step",
     [

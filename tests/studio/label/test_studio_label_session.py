@@ -108,6 +108,14 @@ def test_a_session_with_many_steps_and_any_names_of_classes_is_read_again(
     assert stored(store) == {0: store.class_names[0], **names}
 
 
+def test_a_class_of_the_store_may_have_any_name(store: EmbeddingStore) -> None:
+    session = opened(store)
+    session.work.classes.append("none")
+    act(session, {"do": "label", "rows": [5], "name": "none"})
+
+    assert stored(store)[5] == "none"
+
+
 def test_a_label_stays_when_other_images_become_typical_of_its_group(
     store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
