@@ -39,8 +39,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     labels: Path | None = _LABELS(
         None,
-        "Earlier result from `labelkit label` to add labels to. Default: start from the labels in the store that "
-        "training may use.",
+        "Earlier result from `labelkit label` to add labels to; newest: the last of labels, labels-2, ... Default: "
+        "start from the labels in the store that training may use.",
     )
     own_labels: bool = _LABELS(True, "Start from the labels of the store, unless --labels is set.")
     conflicts: Literal["error", "new", "old"] = _LABELS(
