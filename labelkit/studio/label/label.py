@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.newer import warn_of_newer_store
@@ -44,13 +45,14 @@ def label_images(config: LabelConfig) -> SimpleResult:
     Raises:
         StoreError: the store, or the result to add to, cannot be used.
         DatasetError: the CSV cannot be used, names unknown images, or contradicts existing labels.
-        ConfigError: files would be overwritten.
+        ConfigError: files would be overwritten, or there is no such split.
     """
     if config.serve:
         return serve_labels(config)
     check_set(config)
     warn_of_newer_store(config.index)
     store = open_store(config.index)
+    split_rows(store, config.split)  # an unknown split is an error before anything is written
     base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}
     made: list[Path] = []

@@ -86,6 +86,18 @@ def test_folders_of_classes_hold_the_same_bytes_and_are_read_back(export: Any, i
     assert found == contents
 
 
+def test_labels_of_a_test_split_are_left_out_on_request(export: Any, tmp_path: Path) -> None:
+    heard = Heard()
+    with use_progress(heard):
+        export("imagefolder", tmp_path / "both")
+        export("imagefolder", tmp_path / "one", split="train")
+
+    assert [told.split(": ", 1)[1].split(";")[0] for told in heard.warnings] == [
+        "labels of train and test are exported together"
+    ]
+    assert {path.name for path in (tmp_path / "one").rglob("*.*")} == {"a.png", "b.jpg"}
+
+
 def test_metadata_of_hugging_face_names_every_image_and_is_taken_in_again(
     export: Any, index: Path, tmp_path: Path
 ) -> None:
