@@ -189,6 +189,7 @@ def test_a_new_answer_moves_only_what_nobody_decided(work: LabelingState) -> Non
             {"name": "dog", "before": 0, "after": 2, "came": 2, "left": 0},
         ],
     }
+    assert group_changes(work, work) == {"moved": 0, "groups": []}
 
 
 def test_a_new_group_that_is_called_as_before_keeps_its_number(work: LabelingState) -> None:
