@@ -150,9 +150,9 @@ def collect_labels(
     for path in labels:
         if path == FOLDERS:
             # as they are read from given.csv
-            names = [*map(class_name, dataset.class_names), None]
-            fresh, written = {i: name for i, k in enumerate(dataset.labels.tolist()) if (name := names[k])}, []
-            if bad := [old for old, name in zip(dataset.class_names, names, strict=False) if not name]:
+            classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := class_name(name))}
+            fresh, written = {i: classes[k] for i, k in enumerate(dataset.labels.tolist()) if k in classes}, []
+            if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
                 progress.message(f"images in {', '.join(bad)} have no label; rename these folders if they are classes")
             if not fresh:
                 problem = f"no photo in {dataset.root} is in a folder that could name its class"
@@ -447,11 +447,12 @@ def write_labels(
     """
     names, columns = dataset.sample_ids, ("path", "label", FILE_COLUMN)
     given = [(names[i], known.placed[i], known.files[i]) for i in sorted(known.placed)]
-    aside = [(escape_path(name), text, file) for name, text, file in given if name in unread]
+    # without the file, since it may become the one that it was, or another one
+    aside = [(escape_path(name), text, "") for name, text, _ in given if name in unread]
     if aside:
         current_progress().warning(
-            f"{len(aside)} labeled photos cannot be read: {tables.folder / AWAY} keeps their labels until they are "
-            "readable again"
+            f"{_labels(len(aside))} of photos that cannot be read: {tables.folder / AWAY} keeps them until the photos "
+            "are readable again"
         )
     away = [*((label.path, label.text, label.file) for label in known.away), *aside]
     if away:
