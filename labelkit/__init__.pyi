@@ -1956,6 +1956,7 @@ def label(
     csv: str | PathLike[str] | None = ...,
     export: Literal['imagefolder', 'huggingface', 'fiftyone', 'coco', 'atlas'] | None = ...,
     out: str | PathLike[str] | None = ...,
+    split: str = ...,
     predictions: str | None = ...,
     link: bool = ...,
     serve: bool = ...,

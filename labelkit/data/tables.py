@@ -499,7 +499,7 @@ NO_LABEL: Final = frozenset(
     "-1 ? - #N/A N/A NA NULL NaN n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN".split()
 )
 """Labels that mean the same as an empty one: -1, the words that pandas reads as missing, and marks."""
-_NO_LABEL_WORDS: Final = frozenset(("none", "unlabeled", "unlabelled", "no_label", "no label"))  # in any case
+NO_LABEL_WORDS: Final = frozenset(("none", "unlabeled", "unlabelled", "no_label", "no label"))  # in any case
 _SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
@@ -511,7 +511,7 @@ def class_name(label: object) -> str | None:
     name = unicodedata.normalize("NFC", str(label)).strip()
     whole = _WHOLE.fullmatch(name)
     name = whole[1] if whole else name
-    return None if not name or name in NO_LABEL or name.lower() in _NO_LABEL_WORDS else name
+    return None if not name or name in NO_LABEL or name.lower() in NO_LABEL_WORDS else name
 
 
 def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:

@@ -86,8 +86,8 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = _LABELS(
         None,
-        "CSV with a path column and a label column, or the name of a result of `labelkit label`. Default: the labels "
-        "in the store.",
+        "CSV with a path column and a label column, or the name of a result of `labelkit label` (newest: the last of "
+        "labels, labels-2, ...). Default: the labels in the store.",
     )
 
 

@@ -5,6 +5,7 @@ Only this module matches such labels to images. Paths in a CSV follow ``labelkit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,18 +46,24 @@ class LabeledImages:
 def find_labels_result(option: Path, store: EmbeddingStore) -> Result | None:
     """Return the result of this store that ``--labels`` names, or ``None`` if it names a file.
 
+    ``newest`` is the last of ``labels``, ``labels-1``, ``labels-2``, ..., unless a file or a result has this name.
+
     Raises:
         ConfigError: the name fits both a file and a result.
         DatasetError: the name fits neither.
         StoreError: the result does not contain labels.
     """
+    results = list_results(store)
+    numbered = [name for name in results if re.fullmatch(r"labels(-\d+)?", name)]
+    if option == Path("newest") and numbered and not option.exists() and "newest" not in results:
+        option = Path(max(numbered, key=lambda name: int(name.partition("-")[2] or 1)))
     could_be = len(option.parts) == 1 and RESULT_NAME.fullmatch(option.name) is not None
-    is_there = could_be and option.name in list_results(store)
+    is_there = could_be and option.name in results
     if is_there and option.exists():
         problem = f"{option} is both a file in the current folder and a result of {store.path}"
         raise ConfigError("--labels", problem, f"Pass the file as {option.absolute()}, or rename the file.")
     if not is_there and not option.exists():
-        known = ", ".join(list_results(store)) or "none"
+        known = ", ".join(results) or "none"
         raise DatasetError(
             str(option),
             f"is neither a file nor a result of {store.path} (its results: {known})",

@@ -90,6 +90,13 @@ def _extend(
         values |= {"labeled": labeled, "old_classes": used | np.isin(values["class_names"], _old_names(plan))}
     ids = [plan.sample_ids[row] for row in new]
     found = _match_rows(stores, ids, [digests[row] for row in new])
+    twice = np.flatnonzero((found[:, 0] == 0) & np.isin(found[:, 1], gone))
+    if len(twice):
+        then = base.sample_ids[found[twice[0], 1]]
+        current_progress().warning(
+            f"{len(twice):,} of the new images are in {base.path} under another name, and are stored twice, first: "
+            f"{ids[twice[0]]} is {then}. If all paths begin at another folder now, pass the dataset as before"
+        )
     return replace(
         plan,
         sample_ids=(*base.sample_ids, *ids),

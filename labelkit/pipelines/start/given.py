@@ -18,7 +18,7 @@ from labelkit.commands.common.label_files import LabeledImages, find_images_by_p
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escape_path, find_paths
-from labelkit.data.tables import FILE_COLUMN, read_file_labels, read_label_csv, read_paths
+from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -149,7 +149,11 @@ def collect_labels(
     newest: set[TableLabel] = set()
     for path in labels:
         if path == FOLDERS:
-            fresh, written = {i: dataset.class_names[k] for i, k in enumerate(dataset.labels.tolist()) if k >= 0}, []
+            # as they are read from given.csv
+            classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := class_name(name))}
+            fresh, written = {i: classes[k] for i, k in enumerate(dataset.labels.tolist()) if k in classes}, []
+            if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
+                progress.message(f"images in {', '.join(bad)} have no label; rename these folders if they are classes")
             if not fresh:
                 problem = f"no photo in {dataset.root} is in a folder that could name its class"
                 raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
@@ -443,11 +447,12 @@ def write_labels(
     """
     names, columns = dataset.sample_ids, ("path", "label", FILE_COLUMN)
     given = [(names[i], known.placed[i], known.files[i]) for i in sorted(known.placed)]
-    aside = [(escape_path(name), text, file) for name, text, file in given if name in unread]
+    # without the file, since it may become the one that it was, or another one
+    aside = [(escape_path(name), text, "") for name, text, _ in given if name in unread]
     if aside:
         current_progress().warning(
-            f"{len(aside)} labeled photos cannot be read: {tables.folder / AWAY} keeps their labels until they are "
-            "readable again"
+            f"{_labels(len(aside))} of photos that cannot be read: {tables.folder / AWAY} keeps them until the photos "
+            "are readable again"
         )
     away = [*((label.path, label.text, label.file) for label in known.away), *aside]
     if away:

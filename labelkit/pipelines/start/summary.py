@@ -144,8 +144,8 @@ def corrected_labels(
         given = {escape_path(row[0]) for row in rows if row[2] == "given"}
         if emptied := sum(not text and name in given for name, text in read_paths(path).items()):
             current_progress().warning(
-                f"{path}: {emptied} of your labels were emptied there, and are kept: to remove a label, delete its "
-                f"line in {tables.folder / GIVEN}"
+                f"{path}: {emptied} of your labels {'was' if emptied == 1 else 'were'} emptied there, and "
+                f"{'is' if emptied == 1 else 'are'} kept: to remove a label, delete its line in {tables.folder / GIVEN}"
             )
         changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
         counts = Counter((before[one.path], one.text) for one in changed)

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.tables import class_name
+from labelkit.data.tables import class_name, match_known_spelling
 from labelkit.formatting import is_shown
 
 MAX_LETTERS = 200
@@ -67,15 +67,17 @@ class Step:
         return {key: whole[key] for key in ("do", "rows", "group", "name", "value") if key in _KEYS[self.do]}
 
 
-def read_steps(raw: object, num_rows: int) -> list[Step]:
+def read_steps(raw: object, num_rows: int, classes: Sequence[str] = ()) -> list[Step]:
     """Validate the steps of a labeling action, received as JSON from a browser, and return them.
+
+    Names of the ``classes`` that there are may be any text, and are used as they are spelled there.
 
     Raises:
         InvalidStep: it is not a list of steps, a row or name is invalid, ...
     """
     if not isinstance(raw, list) or not raw or len(raw) > MAX_STEPS:
         raise InvalidStep(f"an action must be a list of 1 to {MAX_STEPS} steps")
-    return [_check_name(read_stored_step(one, num_rows)) for one in raw]
+    return [_check_name(read_stored_step(one, num_rows), classes) for one in raw]
 
 
 def read_stored_step(raw: object, num_rows: int) -> Step:
@@ -106,8 +108,8 @@ def read_stored_step(raw: object, num_rows: int) -> Step:
     return Step(do, rows, group, name, value)
 
 
-def _check_name(step: Step) -> Step:
-    if step.name is None:
+def _check_name(step: Step, classes: Sequence[str]) -> Step:
+    if step.name is None or step.name in classes:
         return step
     name = class_name(step.name)
     if name is None:
@@ -116,7 +118,7 @@ def _check_name(step: Step) -> Step:
         raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
     if not all(map(is_shown, name)):
         raise InvalidStep("a name must not contain line breaks or unprintable characters")
-    return replace(step, name=name)
+    return replace(step, name=match_known_spelling({0: name}, classes)[0])
 
 
 @dataclass

@@ -56,12 +56,12 @@ def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[st
 
 
 def group_changes(before: LabelingState, after: LabelingState) -> dict[str, Any]:
-    """Count how many images joined and left each unnamed group between two states."""
+    """Count how many images joined and left each unnamed group that changed between two states."""
     lines = []
     for group, name in enumerate(after.group_names):
         was, now = before.groups == group, after.groups == group
         counts = {"before": was.sum(), "after": now.sum(), "came": (now & ~was).sum(), "left": (was & ~now).sum()}
-        if after.named[group] < 0 and (was | now).any():
+        if after.named[group] < 0 and (was != now).any():
             lines.append({"name": name, **{key: int(count) for key, count in counts.items()}})
     return {"moved": int((before.groups != after.groups).sum()), "groups": lines}
 

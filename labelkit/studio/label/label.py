@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import LABELS_KIND
 from labelkit.commands.common.newer import warn_of_newer_store
@@ -44,13 +45,14 @@ def label_images(config: LabelConfig) -> SimpleResult:
     Raises:
         StoreError: the store, or the result to add to, cannot be used.
         DatasetError: the CSV cannot be used, names unknown images, or contradicts existing labels.
-        ConfigError: files would be overwritten.
+        ConfigError: files would be overwritten, or there is no such split.
     """
     if config.serve:
         return serve_labels(config)
     check_set(config)
     warn_of_newer_store(config.index)
     store = open_store(config.index)
+    split_rows(store, config.split)  # an unknown split is an error before anything is written
     base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}
     made: list[Path] = []
@@ -229,7 +231,9 @@ def read_session_labels(
     )
     fresh = (learned >= 0) & (session.label_rounds > since)
     fresh[sorted(rows)] = True
-    _, by_group = work.labels()
+    labels, by_group = work.labels()
+    # an image keeps its label when others become more typical of its group
+    kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= since))
     if predicted := int((by_group & (learned < 0) & (session.label_rounds > since)).sum()):
         current_progress().message(
             f"of each named group, only the {TYPICAL} most typical images become labels; the other {predicted} images "
@@ -238,10 +242,10 @@ def read_session_labels(
     names = [*work.classes, ""]  # -1: none
     every, new = (
         [
-            (escape_path(store.sample_ids[row]), names[int(learned[row])], store.sha256[row].tobytes().hex())
+            (escape_path(store.sample_ids[row]), names[int(given[row])], store.sha256[row].tobytes().hex())
             for row in np.flatnonzero(listed).tolist()
         ]
-        for listed in (learned >= 0, fresh)
+        for listed, given in ((kept, labels), (fresh, learned))
     )
     return session.round, every, new
 

@@ -39,8 +39,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     labels: Path | None = _LABELS(
         None,
-        "Earlier result from `labelkit label` to add labels to. Default: start from the labels in the store that "
-        "training may use.",
+        "Earlier result from `labelkit label` to add labels to; newest: the last of labels, labels-2, ... Default: "
+        "start from the labels in the store that training may use.",
     )
     own_labels: bool = _LABELS(True, "Start from the labels of the store, unless --labels is set.")
     conflicts: Literal["error", "new", "old"] = _LABELS(
@@ -65,6 +65,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     out: Path | None = _SET(
         None, "Folder to create for --export, or file for coco (.json) and atlas (.parquet).", makes="folder"
     )
+    split: str = _SET("all", "Split whose images are exported, or all (with --export).")
     predictions: str | None = _SET(
         None,
         "Result of `discover answer` whose predictions, except unsure ones, are written as labels (with --export or "
@@ -125,6 +126,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         suffix = SET_FILES.get(self.export or "")
         if self.out is not None and suffix is not None and self.out.suffix.lower() != suffix:
             raise ValueError(f"--export {self.export} writes a file: --out must end in {suffix}")
+        if self.split != "all" and self.export is None:
+            raise ValueError("--split requires --export")
         if self.link and (self.export is None or suffix is not None):
             raise ValueError("--link requires --export imagefolder, huggingface or fiftyone")
         return self

@@ -142,8 +142,8 @@ class Session:
             Conflict: another page changed the same images or groups since ``seen``.
             LabelkitError: it cannot be written; nothing was changed.
         """
-        steps = tuple(read_steps(raw, self.store.n))
         with self._lock:
+            steps = tuple(read_steps(raw, self.store.n, self.work.classes))
             return self._commit(kind, steps, by=by, client=client, seen=seen)
 
     def plan_and_commit(

@@ -23,6 +23,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
@@ -91,7 +92,7 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
 
     Raises:
         DatasetError: images are not files, or are missing or changed.
-        ConfigError: a class name cannot be a folder name, or would be read as no label.
+        ConfigError: there is no such split, or a class name cannot be a folder name or would be read as no label.
         StoreError: the sizes of the images are unknown.
         ResourceError: the files cannot be written (disk full, ...).
     """
@@ -108,8 +109,10 @@ def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
 
 
 def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
-    written = [row for row, name in enumerate(store.sample_ids) if not any("\ud800" <= one <= "\udfff" for one in name)]
-    left_out = store.n - len(written)
+    chosen = split_rows(store, config.split)
+    ids, splits = store.sample_ids, np.full(store.n, -1) if store.splits is None else np.asarray(store.splits)
+    written = [row for row in chosen.tolist() if not any("\ud800" <= one <= "\udfff" for one in ids[row])]
+    left_out = len(chosen) - len(written)
     if left_out:
         current_progress().warning(f"{config.out}: {left_out} images are left out: their names are not valid text")
     if config.export == "imagefolder":
@@ -119,6 +122,10 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
                 str(store.path), "no image has a label, so there are no class folders", "Label some images first."
             )
     rows = np.array(written, dtype=np.int64)
+    names = [store.split_names[number] for number in np.unique(splits[rows[final.labels[rows] >= 0]]) if number >= 0]
+    if len(names) > 1 and config.export != "atlas":
+        told = f"{config.out}: labels of {' and '.join(names)} are exported together; to export one split, pass --split"
+        current_progress().warning(told)
     return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names)
 
 

@@ -172,8 +172,9 @@ def describe_groups(
     confidence = margin if stored is None else np.asarray(stored, dtype=np.float32)[images.rows]
     confidence = np.where(shown_ids >= 0, confidence, np.nan).astype(np.float32)
     labels = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
-    used = np.zeros(store.n, dtype=bool)
-    for mask in (store.labeled, result.arrays.get("labeled")):
+    used = store.trained_rows().copy()
+    # a result that names no known class, such as that of k-means, was made without labels
+    for mask in (store.labeled if "new_classes" in result.arrays else None, result.arrays.get("labeled")):
         used |= False if mask is None else np.asarray(mask, dtype=bool)
     names, are_new = result.arrays.get("names", ()), result.arrays.get("new_classes", ())
     groups = []

@@ -14,7 +14,7 @@ from labelkit.commands.common.labels import UsableLabels
 from labelkit.commands.suggest.options import SuggestConfig
 from labelkit.commands.suggest.suggest import choose_rows_to_label
 from labelkit.data.path_rule import escape_path
-from labelkit.data.tables import GUESSED_KINDS, LABEL_COLUMNS, NO_LABEL, PATH_COLUMNS
+from labelkit.data.tables import GUESSED_KINDS, LABEL_COLUMNS, NO_LABEL, NO_LABEL_WORDS, PATH_COLUMNS
 from labelkit.errors import DatasetError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.studio.label.actions import MAX_LETTERS
@@ -53,6 +53,7 @@ def build_labeling_data(
         "labelColumns": LABEL_COLUMNS,
         "guessedKinds": GUESSED_KINDS,
         "noLabel": sorted(NO_LABEL),
+        "noLabelWords": sorted(NO_LABEL_WORDS),
     }
 
 

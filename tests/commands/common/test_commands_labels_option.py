@@ -12,6 +12,7 @@ import pytest
 from labelkit.commands.common.labels import choose_usable_labels, override_store_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, open_store
+from labelkit.store.results import write_result
 
 Labelkit = Callable[..., Any]
 
@@ -58,6 +59,16 @@ def test_a_name_that_is_neither_a_file_nor_a_result_is_refused(plain: EmbeddingS
     for name in (Path("nothing"), tmp_path / "missing.csv"):
         with pytest.raises(DatasetError, match="neither a file nor a result"):
             used(plain, name)
+
+
+def test_the_newest_labels_have_the_highest_number(make_store: Any) -> None:
+    store = make_store(np.eye(2))
+    with pytest.raises(DatasetError, match="neither a file nor a result"):
+        used(store, Path("newest"))
+    for result, newest in (("labels", "labels"), ("labels-10", "labels-10"), ("labels-9", "labels-10")):
+        arrays = {"labels": np.array([0, -1]), "labeled": np.array([True, False]), "class_names": [result]}
+        write_result(store, result, kind="labels", arrays=arrays, params={}, stage="label")
+        assert used(store, Path("newest")) == {"0000.png": newest}
 
 
 def test_one_image_by_two_paths_and_with_two_labels_is_an_error(plain: EmbeddingStore, tmp_path: Path) -> None:

@@ -131,6 +131,18 @@ def test_images_that_are_gone_stay_with_their_labels_and_stores_grow_again(
     assert packed.sample_ids == last.sample_ids
 
 
+def test_images_that_come_under_another_name_are_named(old: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos, tmp_path / "photos")
+    (tmp_path / "photos" / "bee").rename(tmp_path / "photos" / "wasp")
+    heard = Heard()
+    with use_progress(heard):
+        embed(tmp_path / "new.h5", tmp_path / "photos", extend=old.path)
+
+    (told,) = heard.warnings
+    assert told.startswith(f"12 of the new images are in {old.path} under another name, and are stored twice")
+    assert "first: wasp/00.png is bee/00.png. If all paths begin at another folder now" in told
+
+
 @pytest.mark.parametrize("moment", ["part", "link", "shard", "index", "removal"])
 def test_a_kill_leaves_the_old_store_whole_and_the_command_repeated_ends_the_same(
     old: EmbeddingStore, new: EmbeddingStore, more: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str

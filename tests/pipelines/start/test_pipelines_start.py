@@ -27,6 +27,8 @@ from labelkit.pipelines.start import given as given_module
 from labelkit.pipelines.start import record as records
 from labelkit.pipelines.start import run as run_module
 from labelkit.pipelines.start import summary
+from labelkit.pipelines.start.browser import record_browser_round
+from labelkit.pipelines.start.given import TableLabel
 from labelkit.pipelines.start.options import StartConfig
 from labelkit.progress import Progress, use_progress
 from labelkit.store.commit import commit_bytes
@@ -149,6 +151,22 @@ def test_names_of_folders_are_labels_if_asked(tmp_path: Path, capsys: pytest.Cap
 
     assert main(["start", str(photos / "train/red"), *command[2:]]) == 3
     assert "--labels folders: no photo in " in capsys.readouterr().err
+
+
+def test_names_of_folders_are_read_as_those_of_a_table(tmp_path: Path) -> None:
+    photos = tmp_path / "photos"
+    for number, name in enumerate(("-", "none", "3.0", "Cafe\u0301")):
+        (photos / name).mkdir(parents=True)
+        add_photos(photos / name, range(3 * number, 3 * number + 3), seed=number)
+    told = [Heard(), Heard()]
+    for heard in told:
+        with use_progress(heard):
+            run(photos, labels=["folders"])
+
+    given = labels_in(tmp_path / "photos-labeled" / "given.csv")
+    assert "images in -, none have no label; rename these folders if they are classes" in told[0].messages
+    assert sorted(given.values()) == ["3"] * 3 + ["Caf\u00e9"] * 3
+    assert told[1].warnings == []
 
 
 def test_a_table_of_which_no_call_is_known_is_kept(photos: Path, tmp_path: Path) -> None:
@@ -487,6 +505,18 @@ def test_photos_that_cannot_be_read_are_left_out_with_their_labels(photos: Path,
     assert [bad["path"] for bad in told["skipped"]] == ["006.png"]
     assert len(table(tmp_path / "photos-labeled")) == 29
     assert told["counts"]["given"] == 5
+
+
+def test_a_label_returns_with_a_photo_that_could_not_be_read_for_a_while(
+    photos: Path, tmp_path: Path, begin: Begin
+) -> None:
+    begin(0, 1, 3, 4, 6, 7)
+    folder, whole = tmp_path / "photos-labeled", (photos / "006.png").read_bytes()
+    for content, holder in ((whole[:40], "away.csv"), (whole[:50], "away.csv"), (whole, "given.csv")):
+        (photos / "006.png").write_bytes(content)
+        run(photos, num_classes=3)
+        assert "006.png" in labels_in(folder / holder)
+    assert not (folder / "away.csv").exists()
 
 
 @pytest.mark.parametrize("labeled", [range(29), (0, 29)])
@@ -850,7 +880,7 @@ def test_a_label_is_removed_by_emptying_it_in_the_table_to_check_and_nowhere_els
     assert "004.png" not in given
     assert (given["000.png"], given["008.png"]) == ("red", "red")
     assert "1 label removed in check.csv" in heard.messages
-    assert f"{labels}: 1 of your labels were emptied there, and are kept" in " ".join(heard.warnings)
+    assert f"{labels}: 1 of your labels was emptied there, and is kept" in " ".join(heard.warnings)
 
 
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(tmp_path: Path, begin: Begin) -> None:
@@ -1486,6 +1516,16 @@ def test_ask_again_in_the_browser_writes_all_tables_and_an_undone_label_goes_fro
     write_labels(folder / "given.csv", [1, 3, 4])
     run(photos, num_classes=3)
     assert labels_in(folder / "given.csv") == given
+
+
+def test_labels_that_an_earlier_question_took_are_still_known_after_the_next(tmp_path: Path) -> None:
+    record = records.Record(path=tmp_path / "start.json")
+    record.note("labels of the browser", "", {}, [], {"taken": [["a.png", "1"], ["b.png", "2"]]})
+
+    record_browser_round(record, 5, [TableLabel("b.png", "", "2"), TableLabel("c.png", "red", "3")])
+
+    values = record.steps["labels of the browser"]["values"]
+    assert values == {"taken": [["a.png", "1"], ["c.png", "3"]], "round": 5}
 
 
 def test_what_a_person_corrected_in_a_table_stays_while_the_browser_goes_on(

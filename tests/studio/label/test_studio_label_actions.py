@@ -129,6 +129,13 @@ def test_a_name_is_that_of_a_table_and_the_page_shows_it_as_it_is(written: str, 
     assert escape_for_page(name) == name
 
 
+@pytest.mark.parametrize(("written", "name"), [("none", "none"), ("Caf\u00e9", "Cafe\u0301"), ("dog", "dog")])
+def test_a_class_that_is_there_keeps_its_name_and_spelling(written: str, name: str) -> None:
+    (step,) = read_steps([{"do": "label", "rows": [0], "name": written}], N, ["none", "Cafe\u0301"])
+
+    assert step.name == name
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -182,6 +189,7 @@ def test_a_new_answer_moves_only_what_nobody_decided(work: LabelingState) -> Non
             {"name": "dog", "before": 0, "after": 2, "came": 2, "left": 0},
         ],
     }
+    assert group_changes(work, work) == {"moved": 0, "groups": []}
 
 
 def test_a_new_group_that_is_called_as_before_keeps_its_number(work: LabelingState) -> None:

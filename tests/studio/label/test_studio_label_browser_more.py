@@ -36,8 +36,9 @@ def names(page: Any) -> list[str]:
 
 def test_labels_of_a_file_are_taken_in_as_one_action(page: Any, tmp_path: Path) -> None:
     page.locator("#work-groups .entry", has_text="all images").click()
-    first, second, third = names(page)[:3]
+    first, second, third, fourth = names(page)[:4]
     text = f'\ufeffFile_Name;Class\r\n".\\{first}";"dog; ""big"""\r\n{second};cat\r\n{third};\r\nnowhere.png;cat\r\n'
+    text += f"{fourth};None\r\n"
     take(page, tmp_path, text)
     page.locator("#work-take[open]").wait_for()
     told = page.locator("#work-take-text").inner_text()
@@ -45,7 +46,7 @@ def test_labels_of_a_file_are_taken_in_as_one_action(page: Any, tmp_path: Path) 
     page.locator("#work-take-new").click()
     said(page, "2 images labeled by mine.csv")
 
-    assert "Lines without a label: 1." in told
+    assert "Lines without a label: 2." in told
     assert "Paths of no image here, or of several: 1, first: nowhere.png." in told
     assert saved(page) == {first: 'dog; "big"', second: "cat"}
     page.keyboard.press("u")
@@ -86,6 +87,14 @@ def test_a_file_that_is_no_table_of_labels_is_refused(page: Any, tmp_path: Path,
     page.locator("#work-warning", has_text=problem).wait_for()
 
     assert "Nothing was changed" in page.locator("#work-warning").inner_text()
+    assert "0 of 48 images labeled" in progress(page)
+
+
+def test_a_name_that_stands_for_no_label_is_refused(page: Any) -> None:
+    page.locator("#work-name").fill("None")
+    page.keyboard.press("Enter")
+    page.locator("#work-warning", has_text="stands for no label").wait_for()
+
     assert "0 of 48 images labeled" in progress(page)
 
 

@@ -15,7 +15,7 @@ from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
 from labelkit.studio.label.actions import InvalidStep, Step
 from labelkit.studio.label.browser import open_browsed_store, open_session
-from labelkit.studio.label.label import label_images
+from labelkit.studio.label.label import label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
 from labelkit.studio.label.session import Conflict, Session
 
@@ -106,6 +106,29 @@ def test_a_session_with_many_steps_and_any_names_of_classes_is_read_again(
     opened(store).undo(2, by="", client="b", seen=2)
 
     assert stored(store) == {0: store.class_names[0], **names}
+
+
+def test_a_class_of_the_store_may_have_any_name(store: EmbeddingStore) -> None:
+    session = opened(store)
+    session.work.classes.append("none")
+    act(session, {"do": "label", "rows": [5], "name": "none"})
+
+    assert stored(store)[5] == "none"
+
+
+def test_a_label_stays_when_other_images_become_typical_of_its_group(
+    store: EmbeddingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("labelkit.studio.label.actions.TYPICAL", 2)
+    session = opened(store)
+    act(session, {"do": "name", "group": 0, "name": "cup"})
+    last, _, given = read_session_labels(store, "labels-1", None)
+    act(session, {"do": "group", "rows": np.flatnonzero(session.work.groups == 1).tolist(), "group": 0})
+    _, every, fresh = read_session_labels(store, "labels-1", last)
+
+    assert {text for _, text, _ in given} == {"cup"}
+    assert set(given) < set(every)
+    assert not set(given) & set(fresh)
 
 
 def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:

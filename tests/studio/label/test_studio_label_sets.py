@@ -20,6 +20,7 @@ from labelkit.store.embeddings import open_store
 from labelkit.store.results import read_result, results_folder, write_result
 from labelkit.studio.label.label import label_images
 from labelkit.studio.label.options import LabelConfig
+from labelkit.studio.label.rounds import Labels, drop_unused_classes
 from PIL import Image
 from tests.pipelines.squares import add_photos, labels_in, run, table, write_labels
 from tests.running import Heard
@@ -86,6 +87,18 @@ def test_folders_of_classes_hold_the_same_bytes_and_are_read_back(export: Any, i
     assert found == contents
 
 
+def test_labels_of_a_test_split_are_left_out_on_request(export: Any, tmp_path: Path) -> None:
+    heard = Heard()
+    with use_progress(heard):
+        export("imagefolder", tmp_path / "both")
+        export("imagefolder", tmp_path / "one", split="train")
+
+    assert [told.split(": ", 1)[1].split(";")[0] for told in heard.warnings] == [
+        "labels of train and test are exported together"
+    ]
+    assert {path.name for path in (tmp_path / "one").rglob("*.*")} == {"a.png", "b.jpg"}
+
+
 def test_metadata_of_hugging_face_names_every_image_and_is_taken_in_again(
     export: Any, index: Path, tmp_path: Path
 ) -> None:
@@ -149,6 +162,12 @@ def test_folders_whose_names_are_not_labels_are_no_categories(tmp_path: Path) ->
     # labels of the store: its classes keep their numbers, even without an image
     embed_images(folder.model_copy(update={"label_split": "given", "overwrite": True}))
     assert categories() == ["2023", "2024"]
+
+
+def test_classes_without_a_label_stay_where_labels_of_the_store_are_used() -> None:
+    given = Labels(np.array([1, -1]), ("cat", "dog"), np.array([0, -1]), 0, {})
+
+    assert drop_unused_classes(given) is given
 
 
 def test_a_json_file_given_as_a_table_of_labels_is_refused_in_a_few_words(

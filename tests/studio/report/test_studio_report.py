@@ -198,21 +198,23 @@ def test_representative_images_are_nearest_to_the_mean_and_borderline_ones_betwe
 
 
 @pytest.mark.parametrize(
-    ("used", "own", "purities"),
+    ("used", "own", "known", "purities"),
     [
-        (None, [0, 0, 0, 0], [2 / 3, 1.0]),
-        ([1, 1, 0, 1], [0, 0, 0, 0], [1.0, None]),
-        ([1, 0, 1, 0], [0, 0, 0, 0], [0.0, 1.0]),  # of the class that stands there, the most frequent of all
-        (None, [1, 1, 0, 1], [1.0, None]),
+        (None, [0, 0, 0, 0], True, [2 / 3, 1.0]),
+        ([1, 1, 0, 1], [0, 0, 0, 0], True, [1.0, None]),
+        ([1, 0, 1, 0], [0, 0, 0, 0], True, [0.0, 1.0]),  # of the class that stands there, the most frequent of all
+        (None, [1, 1, 0, 1], True, [1.0, None]),
+        (None, [1, 1, 0, 1], False, [2 / 3, 1.0]),  # k-means uses no labels
     ],
 )
 def test_labels_that_a_result_used_do_not_make_its_groups_pure(
-    make_store: Any, used: list[int] | None, own: list[int], purities: list[float | None]
+    make_store: Any, used: list[int] | None, own: list[int], known: bool, purities: list[float | None]
 ) -> None:
     store = make_store(np.eye(4), labels=[0, 1, 0, 1], labeled=own)
     arrays = {
         "cluster_ids": np.array([0, 0, 0, 1]),
         **({} if used is None else {"labeled": np.array(used, dtype=np.uint8)}),
+        **({"names": ["a", "b"], "new_classes": np.zeros(2, dtype=np.uint8)} if known else {}),
     }
     write_result(store, "made", kind="clusters", arrays=arrays, params={}, stage="test")
     found = describe_groups(store, choose_images(store, 10, 0), read_result(store, "made"), "", 1)

@@ -133,9 +133,15 @@ async function askName(question, start) {
   return (await answering) === 'ok' ? checkedName(field.value) : '';
 }
 
+// Names that a table of labels has for images without one.
+function isNoLabel(name) {
+  return data.work.noLabel.includes(name) || data.work.noLabelWords.includes(name.toLowerCase());
+}
+
 async function checkedName(text) {
   const name = text.trim();
   if (!name) return '';
+  if (isNoLabel(name) && !work.classes.includes(name)) { warn('“' + name + '” stands for no label: choose another name.'); return ''; }
   if ([...name].length > data.work.mostLetters) { warn('A name has at most ' + data.work.mostLetters + ' letters, this one has ' + [...name].length + '.'); return ''; }
   warn('');
   const known = knownNames();

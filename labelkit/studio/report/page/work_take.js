@@ -66,7 +66,7 @@ function compareTable(text) {
   const names = new Map(), found = { fresh: new Map(), other: new Map(), same: 0, unknown: [], empty: 0 };
   for (const row of table.rows) {
     const path = row[table.path] || '', name = (row[table.label] || '').trim();
-    if (!name || data.work.noLabel.includes(name) || data.work.guessedKinds.includes(row[table.kind])) { found.empty++; continue; }
+    if (!name || isNoLabel(name) || data.work.guessedKinds.includes(row[table.kind])) { found.empty++; continue; }
     if ([...name].length > data.work.mostLetters) return { problem: 'A name has at most ' + data.work.mostLetters + ' letters, that of ' + path + ' has ' + [...name].length + '.' };
     const image = find(path);
     if (image < 0) { found.unknown.push(path); continue; }
