@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -94,6 +95,29 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
     mark = "\ufeff" if encoding == "utf-16-be" else ""
     path.write_bytes(f"{mark}path\tlabel\r\nä.png\tKätzchen\r\n".encode(encoding))
     assert read_label_csv(path) == {"ä.png": "Kätzchen"}
+
+
+def test_a_table_may_be_compressed_with_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv.gz"
+    path.write_bytes(gzip.compress(b"path,label\na.png,cat\n"))
+    assert read_label_csv(path) == {"a.png": "cat"}
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DatasetError, match="cannot be read"):
+        read_label_csv(path)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (b"PAR1", r"is a Parquet file, not a table\. Convert it: .*pandas\.read_parquet\('\S*x'\)\.to_csv"),
+        (b"\x93NUMPY\x01", "is a NumPy array, which has no paths, not a table. Write a CSV"),
+        (b"\x80\x04\x95", r"is a pickle file, not a table\. Convert it: .*read_pickle.* if you trust it"),
+    ],
+)
+def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, start: bytes, message: str) -> None:
+    (tmp_path / "x").write_bytes(start + b"\0" * 50)
+    with pytest.raises(DatasetError, match=message):
+        read_label_csv(tmp_path / "x")
 
 
 @pytest.mark.parametrize(
