@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
@@ -24,6 +24,12 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
     """
+
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "grad_from_block": ("linear_probe", False),
+        "train_stem": ("linear_probe", False),
+        "supervised_temperature": ("supervised_weight",),
+    }
 
     epochs: int = override_default(TrainConfig, "epochs", 200)
 
@@ -70,6 +76,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     """Options for category discovery with a classifier over old and new classes; defaults follow SimGCD's code."""
 
     scaled: ClassVar[Mapping[str, int]] = {"teacher_warmup_epochs": 0}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"teacher_temperature_start": ("teacher_warmup_epochs",)}
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 

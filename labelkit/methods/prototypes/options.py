@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -71,6 +72,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     """Options for ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"updates_per_epoch": ("reassign",)}
 
     epochs: int = override_default(SupervisedTrainConfig, "epochs", 250)
 

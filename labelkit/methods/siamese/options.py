@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -27,6 +28,13 @@ class SiameseConfig(RepresentationTrainConfig):
     """Options for ``labelkit train siamese``; defaults follow CoTAP's Table VIII for SimCLR on CIFAR."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "siamese")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "temperature": ("loss", "simclr", "moco"),
+        **dict.fromkeys(("redundancy_weight", "loss_scale"), ("loss", "barlow-twins")),
+        **dict.fromkeys(("queue_size", "ema_decay"), ("loss", "moco")),
+        "predictor_dim": ("loss", "simsiam"),
+        "crop_scale": ("crop", "independent", "same"),
+    }
 
     backbone: str = override_default(RepresentationTrainConfig, "backbone", "resnet18_3x3")
     epochs: int = override_default(RepresentationTrainConfig, "epochs", 800)
