@@ -500,7 +500,8 @@ def read_table(path: Path) -> bytes:
         with open_regular(path) as file:
             is_packed = file.read(2) == b"\x1f\x8b"
             file.seek(0)
-            raw = (gzip.GzipFile(fileobj=file) if is_packed else file).read(MAX_TABLE_BYTES + 1)
+            stream: Any = gzip.GzipFile(fileobj=file) if is_packed else file
+            raw: bytes = stream.read(MAX_TABLE_BYTES + 1)
         if len(raw) > MAX_TABLE_BYTES:
             problem = f"is larger than {MAX_TABLE_BYTES:,} bytes"
             raise DatasetError(where, problem, "Split the file into smaller files.")

@@ -180,14 +180,14 @@ class EmbeddingStore:
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
         self.splits: NDArray[np.int16] | None = column("splits")
-        for name, values, names in (
+        indices: tuple[tuple[str, NDArray[Any] | None, tuple[str, ...]], ...] = (
             ("labels", self.labels, self.class_names),
             ("splits", self.splits, self.split_names),
-        ):
-            outside = [] if values is None or not names else np.flatnonzero((values < -1) | (values >= len(names)))
-            if values is not None and len(outside):
-                problem = f"is {values[outside[0]]}, expected -1 to {len(names) - 1}"
-                raise Refused(f"{file.place(name)} row {outside[0]}", problem, RESTORE)
+        )
+        for name, values, names in indices:
+            if values is not None and names and len(bad := np.flatnonzero((values < -1) | (values >= len(names)))):
+                problem = f"is {values[bad[0]]}, expected -1 to {len(names) - 1}"
+                raise Refused(f"{file.place(name)} row {bad[0]}", problem, RESTORE)
         flags = (column(name) for name in ("labeled", "old_classes"))
         self.labeled, self.old_classes = (None if one is None else one.astype(np.bool_) for one in flags)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))

@@ -177,3 +177,10 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
     assert len(told) == 2
     assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23), ..." in told[0]
     assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
+
+
+def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: Path) -> None:
+    path, told = tmp_path / "labels.csv", list[str]()
+    path.write_text("path,label,labeled\na.png,cat,0\n")
+    assert read_label_csv(path, tell=told.append) == {"a.png": "cat"}
+    assert "all labels are used; the column labeled hides some only" in told[0]
