@@ -7,7 +7,9 @@ A path is
 3. else the end of exactly one id, starting after a ``/``, or, as Label Studio names uploads, of which no id has the
    name: 8 hexadecimal digits, a hyphen and the last part of exactly one id;
 4. else, if it is absolute and not a file on this machine: a folder followed by an id, where the folder is the one that
-   most such paths start with.
+   most such paths start with;
+5. else, if no path in the CSV names an image by these rules: a relative folder followed by an id, where only one folder
+   is possible for all paths.
 
 Accented letters are equal in either Unicode form (NFC or NFD), ``\`` may be used for ``/``, and the suffix may be
 omitted.
@@ -21,7 +23,7 @@ import posixpath
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from labelkit.errors import DatasetError
@@ -43,11 +45,14 @@ def find_paths(
     table: Path,
     root: Path | None = None,
     spellings: Mapping[str, int] | None = None,
+    whole: bool = True,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a table refer to, using the matching rule of this module.
 
     ``root`` is the folder of the images, if known; ``spellings`` are alternative spellings of ids, with their
-    positions.
+    positions. ``whole`` says that these are all paths of the table, which the last rule requires; ``tell`` receives
+    a sentence for people where that rule applies.
 
     Returns:
         Position of the image among the ids, by path as written; and the paths that name no image, as written.
@@ -77,11 +82,17 @@ def find_paths(
         else:
             shown = ", ".join(escape_path(sample_ids[place]) for place in found[:SHOWN])
             ambiguous.append(f"{path}: {shown}" + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""))
-    elsewhere = {path: ids.moved(path) for path in unknown}
-    folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
-    if folders and folders[0][1] > (folders[1][1] if len(folders) > 1 else 0):
-        places |= {path: there[folders[0][0]] for path, there in elsewhere.items() if folders[0][0] in there}
-        unknown = [path for path in unknown if path not in places]
+    for relative in (False, True):
+        elsewhere = {path: ids.moved(path, relative=relative) for path in unknown}
+        folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
+        if relative and (places or ambiguous or len(folders) > 1 or not whole):
+            break  # such as test/a.png, next to the a.png of another split
+        if folders and folders[0][1] > (folders[1][1] if len(folders) > 1 else 0):
+            folder = folders[0][0]
+            places |= {path: there[folder] for path, there in elsewhere.items() if folder in there}
+            unknown = [path for path in unknown if path not in places]
+            if relative:
+                tell(f"{table}: paths are matched without their leading folder {folder}/")
     if ambiguous:
         more = f"\n  and {len(ambiguous) - SHOWN} more" if len(ambiguous) > SHOWN else ""
         raise DatasetError(
@@ -149,10 +160,14 @@ class _Ids:
         found = ([i for name, i in bases.get(base, ()) if f"/{name}".endswith(f"/{key}")] for bases in self._bases)
         return next(filter(None, found), [])
 
-    def moved(self, path: str) -> dict[str, int]:
-        """Map leading folders of an absolute path, possibly of another machine, to the image that the rest names."""
+    def moved(self, path: str, *, relative: bool) -> dict[str, int]:
+        """Map leading folders of a path to the image that the rest names.
+
+        The path is a relative one, or an absolute one, possibly of another machine.
+        """
         parts = _key(path).split("/")
-        if (parts[0] and not parts[0].endswith(":")) or os.path.exists(path):  # noqa: PTH110 - a name may be too long
+        is_relative = parts[0] != "" and not parts[0].endswith(":")
+        if relative != is_relative or parts[0] == ".." or (not relative and os.path.exists(path)):  # noqa: PTH110 - it may be too long
             return {}
         found = {"/".join(parts[:at]): self.named("/".join(parts[at:])) for at in range(1, len(parts))}
         return {folder: places[0] for folder, places in found.items() if len(places) == 1}

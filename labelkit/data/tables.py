@@ -10,11 +10,13 @@ from __future__ import annotations
 import codecs
 import contextlib
 import csv
+import gzip
 import io
 import math
 import os
 import re
 import unicodedata
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +74,17 @@ _SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the f
 _MARKS: Final = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _YES_OR_NO: Final = {**_MARKS, "no": False, "yes": True}
 _LABELED_COLUMNS: Final = ("labeled", "labelled")
-_FOREIGN: Final = {b"PK\3\4": "an Excel file or an archive", b"\xd0\xcf\x11\xe0": "an Excel file", b"<": "an XML file"}
+_SAVE_AS_CSV: Final = "Save it as a CSV with the columns path,label."
+_WITH_PANDAS: Final = "Convert it: `python -c \"import pandas; pandas.{}('{}').to_csv('labels.csv', index=False)\"`."
+# first bytes of files that are not tables, what these are, and how to convert them
+_FOREIGN: Final = {
+    b"PK\3\4": ("an Excel file or an archive", _SAVE_AS_CSV),
+    b"\xd0\xcf\x11\xe0": ("an Excel file", _SAVE_AS_CSV),
+    b"<": ("an XML file", _SAVE_AS_CSV),
+    b"PAR1": ("a Parquet file", _WITH_PANDAS.format("read_parquet", "{}")),
+    b"\x93NUMPY": ("a NumPy array, which has no paths", "Write a CSV with a path and a label in each line."),
+    b"\x80": ("a pickle file", _WITH_PANDAS.format("read_pickle", "{}") + " Only do so if you trust it."),
+}
 _ROW_REMEDY: Final = "Each row is path,label or path,label,split; an empty label means unlabeled."
 _ROOT_REMEDY: Final = "If the paths are relative to another folder, pass it as --data-root FOLDER."
 _HEADER_REMEDY: Final = "The first line must name the columns, such as path,label or path,label,split."
@@ -121,7 +133,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     missing = {row.path for row, file in zip(rows, files, strict=True) if not is_there(file)}
     known: list[str] = []
     if missing:
-        others, known = _find_by_path_rule(missing, folders, path)
+        others, known = _find_by_path_rule(missing, folders, path, whole=all(row.path in missing for row in rows))
         files = [others.get(row.path, file) for row, file in zip(rows, files, strict=True)]
         if others:
             written, file = next(iter(others.items()))
@@ -166,7 +178,9 @@ def _file_of(written: str, folders: Sequence[Path]) -> Path:
     return next((file for file in files if is_there(file)), files[0])
 
 
-def _find_by_path_rule(missing: set[str], folders: Sequence[Path], table: Path) -> tuple[dict[str, Path], list[str]]:
+def _find_by_path_rule(
+    missing: set[str], folders: Sequence[Path], table: Path, *, whole: bool
+) -> tuple[dict[str, Path], list[str]]:
     """Return the images that missing paths name by the rule for all tables, and the names of all images."""
     others: dict[str, Path] = {}
     known: list[str] = []
@@ -174,7 +188,7 @@ def _find_by_path_rule(missing: set[str], folders: Sequence[Path], table: Path) 
         images: list[str] = []
         with contextlib.suppress(DatasetError):  # a folder that cannot be listed counts as empty
             images = sorted(walk_images(folder))
-        places, _ = find_paths(sorted(missing - others.keys()), images, table=table)
+        places, _ = find_paths(sorted(missing - others.keys()), images, table=table, whole=whole and not others)
         others |= {written: folder / images[place] for written, place in places.items()}
         known += images
     return others, known
@@ -264,9 +278,9 @@ def _read_csv_rows(
 ) -> _CsvTable:
     where = str(path)
     raw = read_table(path)
-    kind = next((kind for start, kind in _FOREIGN.items() if raw.removeprefix(codecs.BOM_UTF8).startswith(start)), None)
-    if kind is not None:
-        raise DatasetError(where, f"is {kind}, not a table", "Save it as a CSV with the columns path,label.")
+    for start, (kind, remedy) in _FOREIGN.items():
+        if raw.removeprefix(codecs.BOM_UTF8).startswith(start):
+            raise DatasetError(where, f"is {kind}, not a table", remedy.format(where))
     try:
         text = decode_table(raw)
     except UnicodeDecodeError as error:
@@ -476,7 +490,7 @@ def is_file(path: Path) -> bool:
 
 
 def read_table(path: Path) -> bytes:
-    """Read the content of a regular file of at most 1 GiB.
+    """Read the content of a regular file of at most 1 GiB, which may be compressed with gzip.
 
     Raises:
         DatasetError: the file is missing, not regular (reading a pipe would wait), too large, or unreadable.
@@ -484,11 +498,15 @@ def read_table(path: Path) -> bytes:
     where = str(path)
     try:
         with open_regular(path) as file:
-            if os.fstat(file.fileno()).st_size > MAX_TABLE_BYTES:
-                problem = f"is larger than {MAX_TABLE_BYTES:,} bytes"
-                raise DatasetError(where, problem, "Split the file into smaller files.")
-            return file.read(MAX_TABLE_BYTES)
-    except (OSError, ValueError) as error:
+            is_packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            stream: Any = gzip.GzipFile(fileobj=file) if is_packed else file
+            raw: bytes = stream.read(MAX_TABLE_BYTES + 1)
+        if len(raw) > MAX_TABLE_BYTES:
+            problem = f"is larger than {MAX_TABLE_BYTES:,} bytes"
+            raise DatasetError(where, problem, "Split the file into smaller files.")
+        return raw
+    except (OSError, ValueError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DatasetError(
             where, f"cannot be read: {reason}", "Check its name and permissions, or save the table to a file first."

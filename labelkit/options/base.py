@@ -65,6 +65,10 @@ class StageConfig(BaseModel):
     command: ClassVar[tuple[str, ...]] = ()
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
 
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
+    """Options that act only with another one: by name, that option and its values; without values, it is on, or not 0.
+    Those of base classes apply too. See `why_idle`."""
+
     @field_validator("*", mode="before")
     @classmethod
     def _parse_text(cls, value: object, info: ValidationInfo) -> object:
@@ -86,6 +90,24 @@ class StageConfig(BaseModel):
             name for name, field in type(self).model_fields.items() if not (operational or is_allowed_in_presets(field))
         }
         return self.model_dump(mode="json", exclude=left_out)
+
+
+def why_idle(config: StageConfig, name: str) -> str:
+    """Return why the value of an option has no effect, such as ``without --loss moco``; empty if it has one."""
+    rules = (vars(base).get("acts_with", {}) for base in type(config).__mro__)
+    other, *values = next((table[name] for table in rules if name in table), ("",))
+    value = getattr(config, other, None)
+    if (
+        not other
+        or (value in values if values else value)
+        or getattr(config, name) == type(config).model_fields[name].default
+    ):
+        return ""
+    if values == [None]:
+        return f"with {flag(other)}"
+    if values in ([], [False]):
+        return f"without {flag(f'no_{other}' if values else other)}"
+    return f"without {flag(other)} {' or '.join(map(value_text, values))}"
 
 
 @cache

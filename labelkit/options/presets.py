@@ -31,6 +31,7 @@ from labelkit.options.base import (
     retired_options,
     shell_name,
     value_text,
+    why_idle,
 )
 
 C = TypeVar("C", bound=StageConfig)
@@ -79,7 +80,8 @@ def resolve(
         origins: origin of each override; by default its option.
 
     Raises:
-        ConfigError: unknown keys, bad values or missing fields; all problems, one per line.
+        ConfigError: unknown keys, bad values, missing fields, or overrides that have no effect with the others, unlike
+            those of presets and files, which serve several modes; all problems, one per line.
     """
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}
@@ -128,6 +130,12 @@ def resolve(
         config = config_class.model_validate(values)
     except ValidationError as error:
         raise combine_errors(_joint_faults(config_class, values, merged_origins, error)) from error
+    if str(values.get("resume")).lower() != "true":  # a run that is continued keeps its options
+        idle = {name: why for name in overrides if (why := why_idle(config, name))}
+        remedy = "Remove it, or change the other option."
+        faults = [_fault(where[name], name, f"has no effect {why}", remedy) for name, why in idle.items()]
+        if faults:
+            raise combine_errors(faults)
     return MergedConfig(config, values, merged_origins, preset_path)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
@@ -21,6 +21,8 @@ _RUN_ONLY = panel("Run", preset=False)
 
 class UpdateOptions(StageConfig):
     """Options for the optimizer, batch size and seed."""
+
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"momentum": ("optimizer", "sgd")}
 
     batch_size: int = _OPTIMIZATION(128, "Batch size, summed over all processes.", ge=2)
     optimizer: Literal["sgd", "adam", "adamw"] = _OPTIMIZATION("sgd", "Optimizer.")
@@ -147,6 +149,11 @@ class TrainConfig(RunConfig):
     """Options for a training run whose length is measured in epochs."""
 
     scaled: ClassVar[Mapping[str, int]] = {"epochs": 1, "lr_warmup_epochs": 0}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "lr_drop_epochs": ("lr_schedule", "step"),
+        "lr_drop_factor": ("lr_schedule", "step"),
+        "lr_final_ratio": ("lr_schedule", "cosine"),
+    }
 
     epochs: int = _OPTIMIZATION(..., "Number of training epochs.", ge=1)
     lr_schedule: Literal["cosine", "constant", "step"] = _OPTIMIZATION(

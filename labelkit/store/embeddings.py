@@ -156,6 +156,8 @@ class EmbeddingStore:
         if root.get("kind") != "embeddings":
             problem = f"contains {root.get('kind')}, not embeddings"
             raise NotAStore(file.where, problem, "Pass the store that this file belongs to.")
+        for name in {"metric", "normalized"} - root.keys():
+            raise Refused(file.place(f"@{name}"), "is missing", RESTORE)
         self.has_images = schema.FEATURE_IMAGELESS not in file.features
         required = (*schema.REQUIRED_COLUMNS, *(schema.IMAGE_COLUMNS if self.has_images else ()))
         lengths = file.check_axes(schema.STORE_COLUMNS, required=required)
@@ -177,17 +179,20 @@ class EmbeddingStore:
         self._of_images = {name: LazyRows(file, name) for name in schema.IMAGE_COLUMNS if name in file.datasets}
         self.class_names, self.split_names = texts("class_names"), texts("split_names")
         self.labels: NDArray[np.int64] | None = column("labels")
-        if self.labels is not None and self.class_names:
-            outside = np.flatnonzero((self.labels < -1) | (self.labels >= len(self.class_names)))
-            if len(outside):
-                problem = f"is {self.labels[outside[0]]}, expected -1 to {len(self.class_names) - 1}"
-                raise Refused(f"{file.place('labels')} row {outside[0]}", problem, RESTORE)
         self.splits: NDArray[np.int16] | None = column("splits")
+        indices: tuple[tuple[str, NDArray[Any] | None, tuple[str, ...]], ...] = (
+            ("labels", self.labels, self.class_names),
+            ("splits", self.splits, self.split_names),
+        )
+        for name, values, names in indices:
+            if values is not None and names and len(bad := np.flatnonzero((values < -1) | (values >= len(names)))):
+                problem = f"is {values[bad[0]]}, expected -1 to {len(names) - 1}"
+                raise Refused(f"{file.place(name)} row {bad[0]}", problem, RESTORE)
         flags = (column(name) for name in ("labeled", "old_classes"))
         self.labeled, self.old_classes = (None if one is None else one.astype(np.bool_) for one in flags)
         self.skipped = list(zip(texts("skipped/sample_ids"), texts("skipped/reasons"), strict=True))
-        names = {path.split("/")[1] for path in file.groups if path.startswith("results/")}
-        self.packed_results = tuple(sorted(names))
+        packed = {path.split("/")[1] for path in file.groups if path.startswith("results/")}
+        self.packed_results = tuple(sorted(packed))
         self._embeddings = LazyRows(file, "embeddings")
         self._extras = {
             name: LazyRows(file, name)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.datasets import ArraySource, ImageDataset
+from labelkit.data.datasets import ArraySource, ImageDataset, resolve_split
 from labelkit.data.folders import split_from_name
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
@@ -573,3 +573,8 @@ def test_a_download_appears_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("torchvision.datasets.cifar.download_and_extract_archive", archive)
     assert len(load_dataset("cifar10", data_root=tmp_path, download=True)) == 12
     assert [path.name for path in tmp_path.iterdir()] == ["cifar-10-batches-py"]
+
+
+def test_another_word_for_a_split_means_the_one_that_is_there() -> None:
+    assert [resolve_split(word, ("train", "val")) for word in ("Validation", "val", "odd")] == ["val", "val", "odd"]
+    assert resolve_split("validation", ("validation",)) == "validation"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -96,6 +97,29 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
     assert read_label_csv(path) == {"ä.png": "Kätzchen"}
 
 
+def test_a_table_may_be_compressed_with_gzip(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv.gz"
+    path.write_bytes(gzip.compress(b"path,label\na.png,cat\n"))
+    assert read_label_csv(path) == {"a.png": "cat"}
+    path.write_bytes(path.read_bytes()[:-9])
+    with pytest.raises(DatasetError, match="cannot be read"):
+        read_label_csv(path)
+
+
+@pytest.mark.parametrize(
+    ("start", "message"),
+    [
+        (b"PAR1", r"is a Parquet file, not a table\. Convert it: .*pandas\.read_parquet\('\S*x'\)\.to_csv"),
+        (b"\x93NUMPY\x01", "is a NumPy array, which has no paths, not a table. Write a CSV"),
+        (b"\x80\x04\x95", r"is a pickle file, not a table\. Convert it: .*read_pickle.* if you trust it"),
+    ],
+)
+def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, start: bytes, message: str) -> None:
+    (tmp_path / "x").write_bytes(start + b"\0" * 50)
+    with pytest.raises(DatasetError, match=message):
+        read_label_csv(tmp_path / "x")
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -153,3 +177,10 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
     assert len(told) == 2
     assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23), ..." in told[0]
     assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
+
+
+def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: Path) -> None:
+    path, told = tmp_path / "labels.csv", list[str]()
+    path.write_text("path,label,labeled\na.png,cat,0\n")
+    assert read_label_csv(path, tell=told.append) == {"a.png": "cat"}
+    assert "all labels are used; the column labeled hides some only" in told[0]

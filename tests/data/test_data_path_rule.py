@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from labelkit.data.path_rule import find_paths
@@ -30,7 +31,7 @@ def test_an_id_or_a_unique_ending_is_understood(tmp_path: Path, path: str, place
     assert (places, unknown) == ({path: place}, [])
 
 
-@pytest.mark.parametrize("path", ["ng.png", "deep", "c/1.png", "A/1.png", "../a/1.png", "x/a/1.png"])
+@pytest.mark.parametrize("path", ["ng.png", "deep", "c/1.png", "A/1.png", "../a/1.png"])
 def test_half_names_and_other_folders_are_unknown(tmp_path: Path, path: str) -> None:
     places, unknown = find_paths([path], IDS, table=tmp_path / "labels.csv")
     assert (places, unknown) == ({}, [path])
@@ -54,6 +55,19 @@ def test_absolute_paths_of_another_machine_are_known_by_their_ends(tmp_path: Pat
     places, unknown = find_paths(paths, IDS, table=tmp_path / "labels.csv")
     assert list(places.values()) == [0, 3, 4]
     assert unknown == []
+
+
+def test_a_relative_folder_before_all_paths_is_left_out_if_it_is_the_only_possible_one(tmp_path: Path) -> None:
+    def find(*paths: str, **about: Any) -> list[int]:
+        return list(find_paths(paths, [*IDS, "deep/3.png"], table=tmp_path / "l.csv", **about)[0].values())
+
+    told: list[str] = []
+    assert find("set/img/a/1.png", "set\\img\\b\\1.png", "set/img/c/1.png", tell=told.append) == [0, 2]
+    assert "leading folder set/img/" in told[0]
+    assert find("a/2.png", "set/a/1.png") == [1]  # next to a path that is known, set/ is another folder
+    assert find("train/a/1.png", "train/a/2.png", "test/a/1.png") == []
+    assert find("set/a/1.png", whole=False) == []
+    assert find("b/b/deep/3.png") == []  # b/deep/3.png or deep/3.png
 
 
 def test_names_of_uploads_to_label_studio_are_known_without_their_digits(tmp_path: Path) -> None:

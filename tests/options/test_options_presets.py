@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 import pytest
+from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.errors import ConfigError
-from labelkit.options.base import StageConfig
+from labelkit.methods.registry import METHODS
+from labelkit.options.base import StageConfig, choices
 from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
 from pydantic import Field, model_validator
 
@@ -280,3 +282,40 @@ def test_preset_folders_are_named_by_method_or_command() -> None:
     assert preset_folder_name(("train", "tidepool")) == "tidepool"
     assert preset_folder_name(("embed",)) == "embed"
     assert preset_folder_name(("sieve", "sand")) == "sieve-sand"
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "why"),
+    [
+        ("siamese", {"queue_size": 64}, "--queue-size: has no effect without --loss moco"),
+        ("siamese", {"loss": "simsiam", "temperature": "0.1"}, "--temperature: has no effect without --loss simclr or"),
+        ("tac-ccl", {"ccl": False, "ccl_weight": 1.0}, "--ccl-weight: has no effect without --ccl"),
+        (
+            "tac-ccl",
+            {"memory_refill": True, "memory_warmup_steps": 3},
+            "--memory-warmup-steps: has no effect without --no-memory-refill",
+        ),
+        ("sela", {"labels_from": "runs/a", "lam": 3.0}, "--lam: has no effect with --labels-from"),
+        ("snowball", {"unlabeled_ramp": 0.5}, "--unlabeled-ramp: has no effect without --trainer mixmatch"),
+        ("siamese", {"loss": "moco", "queue_size": 64}, ""),
+        ("siamese", {"queue_size": 4096}, ""),  # the default
+        ("siamese", {"queue_size": 64, "resume": True}, ""),  # of an earlier version
+        ("tac-ccl", {"lr_schedule": "constant"}, ""),  # the preset has --lr-drop-epochs
+    ],
+)
+def test_an_option_that_does_nothing_with_the_others_is_refused(method: str, options: dict[str, object], why: str):
+    if not why:
+        resolve(METHODS[method].config, preset="digits", overrides=options)
+        return
+    with pytest.raises(ConfigError, match=why):
+        resolve(METHODS[method].config, preset="digits", overrides=options)
+
+
+def test_what_options_act_with_are_options_and_their_values() -> None:
+    for config_class in CONFIG_CLASSES:
+        fields = config_class.model_fields
+        for table in (vars(base).get("acts_with", {}) for base in config_class.__mro__):
+            for name, (other, *values) in table.items():
+                assert {name, other} <= fields.keys(), (config_class, name)
+                known = choices(fields[other].annotation)
+                assert not known or {*map(str, values)} <= {*known}, (config_class, name)

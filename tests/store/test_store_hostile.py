@@ -163,6 +163,8 @@ def with_array(name, change):
         (with_array("old_classes", lambda a: a[:-1]), Mismatch, ":/old_classes: 2 rows, but /class_names has 3"),
         (with_array("labels", lambda a: a + 1), Refused, ":/labels row 3: is 3, expected -1 to 2"),
         (with_array("labels", lambda a: a - 1), Refused, ":/labels row 5: is -2, expected -1 to 2"),
+        (with_array("splits", lambda a: a + 9), Refused, ":/splits row 0: is "),
+        (lambda contents: contents.attributes[""].pop("metric"), Refused, ":/@metric: is missing"),
         (with_array("labels", lambda a: a.astype("i4")), Refused, ":/labels: type int32"),
         (with_array("embeddings", lambda a: a.astype("f8")), Refused, ":/embeddings: type float64"),
         (with_array("embeddings", lambda a: a[0]), Refused, ":/embeddings: type float32 of shape (3,)"),

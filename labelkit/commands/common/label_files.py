@@ -6,7 +6,7 @@ Only this module matches such labels to images. Paths in a CSV follow ``labelkit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,19 +101,21 @@ def read_csv_labels(
     return match_label_paths(path, texts, images)
 
 
-def find_images_by_path(path: Path, texts: Iterable[str], images: LabeledImages) -> tuple[dict[str, int], list[str]]:
+def find_images_by_path(
+    path: Path, texts: Iterable[str], images: LabeledImages, tell: Callable[[str], None] = lambda text: None
+) -> tuple[dict[str, int], list[str]]:
     """Find the images that the paths in a CSV file refer to; see :func:`labelkit.data.path_rule.find_paths`.
 
     Raises:
         DatasetError: a path names several images.
     """
     spellings = {escape_name(name): place for place, name in enumerate(images.sample_ids) if needs_escape(name)}
-    return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings)
+    return find_paths(texts, images.sample_ids, table=path, root=images.root, spellings=spellings, tell=tell)
 
 
 def match_label_paths(path: Path, texts: Mapping[str, str], images: LabeledImages) -> dict[int, str]:
     """Match the labels of a CSV file to images by path; see :func:`read_csv_labels`."""
-    places, unknown = find_images_by_path(path, texts, images)
+    places, unknown = find_images_by_path(path, texts, images, current_progress().message)
     if unknown:
         known = [escape_path(name) for name in images.sample_ids]
         shown = ", ".join(f"{name}{similar_path_hint(name, known)}" for name in unknown[:SHOWN])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -78,6 +79,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate knn``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "knn")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"seed": ("linear",)}
 
     k: tuple[int, ...] = Field(
         (10,),
@@ -117,6 +119,9 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     """Options for ``labelkit evaluate linear``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "linear")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = dict.fromkeys(
+        ("lr", "epochs", "batch_size"), ("solver", "auto", "sgd", "adamw")
+    )
 
     gallery: str = Field("train", description="Split to train the classifier on.")
     queries: str = Field("test", description="Split to evaluate on.")
@@ -279,6 +284,8 @@ class DenseConfig(
     ModelConfig,
 ):
     """Options shared by the evaluations of patch features: data, network and outputs."""
+
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"patch_size": ("backbone", "pixels")}
 
     dataset: str = _DATA(
         "scenes",

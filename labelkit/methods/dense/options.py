@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -28,6 +28,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
     """Options for methods with an EMA target: networks, crops, data sets and cosine schedules."""
 
     scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"local_scale": ("num_local_views",)}
 
     backbone: str = _MODEL("vit_small_patch16_224.dino", "Plain ViT with a class token; see `labelkit list backbones`.")
     drop_path: float = _MODEL(0.1, "Stochastic depth rate of the student (default as in DINO).", ge=0, lt=1)
@@ -122,6 +123,10 @@ class CoTAPConfig(EMATargetConfig):
     """Options for ``labelkit train cotap``; defaults are those of the paper unless described otherwise."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **dict.fromkeys(("ranking_loss", "ranking_views"), ("patch_ranking",)),
+        **dict.fromkeys(("num_neighbors", "neighbors"), ("image_concentration",)),
+    }
 
     dataset: str = override_default(EMATargetConfig, "dataset", "scene_objects")
 
@@ -193,6 +198,7 @@ class SelfDistillationConfig(EMATargetConfig):
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
 
     scaled: ClassVar[Mapping[str, int]] = {"freeze_last_layer_steps": 0, "teacher_warmup_steps": 0}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"teacher_temperature_start": ("teacher_warmup_steps",)}
 
     branch: Literal["online", "target"] = override_default(EMATargetConfig, "branch", "target")
     augmentation: Literal["dino", "none"] = _VIEWS(

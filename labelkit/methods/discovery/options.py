@@ -1,7 +1,7 @@
 """Options for category discovery: GCD's contrastive recipe, SimGCD's classifier on it, and FlipClass's alignment."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -22,6 +22,12 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
     """
+
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "grad_from_block": ("linear_probe", False),
+        "train_stem": ("linear_probe", False),
+        "supervised_temperature": ("supervised_weight",),
+    }
 
     epochs: int = override_default(TrainConfig, "epochs", 200)
 
@@ -68,6 +74,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     """Options for category discovery with a classifier over old and new classes; defaults follow SimGCD's code."""
 
     scaled: ClassVar[Mapping[str, int]] = {"teacher_warmup_epochs": 0}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"teacher_temperature_start": ("teacher_warmup_epochs",)}
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 

@@ -1,7 +1,7 @@
 """Options for the methods for few labels, and for the searches that two of them share with commands."""
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -97,6 +97,8 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
 class MixMatchOptions(StageConfig):
     """Options for MixMatch's loss, with defaults of the released code for CIFAR-10."""
 
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"unlabeled_ramp": ("unlabeled_weight",)}
+
     unlabeled_weight: float = _MIXMATCH(
         75.0,
         "Weight of the squared error on unlabeled images (75 for CIFAR-10, 250 for SVHN, 150 for CIFAR-100).",
@@ -187,6 +189,9 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
     scaled: ClassVar[Mapping[str, int]] = {"pretext_steps": 0}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = dict.fromkeys(
+        ("compose_at", "master_steps", "discrimination"), ("guide", "composed")
+    )
 
     steps: int = _OPTIMIZATION(1_048_576, "Total number of student updates.", ge=1)
     eval_every_steps: int = _RUN(
@@ -260,6 +265,11 @@ _LOSS = panel("Loss")
 
 class MeanTeacherRecipeOptions(PixelOptions):
     """Options for pixels, views and learning rate in Mean Teacher's recipe, shared by methods compared with it."""
+
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "lr_horizon": ("lr_schedule", "cosine"),
+        **dict.fromkeys(("lr_ramp_up", "lr_ramp_down", "adam_beta1_end", "adam_beta2_start"), ("lr_schedule", "ramps")),
+    }
 
     shift_px: float | None = _VIEWS(None, "Maximum shift in pixels. Default: an eighth of the image size.", ge=0)
     noise: float = _VIEWS(0.0, "Standard deviation of the Gaussian noise added to the normalized pixels.", ge=0)
@@ -369,6 +379,10 @@ class SnowballConfig(
 
     command: ClassVar[tuple[str, ...]] = ("train", "snowball")
     scaled: ClassVar[Mapping[str, int]] = {"later_steps": 1, "max_steps": 1}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **dict.fromkeys(("consistency_weight", "class_norm"), ("trainer", "mean-teacher")),
+        **dict.fromkeys(("unlabeled_weight", "unlabeled_ramp"), ("trainer", "mixmatch")),
+    }
 
     steps: int = _OPTIMIZATION(150_000, "Number of steps in the first phase, on the initial labels.", ge=1)
     later_steps: int | None = _OPTIMIZATION(

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -106,6 +106,14 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     """Options for ``labelkit train san``, with our own defaults where the chapter specifies none."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **dict.fromkeys(("num_clusters", "refresh_epochs", "first_clustering"), ("mode", "unsupervised")),
+        **dict.fromkeys(("san_before", "san_width", "san_diagonal", "san_lr_scale"), ("san",)),
+        **dict.fromkeys(("entropy_weight", "correlation_weight", "coherence_weight"), ("san",)),
+        **dict.fromkeys(("term_ramp", "term_gradients"), ("san",)),
+        "proxy_lr_scale": ("loss", "proxy-anchor", "cross-entropy"),
+        **dict.fromkeys(("memory_size", "memory_loss"), ("memory", "momentum", "queue")),
+    }
     # a row has one position, and a head gets no new layers
     row_refuses: ClassVar[tuple[str, ...]] = (
         "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
@@ -213,6 +221,11 @@ class TACCCLConfig(MetricLearningConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "tac-ccl")
     scaled: ClassVar[Mapping[str, int]] = {"ccl_start_epoch": 0, "memory_warmup_steps": 0}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "memory_warmup_steps": ("memory_refill", False),
+        **dict.fromkeys(("ccl_weight", "ccl_start_epoch"), ("ccl",)),
+        "feature_weight": ("tac",),
+    }
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",

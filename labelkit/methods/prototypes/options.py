@@ -1,7 +1,8 @@
 """Options of DL2PA, whose prototypes are fixed, and of its baseline, a learned softmax classifier (the paper's PSC)."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -69,6 +70,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     """Options for ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"updates_per_epoch": ("reassign",)}
 
     epochs: int = override_default(SupervisedTrainConfig, "epochs", 250)
 

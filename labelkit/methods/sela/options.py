@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -24,6 +24,10 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
     scaled: ClassVar[Mapping[str, int]] = {"num_optimizations": 1}
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        **dict.fromkeys(("lam", "num_optimizations", "optimization_schedule", "refresh"), ("labels_from", None)),
+        **dict.fromkeys(("label_pass", "solver_tolerance", "solver_max_iterations"), ("labels_from", None)),
+    }
     row_refuses: ClassVar[tuple[str, ...]] = ("rotation",)
 
     labels: Path | None = _TRUTH(

@@ -1,6 +1,7 @@
 """Options for self-supervised learning from two views of an image: SimCLR, Barlow Twins, MoCo, SimSiam."""
 
-from typing import ClassVar, Literal, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -25,6 +26,13 @@ class SiameseConfig(RepresentationTrainConfig):
     """Options for ``labelkit train siamese``; defaults follow CoTAP's Table VIII for SimCLR on CIFAR."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "siamese")
+    acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
+        "temperature": ("loss", "simclr", "moco"),
+        **dict.fromkeys(("redundancy_weight", "loss_scale"), ("loss", "barlow-twins")),
+        **dict.fromkeys(("queue_size", "ema_decay"), ("loss", "moco")),
+        "predictor_dim": ("loss", "simsiam"),
+        "crop_scale": ("crop", "independent", "same"),
+    }
 
     backbone: str = override_default(RepresentationTrainConfig, "backbone", "resnet18_3x3")
     epochs: int = override_default(RepresentationTrainConfig, "epochs", 800)

@@ -258,7 +258,7 @@ def _read_user_table(
     _, unknown = find_images_by_path(labels, texts, images)
     if unknown:
         former = sorted({name for store in stores for name in store.sample_ids} - set(dataset.sample_ids))
-        were, _ = find_paths(unknown, former, table=labels, root=dataset.root)
+        were, _ = find_paths(unknown, former, table=labels, root=dataset.root, whole=False)
         gone = [TableLabel(escape_path(former[place]), texts.pop(name), "") for name, place in were.items()]
         told += _with_files([label for label in gone if label.text not in left.get(label.path, ())], stores)
     return match_label_paths(labels, texts, images) if texts else {}, told
