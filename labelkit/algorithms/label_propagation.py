@@ -85,7 +85,7 @@ def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations:
         raise ValueError(f"start must have shape ({graph.shape[0]}, k) and no negative value, got shape {values.shape}")
     if not 0 <= alpha < 1:
         raise ValueError(f"alpha must be in [0, 1), got {alpha}")
-    return _shares_of_rows(_flow(graph, values, alpha, num_iterations))
+    return _normalize_rows(_propagate(graph, values, alpha, num_iterations))
 
 
 def diffuse_labels(
@@ -104,11 +104,11 @@ def diffuse_labels(
     Returns:
         (n, k) float64, rows sum to 1; a row that no label reaches has equal shares.
     """
-    found = _flow(graph, np.asarray(seeds, dtype=np.float64), alpha, num_iterations)
-    return _shares_of_rows(found / np.maximum(found.sum(axis=0), np.finfo(np.float64).tiny))
+    found = _propagate(graph, np.asarray(seeds, dtype=np.float64), alpha, num_iterations)
+    return _normalize_rows(found / np.maximum(found.sum(axis=0), np.finfo(np.float64).tiny))
 
 
-def _flow(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: int) -> NDArray[np.float64]:
+def _propagate(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: int) -> NDArray[np.float64]:
     found = np.empty_like(start)
     for first in range(0, start.shape[1], _COLUMNS_AT_ONCE):
         columns = np.ascontiguousarray(start[:, first : first + _COLUMNS_AT_ONCE])
@@ -121,6 +121,6 @@ def _flow(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: 
     return found
 
 
-def _shares_of_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalize_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
     totals = values.sum(axis=1, keepdims=True)
     return np.where(totals > 0, values / np.where(totals > 0, totals, 1), 1 / values.shape[1])

@@ -171,8 +171,8 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     bits = singles.view(np.int32).ravel()
     exponents = np.empty(min(len(halves), _HALVES_AT_ONCE), dtype=np.int16)
     for start in range(0, len(halves), _HALVES_AT_ONCE):
-        here = slice(start, start + _HALVES_AT_ONCE)
-        some, made = halves[here], bits[here]
+        block = slice(start, start + _HALVES_AT_ONCE)
+        some, made = halves[block], bits[block]
         if np.bitwise_and(some, _HALF_EXPONENT, out=exponents[: len(some)]).max() == _HALF_EXPONENT:
             return np.array(values, dtype=np.float32)  # infinity or NaN
         np.copyto(made, some)

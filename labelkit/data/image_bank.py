@@ -290,21 +290,21 @@ class CachedViewBank(ImageBank):
         """Return the cached values (b, ...) of each view in their stored type, and geometry if views follow others."""
         drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
-            move_tensor_to_device(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
+            move_tensor_to_device(torch.from_numpy(self._gather_views(rows, kind, drawn[:, place])), self.device)
             for place, kind in enumerate(self._kinds)
         )
         geometry = []
         for place, kind in enumerate(self._kinds if self._followers else ()):
-            matrices = self._gathered(rows, self._plain + 1 + kind, drawn[:, place])
+            matrices = self._gather_views(rows, self._plain + 1 + kind, drawn[:, place])
             geometry.append(ViewGeometry(move_tensor_to_device(torch.from_numpy(matrices), self.device), matrices))
         return made, tuple(geometry)
 
     def unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the cached values (b, ...) of the unaugmented images, on the device."""
-        values = self._gathered(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
+        values = self._gather_views(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
         return move_tensor_to_device(torch.from_numpy(values), self.device)
 
-    def _gathered(self, rows: NDArray[np.int64], kind: int, views: NDArray[np.int64]) -> NDArray[Any]:
+    def _gather_views(self, rows: NDArray[np.int64], kind: int, views: NDArray[np.int64]) -> NDArray[Any]:
         first = self._parts[0][kind]
         values = np.empty((len(rows), *first.shape[2:]), dtype=first.dtype)
         for number, (slot, view) in enumerate(zip(self._slots[rows].tolist(), views.tolist(), strict=True)):

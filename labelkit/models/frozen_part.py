@@ -147,7 +147,7 @@ class FrozenStages:
     @torch.no_grad()
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
         """Compute the output maps (b, c', h', w') of the frozen stages for images (b, c, h, w)."""
-        return _left(net, self.names[-1], images)
+        return _run_until(net, self.names[-1], images)
 
     def fingerprint(self, net: nn.Module) -> str:
         """Return a digest (64 hexadecimal digits) of the weights of the frozen modules."""
@@ -222,7 +222,7 @@ class _StopForward(Exception):  # noqa: N818 - not an error, but a way to end a 
         self.maps = maps
 
 
-def _left(net: Any, last: str, images: Tensor) -> Tensor:
+def _run_until(net: Any, last: str, images: Tensor) -> Tensor:
     """Run images through a network up to a module, and return the output of that module."""
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -254,7 +254,7 @@ def _cut(net: Any, units: Sequence[str], last: str, image_shape: Sequence[int]) 
     if len(set(order)) < len(order) or last not in order:
         return None
     names = tuple(order[: order.index(last) + 1])
-    maps = _left(net, last, images)
+    maps = _run_until(net, last, images)
     if not isinstance(maps, Tensor) or maps.ndim != 4 or tuple(maps.shape[1:]) == tuple(image_shape):
         return None
     try:

@@ -26,7 +26,7 @@ class ReuseOptions(StageConfig):
     )
     reuse_dtype: Literal["float16", "float32"] = _REUSE(
         "float16",
-        "Data type of the cache for --reuse-frozen. float16 takes half the space; float32 is as exact as the network.",
+        "Data type of the cache for --reuse-frozen. float16 takes half the space; float32 keeps the full precision.",
         before="float16",
     )
 

@@ -375,6 +375,6 @@ def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: st
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise CheckpointMismatch(
-            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options of its training."
+            where, "does not match this network: " + "; ".join(faults[:5]) + more, "Use the options of its training."
         )
     method.load_state_dict(tensors)

@@ -109,7 +109,7 @@ def test_a_damaged_file_of_the_cache_is_found_said_and_made_again() -> None:
     assert again.source == "optimized"
     np.testing.assert_array_equal(again.vectors, first.vectors)
     assert len(said) == 1
-    assert "the file was changed, or the disk is failing; the prototypes are computed again" in said[0]
+    assert "the file was changed, or the disk is failing; the prototypes are recomputed" in said[0]
     assert make(said).source == "cache"
 
 

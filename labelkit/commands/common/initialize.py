@@ -69,7 +69,7 @@ def describe_weights(network: InferenceNetwork) -> None:
         return
     text = f"weights from {backbone.source}: {len(report.loaded)} tensors loaded"
     if report.prefix:
-        text += f", {report.prefix!r} cut from their names"
+        text += f", {report.prefix!r} removed from their names"
     for kind, names in (("not in the file", report.missing), ("not needed", report.unexpected)):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

@@ -40,10 +40,10 @@ _COMPARED: Final = 8
 
 def select_by_label_split(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
     """Select the images to embed, their labeled rows and the old classes according to ``--label-split``."""
-    return _chosen(prepare_data(config))
+    return _collect_selection(prepare_data(config))
 
 
-def _chosen(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+def _collect_selection(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
     split = prepared.split
     for warning in split.warnings:
         current_progress().warning(warning)
@@ -91,7 +91,7 @@ def select_by_run_split(
             dataset = apply_holdout(dataset, run_split["held_out"])
         dataset = apply_run_labels(run_split, dataset)
         if is_drawn:
-            dataset, labeled, old = _chosen(prepare_listing(config, dataset))
+            dataset, labeled, old = _collect_selection(prepare_listing(config, dataset))
         else:
             dataset = choose_images(config, dataset)
             labeled, old = find_run_labels(run_split, dataset)

@@ -110,7 +110,7 @@ def _write(
         labeled, old = find_run_labels(run.saved, dataset)
     else:
         labeled = dataset.given
-        old = _used(dataset.labels[labeled], len(dataset.class_names))
+        old = _find_used_classes(dataset.labels[labeled], len(dataset.class_names))
     order = class_columns(run.saved, network.num_outputs, dataset, old, wanted=config.logits) if config.logits else None
     embedded: list[Tensor] = []
     outputs: list[Tensor] = []
@@ -131,7 +131,9 @@ def _write(
         labels=dataset.labels if dataset.class_names else store.labels,
         class_names=dataset.class_names,
         labeled=labeled if dataset.class_names else None,
-        old_classes=_used(dataset.labels[labeled], len(dataset.class_names)) if dataset.class_names else None,
+        old_classes=_find_used_classes(dataset.labels[labeled], len(dataset.class_names))
+        if dataset.class_names
+        else None,
         splits=store.splits,
         split_names=store.split_names,
     )
@@ -148,7 +150,7 @@ def _write(
     )
 
 
-def _used(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
+def _find_used_classes(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(num_classes), labels)
 
 

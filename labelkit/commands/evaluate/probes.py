@@ -215,8 +215,8 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     changes = {"eval_split": config.split, "data_root": config.data_root or run.config.data_root}
     options = run.config.model_copy(update=changes)
     prepared = prepare_data(options)
-    judged = eval_images(options, prepared)
-    if judged is None:
+    evaluated = eval_images(options, prepared)
+    if evaluated is None:
         raise ConfigError(
             "--split", "there is no held-out split with labels", "Train with --holdout, or choose another split."
         )
@@ -226,7 +226,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": options.max_bad_fraction}
     train, test = (
         EvalImages.for_network(images, network, runtime.device, **limits).labeled()
-        for images in (prepared.dataset, judged)
+        for images in (prepared.dataset, evaluated)
     )
     for one in (train, test):
         if len(one.rows) < 2:

@@ -51,7 +51,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     tones = sizes = None
     usual: NDArray[np.bool_] | None = None
     if images is not None:
-        tones, sizes = _tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
+        tones, sizes = _measure_all_tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
         # dark or blurred images lie together with whatever is strange, and would vouch for it
         nothing_else = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
         if int(nothing_else.sum()) >= MIN_IMAGES:
@@ -105,7 +105,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     return SimpleResult(values, made, tuple(tables))
 
 
-def _tones(images: StoredImages) -> NDArray[np.float64]:
+def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
     """(n, 3) brightness, contrast and sharpness of all images; NaN where one cannot be read."""
 
     def measured(pixels: NDArray[np.uint8]) -> tuple[float, float, float]:

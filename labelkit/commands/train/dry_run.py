@@ -129,9 +129,9 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = score
-        told = f"{percent(score['right'])} % of {score['count']} hidden labels predicted correctly"
+        score_text = f"{percent(score['right'])} % of {score['count']} hidden labels predicted correctly"
         interval = f"{percent(score['low'])} to {percent(score['high'])}"
-        rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
+        rows.append(["before_training", f"{score_text} ({interval}), by {score['classifier']}"])
     if search:
         values["search_before_training"] = search
         found = {f"R@{name.removeprefix('recall_at_')}": value for name, value in search.items() if name != "map_at_r"}

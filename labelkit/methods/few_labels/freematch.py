@@ -66,7 +66,7 @@ class AdaptiveThreshold(nn.Module):
     def update(self, probabilities: Tensor, state: TrainState) -> None:
         """Update the running averages with predictions (b, c) for weak views, over all processes."""
         surest, classes = probabilities.max(dim=1)
-        counts = _counts(classes, probabilities.shape[1]).to(probabilities.dtype)
+        counts = _count_classes(classes, probabilities.shape[1]).to(probabilities.dtype)
         sums = state.combine(torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]]), "sum")
         means = sums[:-1] / sums[-1].clamp(min=1)
         c = probabilities.shape[1]
@@ -131,18 +131,18 @@ class FairnessLoss(nn.Module):
             return promote(logits).sum() * 0
         with without_autocast(logits):
             predictions = F.softmax(promote(logits[places]), dim=1)
-            counts = _counts(predictions.argmax(dim=1), logits.shape[1])
-            expected = _normalized(class_shares, predicted_shares)
-            found = _normalized(predictions.mean(dim=0), counts / counts.sum())
+            counts = _count_classes(predictions.argmax(dim=1), logits.shape[1])
+            expected = _normalize(class_shares, predicted_shares)
+            found = _normalize(predictions.mean(dim=0), counts / counts.sum())
             return (expected * (found + 1e-12).log()).sum()
 
 
-def _counts(classes: Tensor, num_classes: int) -> Tensor:
+def _count_classes(classes: Tensor, num_classes: int) -> Tensor:
     """Count the rows of each class, (c,) int64; ``bincount`` would wait for a GPU to find the largest class."""
     return (classes[:, None] == torch.arange(num_classes, device=classes.device)).sum(dim=0)
 
 
-def _normalized(shares: Tensor, by: Tensor) -> Tensor:
+def _normalize(shares: Tensor, by: Tensor) -> Tensor:
     """Return ``shares / by`` as a distribution, with 0 for classes that were never predicted."""
     ratios = torch.where(by > 0, shares / by.clamp(min=1e-12), 0.0)
     return ratios / ratios.sum()

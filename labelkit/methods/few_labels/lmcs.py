@@ -171,10 +171,10 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         weight = self._guidance(self._state.step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
-        said = self.guide.logits(batch.views[0][others])
+        guide_logits = self.guide.logits(batch.views[0][others])
         with batch_statistics(self.network):
             own = head_logits(self.network, batch.views[1][others])[0]
-        difference = self.consistency(own, said).mean()
+        difference = self.consistency(own, guide_logits).mean()
         return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
@@ -189,8 +189,8 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             guide.snapshot.module.load_state_dict(teacher.state_dict())
         if guide.master is not None:
             training = MasterTraining(guide.master, self.config, labels, self._rows, self.weak_view, state)
-            told = training.run(student, teacher, first=first)
-            metrics |= {f"master/{name}": value for name, value in told.items()}
+            master_metrics = training.run(student, teacher, first=first)
+            metrics |= {f"master/{name}": value for name, value in master_metrics.items()}
         return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
 
     def _grow(self, state: TrainState) -> dict[str, float]:

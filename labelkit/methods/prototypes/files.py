@@ -97,7 +97,7 @@ def load_or_make_prototypes(
     )
     if is_closed or not use_cache:  # a closed form is computed faster than read
         return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
-    return _cached(recipe, make, say or (lambda text: None))
+    return _load_or_compute(recipe, make, say or (lambda text: None))
 
 
 def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
@@ -105,7 +105,7 @@ def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
     generator = keyed_generator(0, "separated prototypes")
-    return _cached(recipe, partial(optimize_separated_prototypes, num_prototypes, dim, generator), say)
+    return _load_or_compute(recipe, partial(optimize_separated_prototypes, num_prototypes, dim, generator), say)
 
 
 def optimize_separated_prototypes(
@@ -152,12 +152,12 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
     return float(cosines[np.arange(count), nearest].mean()), gradient / count
 
 
-def _cached(
+def _load_or_compute(
     recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], tell: Callable[[str], None]
 ) -> Prototypes:
     """Return the prototypes from the cache, or compute and cache them."""
     path = cache_path(recipe)
-    found = _from_cache(path, recipe, tell) if path.exists() else None
+    found = _read_cache(path, recipe, tell) if path.exists() else None
     if found is not None:
         return Prototypes(found, recipe, "cache", path)
     vectors = make()
@@ -176,15 +176,15 @@ def cache_path(recipe: dict[str, object]) -> Path:
     return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
 
 
-def _from_cache(path: Path, recipe: dict[str, object], tell: Callable[[str], None]) -> NDArray[np.float32] | None:
+def _read_cache(path: Path, recipe: dict[str, object], tell: Callable[[str], None]) -> NDArray[np.float32] | None:
     try:
         found = read_prototypes(path)
     except (StoreError, OSError) as error:
         problem = error.problem if isinstance(error, StoreError) else str(error)
-        tell(f"{path}: {problem}; the prototypes are computed again")
+        tell(f"{path}: {problem}; the prototypes are recomputed")
         return None
     shape = (recipe["num_prototypes"], recipe["dim"])
     if found.recipe != recipe or found.prototypes.shape != shape:
-        tell(f"{path}: contains other prototypes than its name says; they are computed again")
+        tell(f"{path}: does not contain the prototypes that its name indicates; they are recomputed")
         return None
     return found.prototypes

@@ -145,10 +145,12 @@ def map_weights(
     if needed or mismatched:
         raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
     if further := _further_blocks(cleaned, target):
-        problem = f"the network is shallower: it lacks {len(further)} blocks of the weights ({_first(further)})"
+        problem = f"the network is shallower: it lacks {len(further)} blocks of the weights ({_abbreviate(further)})"
         raise CheckpointMismatch(where, problem, _remedy(model))
 
-    ready = {name: _fit(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned}
+    ready = {
+        name: _convert_tensor(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned
+    }
     with torch.no_grad():
         for name, value in ready.items():
             target[name].copy_(value)
@@ -282,14 +284,14 @@ def _describe(
 ) -> str:
     parts = []
     if missing:
-        parts.append(f"{len(missing)} of {len(target)} tensors are missing ({_first(missing)})")
+        parts.append(f"{len(missing)} of {len(target)} tensors are missing ({_abbreviate(missing)})")
     if mismatched:
         shapes = [f"{name} is {list(state[name].shape)}, needed {list(target[name].shape)}" for name in mismatched]
-        parts.append(f"{len(mismatched)} have another shape ({_first(shapes)})")
+        parts.append(f"{len(mismatched)} have another shape ({_abbreviate(shapes)})")
     return "; ".join(parts)
 
 
-def _first(names: list[str]) -> str:
+def _abbreviate(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
@@ -297,7 +299,7 @@ def _remedy(model: nn.Module) -> str:
     return f"Pass weights for the same network ({type(model).__name__}), image size and number of channels."
 
 
-def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
+def _convert_tensor(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
     """Convert ``value`` to the type of ``target``; raise an error if it has another kind of type or is not finite."""
     if value.is_floating_point() != target.is_floating_point() or value.is_complex():
         problem = f"{name} has type {value.dtype}, expected {target.dtype}"
@@ -331,7 +333,10 @@ def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tupl
         problem = f"contains {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
         raise CheckpointMismatch(where, problem, "Save only the one to load.")
     names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
-    return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}
+    return {
+        key: _convert_tensor(state[name], torch.zeros((), dtype=torch.float32), name, where)
+        for key, name in names.items()
+    }
 
 
 # Names of layers in efficientnet-pytorch and in timm, for blocks with and without expansion.

@@ -191,7 +191,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
     if record.exists():
         return stored_record(record)
     try:
-        length = _length(name, config, data, folder)
+        length = _compute_length(name, config, data, folder)
         options = method_config(name, config, data, seed, length["fraction"])
         run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
         cost = _train(name, config, options, run)
@@ -221,7 +221,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
     return values
 
 
-def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
+def _compute_length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
     """Return the fraction of the preset's length that fits the budget, by timing a few steps; stored for all."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
@@ -249,13 +249,13 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
         *(sys.executable, "-m", "labelkit", "train", name, "--preset", "none"),
         *("--config", str(written), "--out", str(run), "--json"),
     ]
-    said = run.with_name(f"{run.name}.log")
+    log = run.with_name(f"{run.name}.log")
     limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
     environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
-    cost, code = run_process(command, said, limit=limit, environment=environment)
+    cost, code = run_process(command, log, limit=limit, environment=environment)
     if code == 0:
         return cost
-    text = read_bytes(said).decode(errors="replace").strip()
+    text = read_bytes(log).decode(errors="replace").strip()
     *_, reason = re.split(r"^error: ", text, flags=re.MULTILINE)
     if reason == text:
         reason = f"exit code {code}" + (f": {text.splitlines()[-1]}" if text else "")
@@ -275,7 +275,7 @@ def stored_record(path: Path) -> dict[str, Any]:
 
 
 def run_process(
-    command: Sequence[str], said: Path, *, limit: float, environment: dict[str, str]
+    command: Sequence[str], log: Path, *, limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
     """Run a subprocess with a limit in seconds, and its stderr in a file; return its CPU time, memory and exit code.
 
@@ -284,7 +284,7 @@ def run_process(
     """
     deadline = time.monotonic() + limit
     peak = cpu_seconds = 0.0
-    with said.open("wb") as errors:
+    with log.open("wb") as errors:
         process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         try:
             while process.poll() is None and time.monotonic() <= deadline:

@@ -276,14 +276,16 @@ def _next_sentences(
     table, following, page = made
     look = f'Look at {page}: "Groups" has all photos of each class. The label of each photo is in {table}.'
     if "suggest" not in told:
-        return ["Every photo has a label already: nothing is left to answer.", look]
+        return ["Every photo has a label already: there is nothing left to predict.", look]
     said = []
     if not counts["given"]:
-        said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
+        said.append("No photo has a label yet: groups have numbers, and it is unknown how reliable they are.")
     elif "answer" not in told:
-        said.append("One label alone tells no classes apart: photos are grouped, not answered.")
+        said.append("A single label cannot distinguish classes: photos are grouped, but have no predictions.")
     elif not told["answer"]["calibration"]["labels"]:
-        said.append("No class has two labels yet: every photo has its best guess, and nothing says how sure it is.")
+        said.append(
+            "No class has two labels yet: every photo has its best guess, and it is unknown how reliable it is."
+        )
     said += _later_sentence(told.get("novel photos", {}), table.parent)
     suggested = told["suggest"]
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]

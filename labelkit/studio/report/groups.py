@@ -25,7 +25,7 @@ GROUPINGS = ("pseudo_labels", "cluster_ids")
 # Kinds of results, most informative first: names with confidences, then bare numbers, then groups of some images only.
 _KINDS = ("answers", "classes", "clusters", "discovered")
 _WHY = {
-    "answers": "it says what is known, new and unsure",
+    "answers": "it distinguishes known, new and unsure images",
     "classes": "it names classes",
     "clusters": "there are no discovered classes",
     "discovered": "there is no grouping of all images",

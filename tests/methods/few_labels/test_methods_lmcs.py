@@ -113,7 +113,7 @@ def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypat
             return value if is_main else value + sent[0]
 
         state.is_main, state.combine = is_main, combine
-        master._place_centroids(np.random.default_rng(0))
+        master._initialize_centroids(np.random.default_rng(0))
         found = master._centroids
         assert found is not None
         return found

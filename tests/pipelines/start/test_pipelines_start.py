@@ -1337,7 +1337,7 @@ def test_with_one_label_a_class_every_photo_has_a_guess_and_nothing_is_sure(phot
 def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None:
     told = run(photos, labels=write_labels(tmp_path / "known.csv", [0]), num_classes=3)
 
-    assert "One label alone tells no classes apart" in " ".join(told["sentences"])
+    assert "A single label cannot distinguish classes" in " ".join(told["sentences"])
 
 
 @pytest.mark.parametrize(
