@@ -27,7 +27,7 @@ _MAX_EXACT = 50_000
 _COLUMNS_AT_ONCE = 16
 
 
-def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
+def build_neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
     """Build the normalized nearest-neighbor graph for label propagation.
 
     Args:
@@ -65,11 +65,11 @@ def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDA
     return np.where(own, 0, np.nan_to_num(scores)).astype(np.float32), np.maximum(found, 0)
 
 
-def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations: int = 30) -> NDArray[np.float64]:
+def propagate_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations: int = 30) -> NDArray[np.float64]:
     r"""Propagate class probabilities over the neighbor graph and normalize them.
 
     Args:
-        graph: result of :func:`neighbor_graph`.
+        graph: result of :func:`build_neighbor_graph`.
         start: (n, k) float >= 0, shares of k classes; rows of zeros carry no information.
         alpha: in [0, 1); the larger, the more a row takes from its neighbors.
         num_iterations: the remaining error is of the order of :math:`\alpha^{num\_iterations}`.
@@ -96,9 +96,9 @@ def diffuse_labels(
     Thus, a class whose few labels happen to lie amid other classes does not take their images.
 
     Args:
-        graph: result of :func:`neighbor_graph`.
+        graph: result of :func:`build_neighbor_graph`.
         seeds: (n, k) float, 1 where a row has the label of a class, else 0.
-        alpha: in [0, 1), as for :func:`spread_labels`.
+        alpha: in [0, 1), as for :func:`propagate_labels`.
         num_iterations: number of iterations.
 
     Returns:

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset, listing
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage, image_suffixes
-from labelkit.data.folders import exclusion_reason, ignored_notes, split_from_name, splits_and_classes
+from labelkit.data.folders import describe_ignored_files, exclusion_reason, infer_splits_and_classes, split_from_name
 from labelkit.data.remote import FileLocation, match_files
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
@@ -123,13 +123,13 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
     if not samples:
         raise DatasetError(name, "contains no images", f"Add images ({' '.join(sorted(image_suffixes()))}).")
     names = list(samples)
-    notes = ignored_notes(ignored)
+    notes = describe_ignored_files(ignored)
     # If everything is in one folder, as when somebody packed a folder, drop its name: ids are then as in that folder.
     tops = {one.partition("/")[0] for one in samples}
     packed = len(tops) == 1 and all("/" in one for one in samples)
     ids = [one.partition("/")[2] for one in names] if packed else names
     split_of_file = _infer_file_splits(paths)
-    splits, classes, folder_notes = splits_and_classes(ids)
+    splits, classes, folder_notes = infer_splits_and_classes(ids)
     if any(split_of_file):
         splits = [split_of_file[samples[one][0]] for one in names]
     if labels:

@@ -101,8 +101,8 @@ def load_folder(
 ) -> ImageDataset:
     """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
-    :func:`splits_and_classes` describes the meaning of folders, :func:`exclusion_reason` the patterns to ``exclude``.
-    Unless ``any_classes``, folders are classes only if there are at least two, each with at least two images;
+    :func:`infer_splits_and_classes` describes the meaning of folders, and :func:`exclusion_reason` the patterns to
+    ``exclude``. Unless ``any_classes``, folders are classes only if there are at least two, each with at least two images;
     otherwise a note says why they are not.
 
     Raises:
@@ -155,7 +155,7 @@ def _listing(
     any_classes: bool,
 ) -> ImageDataset:
     """Build the data set of the sorted image names of a folder."""
-    notes = ignored_notes(ignored)
+    notes = describe_ignored_files(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
         raise DatasetError(
@@ -163,7 +163,7 @@ def _listing(
             "contains no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes),
             f"Add images ({suffixes}) to this folder, to class folders, or to train/, val/, test/ with class folders.",
         )
-    split_of, class_of, class_notes = splits_and_classes(ids)
+    split_of, class_of, class_notes = infer_splits_and_classes(ids)
     notes += class_notes
     doubt = None if any_classes else _explain_doubtful_classes(class_of)
     if doubt is not None:
@@ -173,7 +173,7 @@ def _listing(
     return listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
 
 
-def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
+def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
     """Infer the split and class of each image from its folders, and return notes about doubtful folders.
 
     Top-level folders are splits if all are named like one (train, Testing, val2017, unlabeled, ...). They are also
@@ -255,7 +255,7 @@ def _singular(kind: str) -> str:
     return kind.replace("links to folders around them", "link to a folder around it").replace("folders ", "folder ")
 
 
-def ignored_notes(ignored: Counter[str]) -> list[str]:
+def describe_ignored_files(ignored: Counter[str]) -> list[str]:
     """Return a note with the number of ignored files of each kind and the names of those that may contain labels."""
     counts = ", ".join(
         f"{count} {_singular(kind) if count == 1 else kind}"

@@ -212,12 +212,12 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
     return resize_images(images, *size, "bicubic")
 
 
-def number_view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
+def number_view_kinds(views: Sequence[ViewSpec], cache_point: Sequence[object]) -> tuple[int, ...]:
     """Number the kinds of an epoch's views in order of first appearance, and return the kind number of each view.
 
-    Views that are drawn alike and cached alike, as ``kept_at`` says, are of one kind.
+    Views that are drawn alike and cached alike, as ``cache_point`` says, are of one kind.
     """
-    pairs = list(zip(views, kept_at, strict=True))
+    pairs = list(zip(views, cache_point, strict=True))
     different = [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
     return tuple(different.index(pair) for pair in pairs)
 

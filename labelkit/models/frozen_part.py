@@ -39,7 +39,7 @@ class FrozenPart:
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
     pooled: bool = False
 
-    def kept_at(self, view: int | None) -> tuple[object, ...]:
+    def cache_point(self, view: int | None) -> tuple[object, ...]:
         """Return the indices of the cached blocks, and ``pooled`` if only pooled features are cached."""
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
 
@@ -140,7 +140,7 @@ class FrozenStages:
     names: tuple[str, ...]
     shape: tuple[int, ...]
 
-    def kept_at(self, view: int | None) -> tuple[object, ...]:
+    def cache_point(self, view: int | None) -> tuple[object, ...]:
         """Return the name of the last frozen stage, whose output is cached."""
         return (self.names[-1],)
 

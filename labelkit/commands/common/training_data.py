@@ -314,7 +314,7 @@ def prepare_listing(
     return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
 
 
-def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
+def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
     """Return the images of the evaluation split, limited by ``--max-per-class``; ``None`` if none has a label.
 
     Raises:

@@ -34,7 +34,7 @@ from labelkit.commands.common.onnx_session import (
     onnx_version,
     read_onnx_record,
 )
-from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, patch_summary, plan_patches
+from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches, summarize_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
@@ -356,7 +356,7 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
         ]
         tables.append(Table("copied, not computed", ["from", "rows"], shown))
     if patches is not None:
-        found = patch_summary(patches_folder(out), patches.plan, open_patches(store).num_patches)
+        found = summarize_patches(patches_folder(out), patches.plan, open_patches(store).num_patches)
         values["patches"] = found
         paths.append(patches_folder(out))
         grid, plan = patches.plan.grid, patches.plan

@@ -31,7 +31,7 @@ from labelkit.commands.retrieve.stored_index import (
     CachedIndex,
     IndexQuality,
     cache_index,
-    discard,
+    delete_index,
     find_cached_index,
 )
 from labelkit.data.keyed_random import keyed_generator
@@ -160,7 +160,7 @@ def load_or_build_index(
             return search, found
         except ValueError as error:
             progress.warning(f"{found.path} is damaged ({error}); the index is rebuilt")
-            discard(found.path)
+            delete_index(found.path)
     began = time.monotonic()
     try:
         index: Any = build_index(gallery, kind, metric=metric)

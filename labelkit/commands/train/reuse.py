@@ -187,7 +187,7 @@ def plan_reuse(
     if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
         problem = "the views of this method depend on each other, so they cannot be cached"
         raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen.")
-    kinds = number_view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
+    kinds = number_view_kinds(phase.views, [part.cache_point(place) for place in range(len(phase.views))])
     firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
     net = _get_network(method)
@@ -203,7 +203,7 @@ def plan_reuse(
         dtypes += ("float32",) * len(firsts)
     recipe = {
         "network": {**method.network.identity, "image_size": spec.size, "weights": part.fingerprint(net)},
-        "kept": [list(part.kept_at(place)) for _, place in views],
+        "kept": [list(part.cache_point(place)) for _, place in views],
         "views": [asdict(view) for view, _ in views],
         "normalize": [list(spec.mean), list(spec.std)],
         "listing": bank.dataset.digest(),

@@ -28,7 +28,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_shares,
+    check_equal_label_counts,
     head_logits,
     split_labeled,
 )
@@ -207,5 +207,5 @@ class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        check_equal_shares(config)
+        check_equal_label_counts(config)
         self.objective = FreeMatchObjective(config, self.num_classes, (self.weak_view, self.strong_view))

@@ -46,7 +46,7 @@ from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_we
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
-    check_equal_shares,
+    check_equal_label_counts,
     head_logits,
     learning_rate,
     split_labeled,
@@ -73,7 +73,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
-        check_equal_shares(config)
+        check_equal_label_counts(config)
         self.guide = Guide(config, self.network)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)
