@@ -1,4 +1,4 @@
-"""Choose the rows to label next: those that represent many others, those that two classes claim, or both.
+"""Choose the rows to label next: rows that represent many others, rows between two classes, or both.
 
 Strategies, all based on Euclidean distances; labeled rows count as chosen from the start:
     coverage      the row that most lowers the sum of squared distances from all rows to the nearest chosen one: greedy

@@ -1,4 +1,4 @@
-"""The rule of ``discover answer`` for images that are not in the store; it is stored with the answers.
+"""The prediction rule of ``discover answer`` for images that are not in the store; it is stored with the predictions.
 
     1. start from the classifier and from the distance of the image to the mean of each group; both are a softmax of a
        linear function of the features

@@ -1,12 +1,12 @@
-"""k-means by faiss, plain and spherical, and our own form with some rows fixed, based on faiss's nearest neighbors.
+"""Plain and spherical k-means by faiss, and semi-supervised k-means based on nearest-neighbor search by faiss.
 
 This module works around limits of faiss:
     - its random start ends at much higher inertia with many clusters, so starts are drawn by scikit-learn's k-means++;
     - it computes in float32 and fails at 1e20, so it receives rows minus their mean, divided by the largest number;
     - means and inertia of the result are recomputed in float64 from the original rows.
 
-Rows that are read in blocks, for lack of memory, are clustered by a sample of 256 rows per cluster, and all rows are
-then assigned to its centroids. Of rows in memory, all are used.
+If rows are read in blocks because memory is limited, centroids are fitted to a sample of 256 rows per cluster, and all
+rows are then assigned to them. If rows are in memory, all are used.
 
 Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search with GPUs" (faiss); semi-supervised form of
 S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).

@@ -1,4 +1,4 @@
-"""A tree of groups, built by repeatedly joining the cheapest pair, in a space in which groups are easier to separate.
+"""Agglomerative clustering in a space in which groups are easier to separate: merge the pair with the lowest cost.
 
     1. rows are projected on the directions in which they vary most
     2. with labels: scaled so that rows of one class vary equally in every direction (halfway: the other half is the

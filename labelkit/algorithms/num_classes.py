@@ -1,4 +1,4 @@
-"""Estimate the number of classes: by the published search by agreement with labels, or by counting dense groups.
+"""Estimate the number of classes: by the published search for the best agreement with labels, or by density.
 
 If labels do not determine it (``unlabeled_classes``), HDBSCAN counts groups for several minimum sizes, and their
 geometric mean is used. Features show groups at many levels (brands, products, kinds): this is an order of magnitude.

@@ -1,4 +1,4 @@
-"""Find unusual images of a collection: properties of single images, and their deviation from the usual."""
+"""Find outliers in a collection of images: properties of single images, and their deviation from the median."""
 
 from __future__ import annotations
 

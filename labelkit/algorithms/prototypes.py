@@ -247,7 +247,7 @@ def _optimize(
     device: str,
     report: Callable[[float, float], None] | None,
 ) -> tuple[NDArray[np.float64], float]:
-    """Minimize from one start; return the rows and the score that starts are compared by."""
+    """Minimize from one initialization; return the rows and the score by which initializations are compared."""
     import torch
     from scipy.optimize import minimize
 

@@ -1,4 +1,4 @@
-"""Rows of numbers in memory or read block by block from a memory map, and computations over their blocks.
+"""Rows of an array, in memory or read block by block from a memory map, and computations over their blocks.
 
 The size of blocks depends only on the shapes, and rows of a file are selected, scaled and shifted in float32 as they
 would be in memory: results do not depend on where the rows are.

@@ -102,8 +102,8 @@ def load_folder(
     """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
     :func:`infer_splits_and_classes` describes the meaning of folders, and :func:`exclusion_reason` the patterns to
-    ``exclude``. Unless ``any_classes``, folders are classes only if there are at least two, each with at least two images;
-    otherwise a note says why they are not.
+    ``exclude``. Unless ``any_classes``, folders are classes only if there are at least two, each with at least two
+    images; otherwise, a note says why they are not.
 
     Raises:
         DatasetError: there are no images, or a folder cannot be listed.

@@ -1,4 +1,4 @@
-"""Score how well same-class samples are nearest neighbors: recall@k, R-precision, MAP@R.
+"""Score retrieval of samples of the same class: recall@k, R-precision, MAP@R.
 
 Queries are ranked against a gallery by cosine; without a gallery, all samples are ranked against each other, except
 against themselves. Queries whose class has no (other) member in the gallery are left out. Cosines are rounded to

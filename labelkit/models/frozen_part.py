@@ -1,4 +1,4 @@
-"""The first part of a network that training never changes, whose output for a view can be cached in place of the view.
+"""The frozen first part of a network, whose output for a view can be cached instead of the view.
 
 In paired training of a ViT, the two views may need different tokens. If the teacher's keys follow the student's queries
 in frozen blocks (FlipClass), the teacher's tokens from the first such block on depend on the paired student view. The

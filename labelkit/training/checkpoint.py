@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and canonical JSON, committed whole, verified before use.
+"""Checkpoints: safetensors and canonical JSON, committed atomically and verified before use.
 
     checkpoints/step-00012000/model.safetensors      parameters and buffers, under their names
                               training.safetensors   optimizer state by parameter name

@@ -1,4 +1,4 @@
-"""Values that change during training, as pure functions of the clock: no state to save, none that drifts.
+"""Values that change during training, as pure functions of the clock, so that there is no state to save.
 
 The ranges of the numbers are checked by the options of a run.
 

@@ -1,8 +1,8 @@
-"""Apply a function to items in processes of this machine, or on a Ray cluster; each item ends in a finished file.
+"""Apply a function to items, in processes on this machine or on a Ray cluster; each item produces a complete file.
 
-The function commits its files whole, or its arrays are kept here, and an item whose files are there is not given again.
-So a process or a node that dies costs the items that it had begun: others do them, and a command that is repeated does
-the rest. What is applied does not know where it runs.
+The function writes its files atomically, or its arrays are cached here, and items whose files exist are not processed
+again. If a process or a node dies, only the items that it was working on are lost: other processes redo them, and
+repeating the command processes the remaining ones. The function does not depend on where it runs.
 """
 
 from __future__ import annotations

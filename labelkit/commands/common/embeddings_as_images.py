@@ -1,4 +1,4 @@
-"""The rows of a store as a training data set: their listing, their embeddings, and the model that made them."""
+"""The embeddings of a store as a training data set: their listing, their values, and the model that computed them."""
 
 from __future__ import annotations
 

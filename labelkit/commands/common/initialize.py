@@ -1,4 +1,4 @@
-"""Initialize weights, and nothing else, from another run or a file."""
+"""Initialize only the weights from another run or a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Labels of a store that may be used: the store's own, those of a result or a file, or a draw of them.
+"""Labels that a command may use: those of the store, of a result or a file, or a random subset of them.
 
 Only this module decides this for ``cluster``, ``discover``, ``evaluate``, ``suggest`` and ``label``; it also warns
 if the images contradict the labels.

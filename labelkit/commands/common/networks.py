@@ -1,4 +1,4 @@
-"""The network that a command embeds with: from a run, from a backbone's name, or as a store recorded it."""
+"""The network with which a command embeds images: from a run, a backbone name, or the record in a store."""
 
 from __future__ import annotations
 

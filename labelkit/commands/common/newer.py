@@ -1,4 +1,4 @@
-"""A warning where the store that a command reads has been followed by a newer one."""
+"""A warning if there is a newer store than the one that a command reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what every command reads and writes, before any work and before torch is imported.
+"""Checks of the inputs and outputs of every command, before any work and before torch is imported.
 
 An output is never a file that the command reads, is never in a folder that labelkit manages, and never replaces a file
 of another kind, with or without ``--overwrite``.

@@ -1,4 +1,4 @@
-"""Patches of images during embedding: which are stored, where they are in their image, and writing them in pieces."""
+"""Patches during embedding: which ones are stored, their positions in the image, and writing them in chunks."""
 
 from __future__ import annotations
 

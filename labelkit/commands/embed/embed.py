@@ -1,4 +1,4 @@
-"""Embed all images of a data set into a store, which appears once it is complete; or estimate the time."""
+"""Embed all images of a data set into a store, which appears once it is complete, or estimate the time."""
 
 from __future__ import annotations
 
@@ -325,7 +325,7 @@ def _publish(begun: _StartedRun) -> EmbeddingStore:
 
 
 def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
-    """Warn if image files have another size than when they were embedded, because files are recognized by name."""
+    """Warn if the size of image files has changed since they were embedded, because files are recognized by name."""
     if root is None or not store.has_images:
         return
     changed = []

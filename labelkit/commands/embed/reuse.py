@@ -62,7 +62,7 @@ def plan_reuse(
 def _extend(
     plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], digests: Sequence[bytes | None], dataset: str
 ) -> EmbeddingPlan:
-    """Put the rows of the first store in front of the plan, which then has only those of images with other names."""
+    """Prepend the rows of the first store to the plan, which then computes only images with other names."""
     base, place = stores[0], {name: row for row, name in enumerate(plan.sample_ids)}
     rows = np.array([place.pop(name, -1) for name in base.sample_ids] + [*place.values()], dtype=np.int64)
     new, removed = rows[base.n :].tolist(), np.flatnonzero(rows < 0)
@@ -162,7 +162,7 @@ def _match_rows(
 def copy_rows(
     stores: Sequence[EmbeddingStore], places: NDArray[np.int64], names: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """Read columns of rows of several stores, each with m rows, from places (m, 2): index of a store and row in it.
+    """Read columns with m rows from several stores, given (m, 2) positions: index of a store and row in it.
 
     Raises:
         Damaged: a block of rows is not as it was written.

@@ -1,4 +1,4 @@
-"""``embed --index``: pass the rows of a store through a head that was trained on such rows, into a new store."""
+"""``embed --index``: apply a head trained on stored embeddings to a store, and write a new store."""
 
 from __future__ import annotations
 

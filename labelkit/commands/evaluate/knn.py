@@ -1,4 +1,4 @@
-"""Evaluate the features of a store by a vote of the nearest rows and by a linear classifier, as published tables do."""
+"""Evaluate the features of a store by kNN and by a linear classifier, as in published tables."""
 
 from __future__ import annotations
 

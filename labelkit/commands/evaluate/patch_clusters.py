@@ -1,4 +1,4 @@
-"""Evaluate patch features without training: groups of k-means against the classes of the pixels.
+"""Evaluate patch features without training, by comparing k-means clusters with the classes of the pixels.
 
 Source: our CoTAP specification, section 6.
 """

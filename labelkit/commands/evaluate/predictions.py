@@ -1,7 +1,7 @@
-"""Score confident answers against the true classes, on rows whose labels neither training nor calibration had.
+"""Score predictions against true classes, on rows whose labels were used neither for training nor for calibration.
 
-Known classes are compared by name. New groups have no class name: they are matched one to one with the classes without
-a group, so that the most samples agree, as in the protocols of category discovery.
+Known classes are compared by name. New groups have no class name: they are matched one to one with the classes that
+have no group, maximizing the number of agreeing samples, as in category discovery.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Score the rows of a store by how well those of one class find each other."""
+"""Score the embeddings of a store by retrieval of images of the same class."""
 
 from __future__ import annotations
 

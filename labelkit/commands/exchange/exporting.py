@@ -1,4 +1,4 @@
-"""Write rows, labels, a result or the network of a store for other programs."""
+"""Write embeddings, labels, a result or the network of a store for other programs."""
 
 from __future__ import annotations
 

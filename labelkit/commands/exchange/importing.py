@@ -1,4 +1,4 @@
-"""Make a store of rows that another program wrote."""
+"""Create a store from embeddings written by another program."""
 
 from __future__ import annotations
 
@@ -125,9 +125,9 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
 
 
 def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) -> Callable[[int], str]:
-    """Put the columns of ``--ids`` in the order of the source's own names, if it has any; return where a row stands.
+    """Reorder the columns of ``--ids`` to match the names in the source, if any; return how messages refer to a row.
 
-    The numbers of a source that are no names in ``--ids`` are numbers of rows, which say no other order.
+    Numbers in a source that are not names in ``--ids`` are row numbers, which imply no other order.
     """
     own, given = rows.columns.get("ids"), named.columns["ids"]
     if own is None or list(own) == list(given):
@@ -232,7 +232,7 @@ def _build_names(column: Column | None, n: int, where: Callable[[int], str], ima
 
 
 def _strip_common_folder(names: list[str], images: Path | None) -> list[str]:
-    """Cut off the folder that all names share if all are absolute, addresses or begin with ``..``.
+    """Remove the common folder of all names if all are absolute paths or URLs, or begin with ``..``.
 
     It is the deepest such folder, or the one that leaves the path of a file below ``images``.
     """

@@ -1,7 +1,7 @@
-"""Find images of a store that come twice: the same file, a copy that was edited or turned, or the same scene.
+"""Find near-duplicates in a store: identical files, edited or rotated copies, and photos of the same scene.
 
-Pairs that may be copies are named by the embeddings and by the pixels (16 x 16 gray values), and are then compared
-pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.near_duplicates`.
+Candidate pairs are chosen by embeddings and by pixels (16 x 16 gray values), then aligned and compared pixel by
+pixel; see :mod:`labelkit.algorithms.near_duplicates`.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ def _is_same(agreement: Agreement) -> NDArray[np.bool_]:
 
 
 def _select_limits(agreement: Agreement, limits: dict[int, float]) -> NDArray[np.float64]:
-    """(p,) limits of the levels at which pairs are compared."""
+    """Return the limits (p,) of the levels at which pairs are compared."""
     return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
 
 
@@ -267,7 +267,7 @@ def _classify_pairs(
     *,
     bursts: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Say which pairs are copies and bursts, and number what hangs together; two images of one cluster are no burst.
+    """Classify pairs as copies or bursts, and number connected clusters; a burst joins images of two clusters.
 
     Returns:
         pairs: (p, 2) places. The first has more pixels, or else a larger file, or else the earlier name.
@@ -310,7 +310,7 @@ def _classify_pairs(
 
 
 def _find_components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(count,) the smallest place that each place hangs together with."""
+    """Return the smallest position (count,) to which each position is connected."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -1,4 +1,4 @@
-"""Find images of a store that are likely of no class with labels."""
+"""Find images of a store that likely belong to none of the labeled classes."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
 
 
 def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
-    """Let groups without a label take turns in their places, some images each: the first are not all of one class."""
+    """Interleave groups without a label, a few images at a time, so that the first images are not all of one class."""
     seen: Counter[str] = Counter()
     places = [place for place, one in enumerate(order.tolist()) if groups[one]]
     turns = []
@@ -153,7 +153,7 @@ def _find_nearest(
 def _compute_new_shares(
     config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Say what new groups take of each row together, (n,); of rows not answered together as the rule says."""
+    """Return the total share of new groups for each row, (n,), computed by the rule for rows not predicted jointly."""
     rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
         problem = "was created by an earlier version of labelkit and lacks data that this command requires"

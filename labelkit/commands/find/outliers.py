@@ -1,4 +1,4 @@
-"""Find odd images of a store: unlike all others, blank, dark, bright, blurred, tiny, of an odd shape."""
+"""Find outliers in a store: images unlike all others, blank, dark, bright, blurred, tiny, or of unusual shape."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The images behind rows of a store: each is read once, made small and measured; some are drawn.
+"""The images of a store: each is read once, downscaled and measured; some are drawn.
 
 The table that ``labelkit find`` writes.
 """

@@ -1,4 +1,4 @@
-"""SeLa: train on pseudo-labels, and renew all of them at once as a balanced assignment.
+"""SeLa: train on pseudo-labels, all of which are periodically recomputed as a balanced assignment.
 
 Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous clustering and representation learning"
 (ICLR 2020) and its released code.

@@ -1,4 +1,4 @@
-"""Pseudo-labels by a network for its own images: one table per head, renewed by balanced optimal transport.
+"""Pseudo-labels for a network's training images: one table per head, updated by balanced optimal transport.
 
 All state is in buffers, so that checkpoints include labels, potentials and the position in the schedule. Each
 process solves with the rows it visited, and exchanges sums of the size of a head; labels are gathered by row.

@@ -1,4 +1,4 @@
-"""Siamese learning: two views of an image get similar outputs, and the loss keeps all images from getting equal ones.
+"""Siamese learning: two views of an image get similar outputs, and the loss prevents all outputs from becoming equal.
 
 Sources, by ``--loss``:
     simclr: T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (ICML 2020)

@@ -1,4 +1,4 @@
-"""Weights from files that others made: untrusted when read, fitted by name, identified by content.
+"""Weights from files of other programs: read as untrusted, matched by name, identified by content.
 
 ``.safetensors`` files are read only by their library; ``.pt`` and ``.pth`` files are pickles and are read only by
 ``torch.load(weights_only=True)``.
@@ -248,7 +248,7 @@ def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], wher
 
 
 def _choose_copies(prefixes: list[str]) -> list[str]:
-    """Return the prefixes of the copies to use: averaged ones, else those that do not follow another."""
+    """Return the prefixes of the copies to use: averaged ones, otherwise those that do not follow another."""
     averaged = [
         prefix
         for prefix in prefixes
@@ -264,7 +264,7 @@ def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[
 
 
 def _further_blocks(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> list[str]:
-    """Return the blocks in a file that continue a row of numbered blocks of the network, such as ``layer1.2``."""
+    """Return the blocks in a file that continue a sequence of numbered blocks of the network, such as ``layer1.2``."""
     last: dict[str, int] = {}  # only blocks, which hold layers with names: a row of layers may end in another head
     for name in target:
         for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):

@@ -1,4 +1,4 @@
-"""Evaluation after an epoch with labels that are hidden from the method."""
+"""Evaluation after each epoch with labels that are hidden from the method."""
 
 from __future__ import annotations
 
