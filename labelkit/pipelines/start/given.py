@@ -269,7 +269,7 @@ def _follow(
     stores: Sequence[EmbeddingStore],
     known: dict[int, str],
 ) -> tuple[list[TableLabel], list[TableLabel], list[TableLabel]]:
-    """Reassign labels whose path is gone or now belongs to another file, unless the labels of a file contradict each other.
+    """Reassign labels whose path is gone or now belongs to another file, unless a file has contradicting labels.
 
     Returns the labels of photos with another path, of none, and of photos that are other files at the same path.
     """
