@@ -244,11 +244,11 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
     return faults
 
 
-def load_checkpoint(run: Path, say: Callable[[str], None] = lambda text: None) -> LoadedCheckpoint | None:
+def load_checkpoint(run: Path, show_message: Callable[[str], None] = lambda text: None) -> LoadedCheckpoint | None:
     """Verify and open the last checkpoint of a run, or an older one if the last is damaged.
 
-    ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``say`` shows a message about skipped ones.
-    ``None``: the run has none yet.
+    ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``show_message`` reports
+    skipped ones. ``None``: the run has none yet.
 
     Raises:
         CheckpointDamaged: checkpoints exist but none verifies, or the requested one does not.
@@ -278,7 +278,7 @@ def load_checkpoint(run: Path, say: Callable[[str], None] = lambda text: None) -
             warnings.append(f"{error}")
         else:
             if warnings:
-                say(f"{'; '.join(warnings)}. {candidate.name} is used instead")
+                show_message(f"{'; '.join(warnings)}. {candidate.name} is used instead")
             return loaded
     problem = "no checkpoint is intact: " + "; ".join(warnings)
     raise CheckpointDamaged(str(folder), problem, "Restore the folder, or train again with --overwrite.")

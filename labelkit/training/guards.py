@@ -44,14 +44,14 @@ class Guard:
 
     Args:
         mode: ``stop``, ``warn`` only, or ``none`` (no checks).
-        say: shows a message to the user.
+        show_message: shows a message to the user.
 
     Attributes:
         good_step: step of the last checkpoint that was written without any sign; 0 = none yet.
     """
 
     mode: GuardMode
-    say: Callable[[str], None]
+    show_message: Callable[[str], None]
     good_step: int = 0
     _first_loss: float | None = None
     _seen: dict[str, list[int]] = field(default_factory=dict)  # consecutive occurrences, and the step of the first
@@ -118,7 +118,7 @@ class Guard:
             raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (To continue anyway: --guard warn.)")
         if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
-            self.say(f"warning: step {step}: {problem}. {remedy}")
+            self.show_message(f"warning: step {step}: {problem}. {remedy}")
 
     def extra_state(self) -> dict[str, Any]:
         """Return the JSON values that a resumed run needs."""

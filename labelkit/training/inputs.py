@@ -44,7 +44,7 @@ class RunInputs:
         folder: folder of the run; it need not exist yet.
         is_new: nothing was trained yet; a resumed run takes its state from its checkpoint.
         writes: files may be written; a dry run writes none.
-        say: shows a message to the user.
+        show_message: shows a message to the user.
         truth: returns the (n,) int64 class of each row, hidden or not, -1 = unknown, for the option named in the call:
             for comparison with labels that nobody has. No method calls it on its own.
     """
@@ -57,7 +57,7 @@ class RunInputs:
     folder: Path
     is_new: bool
     writes: bool
-    say: Callable[[str], None]
+    show_message: Callable[[str], None]
     truth: Callable[[str], NDArray[np.int64]]
 
 

@@ -27,8 +27,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(said: list[str] | None = None, **changes: object) -> Prototypes:
-    say = None if said is None else said.append
-    return load_or_make_prototypes(**{"num_prototypes": 20, "dim": 4, "iterations": 10, "say": say, **changes})
+    show_message = None if said is None else said.append
+    return load_or_make_prototypes(
+        **{"num_prototypes": 20, "dim": 4, "iterations": 10, "show_message": show_message, **changes}
+    )
 
 
 def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

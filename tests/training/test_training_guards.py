@@ -22,7 +22,7 @@ SOUND, ALIKE = 0.5, 1e-6
 
 def _guard(mode: Any = "stop") -> tuple[Guard, list[str]]:
     said: list[str] = []
-    return Guard(mode, say=said.append), said
+    return Guard(mode, show_message=said.append), said
 
 
 # --- what is measured

@@ -233,7 +233,7 @@ def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, 
     model.write_bytes(model.read_bytes()[:-1])
     messages: list[str] = []
     resumed = trainers(tmp_path / "cut", epochs=3)
-    checkpoint = load_checkpoint(tmp_path / "cut", say=messages.append)
+    checkpoint = load_checkpoint(tmp_path / "cut", show_message=messages.append)
     assert checkpoint is not None
     resumed.restore(checkpoint)
     assert resumed.clock.step == 8

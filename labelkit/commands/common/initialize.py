@@ -37,7 +37,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         method.on_backbone_loaded()
         describe_weights(method.network)
         return
-    checkpoint = load_checkpoint(source, say=current_progress().warning)
+    checkpoint = load_checkpoint(source, show_message=current_progress().warning)
     if checkpoint is None:
         raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out folder of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)

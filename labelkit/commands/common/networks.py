@@ -181,7 +181,11 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
         return load_run_network(config.checkpoint)
     if config.backbone == "pixels":
         return build_pixel_network(config.image_size or 32, in_channels)
-    name = _best_backbone(fetch=config.pretrained, several=whole) if config.uses_best_backbone else str(config.backbone)
+    name = (
+        _best_backbone(fetch=config.pretrained, allow_several=whole)
+        if config.uses_best_backbone
+        else str(config.backbone)
+    )
     pretrained = config.pretrained or config.uses_best_backbone
     source = f"{_RANDOM}{config.seed}" if config.random_weights else None
     parts = name.split(SEPARATOR)
@@ -214,9 +218,9 @@ def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: 
     return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
 
 
-def _best_backbone(*, fetch: bool, several: bool) -> str:
+def _best_backbone(*, fetch: bool, allow_several: bool) -> str:
     """Choose the best backbone with weights on this machine, and show a message about the choice."""
-    name = find_best_available_backbone(several=several)
+    name = find_best_available_backbone(allow_several=allow_several)
     if name is None and fetch:
         return TO_FETCH
     if name is None:

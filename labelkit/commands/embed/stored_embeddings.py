@@ -111,7 +111,9 @@ def _write(
     else:
         labeled = dataset.given
         old = _find_used_classes(dataset.labels[labeled], len(dataset.class_names))
-    order = class_columns(run.saved, network.num_outputs, dataset, old, wanted=config.logits) if config.logits else None
+    order = (
+        class_columns(run.saved, network.num_outputs, dataset, old, include=config.logits) if config.logits else None
+    )
     embedded: list[Tensor] = []
     outputs: list[Tensor] = []
     with current_progress().task("embed", total=store.n) as task, torch.inference_mode():

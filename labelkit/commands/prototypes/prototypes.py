@@ -37,7 +37,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
             num_starts=config.num_inits,
             device=_device(config),
             use_cache=config.cache,
-            say=progress.warning,
+            show_message=progress.warning,
             report=lambda t, largest: task.advance(1, sharpness=t, max_cosine=largest),
         )
     seconds = time.monotonic() - started

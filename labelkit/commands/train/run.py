@@ -123,7 +123,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)
-    checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
+    checkpoint = load_checkpoint(run.path, show_message=progress.warning) if config.resume else None
     setup = prepare_training(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
         progress.message(f"{run.path} has no checkpoint yet: training starts with the first epoch")

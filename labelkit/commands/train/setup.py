@@ -121,7 +121,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             folder=run_folder(config),
             is_new=fresh,
             writes=not config.dry_run,
-            say=progress.message,
+            show_message=progress.message,
             truth=known,
         )
     )

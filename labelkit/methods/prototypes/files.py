@@ -62,7 +62,7 @@ def load_or_make_prototypes(
     num_starts: int = 1,
     device: str = "cpu",
     use_cache: bool = True,
-    say: Callable[[str], None] | None = None,
+    show_message: Callable[[str], None] | None = None,
     report: Callable[[float, float], None] | None = None,
 ) -> Prototypes:
     """Return evenly spread prototypes, from a closed form, the cache or an optimization.
@@ -70,7 +70,7 @@ def load_or_make_prototypes(
     New prototypes are cached. They depend on all arguments up to ``num_starts``, which, like ``device`` and ``report``,
     are those of :func:`labelkit.algorithms.prototypes.spread_prototypes`; ``seed`` is that of the initial values, or of
     the rotation and order of a closed form. A cache file that is damaged or has other contents is replaced, and a cache
-    that cannot be written is no error; ``say`` shows both to the user.
+    that cannot be written is no error; ``show_message`` shows both to the user.
 
     Raises:
         ValueError: a number is out of range.
@@ -97,15 +97,17 @@ def load_or_make_prototypes(
     )
     if is_closed or not use_cache:  # a closed form is computed faster than read
         return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
-    return _load_or_compute(recipe, make, say or (lambda text: None))
+    return _load_or_compute(recipe, make, show_message or (lambda text: None))
 
 
-def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
+def load_or_compute_prototypes(num_prototypes: int, dim: int, show_message: Callable[[str], None]) -> Prototypes:
     """Return the c prototypes of hyperspherical prototype networks in d dimensions; computed ones are cached."""
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
     generator = keyed_generator(0, "separated prototypes")
-    return _load_or_compute(recipe, partial(optimize_separated_prototypes, num_prototypes, dim, generator), say)
+    return _load_or_compute(
+        recipe, partial(optimize_separated_prototypes, num_prototypes, dim, generator), show_message
+    )
 
 
 def optimize_separated_prototypes(
@@ -153,11 +155,11 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
 
 
 def _load_or_compute(
-    recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], tell: Callable[[str], None]
+    recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], show_note: Callable[[str], None]
 ) -> Prototypes:
     """Return the prototypes from the cache, or compute and cache them."""
     path = cache_path(recipe)
-    found = _read_cache(path, recipe, tell) if path.exists() else None
+    found = _read_cache(path, recipe, show_note) if path.exists() else None
     if found is not None:
         return Prototypes(found, recipe, "cache", path)
     vectors = make()
@@ -165,7 +167,7 @@ def _load_or_compute(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_prototypes(path, vectors, recipe, asdict(measure_spread(vectors)), overwrite=True)
     except (OSError, LabelkitError) as error:
-        tell(f"could not save the prototypes in {path.parent}: {error}")
+        show_note(f"could not save the prototypes in {path.parent}: {error}")
         return Prototypes(vectors, recipe, "optimized", None)
     return Prototypes(vectors, recipe, "optimized", path)
 
@@ -176,15 +178,15 @@ def cache_path(recipe: dict[str, object]) -> Path:
     return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
 
 
-def _read_cache(path: Path, recipe: dict[str, object], tell: Callable[[str], None]) -> NDArray[np.float32] | None:
+def _read_cache(path: Path, recipe: dict[str, object], show_note: Callable[[str], None]) -> NDArray[np.float32] | None:
     try:
         found = read_prototypes(path)
     except (StoreError, OSError) as error:
         problem = error.problem if isinstance(error, StoreError) else str(error)
-        tell(f"{path}: {problem}; the prototypes are recomputed")
+        show_note(f"{path}: {problem}; the prototypes are recomputed")
         return None
     shape = (recipe["num_prototypes"], recipe["dim"])
     if found.recipe != recipe or found.prototypes.shape != shape:
-        tell(f"{path}: does not contain the prototypes that its name indicates; they are recomputed")
+        show_note(f"{path}: does not contain the prototypes that its name indicates; they are recomputed")
         return None
     return found.prototypes

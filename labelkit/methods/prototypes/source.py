@@ -23,7 +23,11 @@ _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 
 
 def load_initial_prototypes(
-    config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None], class_names: Sequence[str] = ()
+    config: DL2PAConfig,
+    num_classes: int,
+    dim: int,
+    show_message: Callable[[str], None],
+    class_names: Sequence[str] = (),
 ) -> Tensor:
     """Return the initial prototypes of a run as (c, d) float32 unit rows; word vectors need names of the classes.
 
@@ -38,22 +42,22 @@ def load_initial_prototypes(
         remedy = f"Use --embed-dim {least} or more, or --prototypes uniform."
         raise ConfigError("--prototypes simplex", problem, remedy)
     if config.prototypes == "hpn":
-        return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, say).vectors)
+        return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, show_message).vectors)
     if config.class_vectors is not None:
         return _load_word_prototypes(config.class_vectors, num_classes, dim, class_names)
     source = config.prototypes_from
     if source is None:
-        make = partial(load_or_make_prototypes, num_classes, dim, seed=0, say=say)
+        make = partial(load_or_make_prototypes, num_classes, dim, seed=0, show_message=show_message)
         made = make(sharpest_t=config.sharpest_t)
         if made.source == "closed form" and config.sharpest_t is None and not is_closed_form_optimal(num_classes, dim):
             # with opposite pairs, neither the closed form nor the result of one start always has the lowest loss
             optimized = make(method="optimize", sharpest_t=None)
             made = min(made, optimized, key=lambda one: uniformity(one.vectors))
         elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
-            say(f"--sharpest-t has no effect: the best {num_classes} prototypes of {dim} dimensions are known")
+            show_message(f"--sharpest-t has no effect: the best {num_classes} prototypes of {dim} dimensions are known")
         return torch.from_numpy(made.vectors)
     found = (
-        _load_learned_prototypes(source, say)
+        _load_learned_prototypes(source, show_message)
         if source.is_dir()
         else torch.from_numpy(read_prototypes(source).prototypes)
     )
@@ -82,9 +86,9 @@ def _load_word_prototypes(path: Path, num_classes: int, dim: int, class_names: S
         raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or raise --embed-dim.") from error
 
 
-def _load_learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
+def _load_learned_prototypes(run: Path, show_message: Callable[[str], None]) -> Tensor:
     """Return the class vectors of a run of ``softmax``."""
-    checkpoint = load_checkpoint(run, say=say)
+    checkpoint = load_checkpoint(run, show_message=show_message)
     tensors = {} if checkpoint is None else checkpoint.tensors(MODEL)
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:

@@ -246,7 +246,7 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
         CheckpointError: there is no run with pseudo-labels.
         CheckpointMismatch: it was trained on other images, or has other heads.
     """
-    checkpoint = load_checkpoint(source, say=inputs.say)
+    checkpoint = load_checkpoint(source, show_message=inputs.show_message)
     if checkpoint is None:
         problem = "contains no checkpoint"
         raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
@@ -261,4 +261,4 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
     if not same:
         raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
-    inputs.say(f"labels are taken from {checkpoint.folder}, and remain fixed")
+    inputs.show_message(f"labels are taken from {checkpoint.folder}, and remain fixed")

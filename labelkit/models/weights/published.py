@@ -183,14 +183,14 @@ def describe_published(name: str) -> tuple[str, str]:
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
-def find_best_available_backbone(*, several: bool = False) -> str | None:
+def find_best_available_backbone(*, allow_several: bool = False) -> str | None:
     """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 
-    With ``several``, this may also be a pair of networks with concatenated embeddings.
+    With ``allow_several``, this may also be a pair of networks with concatenated embeddings.
     """
     for name in BEST_FIRST:
         parts = name.split("+")
-        if (several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
+        if (allow_several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
             return name
     return None
 

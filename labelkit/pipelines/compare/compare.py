@@ -230,7 +230,7 @@ def _evaluate_untrained_networks(
                 if not record.exists():
                     seeded = model if label == _PIXELS else model | {"seed": seed}
                     embed_for_evaluation(config, data, store, **seeded)
-                    found = evaluate_store(config, data, store, seed=seed, own="nothing")
+                    found = evaluate_store(config, data, store, seed=seed, output_kind="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
                 row.runs.append(stored_record(record))
             except LabelkitError as error:

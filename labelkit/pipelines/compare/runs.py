@@ -93,7 +93,9 @@ def embed_for_evaluation(config: CompareConfig, data: DataFacts, out: Path, **mo
     )
 
 
-def evaluate_store(config: CompareConfig, data: DataFacts, index: Path, *, seed: int, own: str) -> dict[str, float]:
+def evaluate_store(
+    config: CompareConfig, data: DataFacts, index: Path, *, seed: int, output_kind: str
+) -> dict[str, float]:
     """Evaluate a store's embeddings by kNN, k-means and retrieval, and the network's own output if there is one.
 
     Args:
@@ -101,7 +103,7 @@ def evaluate_store(config: CompareConfig, data: DataFacts, index: Path, *, seed:
         data: the common images; those of training are in split train.
         index: the store.
         seed: seed of k-means.
-        own: kind of the network's own output: ``names`` of classes, unnamed ``groups``, or ``nothing``.
+        output_kind: kind of the network's own output: ``names`` of classes, unnamed ``groups``, or ``nothing``.
 
     Returns:
         Scores of the held-out images in [0, 1]: ``knn_accuracy`` by neighbors among the training images;
@@ -129,10 +131,10 @@ def evaluate_store(config: CompareConfig, data: DataFacts, index: Path, *, seed:
         "map_at_r": retrieval["map_at_r"],
     }
     has_output = "logits" in open_store(index).extras
-    if own == "groups" and has_output:
+    if output_kind == "groups" and has_output:
         discover_head(DiscoverHeadConfig(index=index, overwrite=True))
         scores["own_accuracy"] = score_groups("head")["all_accuracy"]
-    elif own == "names" and has_output:
+    elif output_kind == "names" and has_output:
         named: Any = evaluate_classification(
             EvaluateClassificationConfig(index=index, split=split, bootstrap=0)
         ).to_json()
@@ -197,7 +199,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
         cost = _train(name, config, options, run)
         summary = stored_record(run / "summary.json")
         embed_for_evaluation(config, data, store, checkpoint=run)
-        scores = evaluate_store(config, data, store, seed=seed, own=options.own_output)
+        scores = evaluate_store(config, data, store, seed=seed, output_kind=options.own_output)
     except Exception as error:
         if isinstance(error, RunError | LabelkitError) or compute_method_digest(name) is None:
             raise
