@@ -240,7 +240,7 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
 
     def values(image: Image.Image) -> NDArray[np.uint8]:
         if image.format == "JPEG":
-            raise BadImage("JPEG changes pixel values, and so the classes that they stand for")
+            raise BadImage("JPEG changes pixel values, and thus the classes that they represent")
         if image.mode not in ("L", "P", "1"):
             raise BadImage(f"pixels are {image.mode}, not 8-bit class numbers")
         image.load()

@@ -198,7 +198,7 @@ def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], li
             count = sum(one[:1] == [name] for one in folders)
             beside = " and ".join(f"{one}/" for one in sorted(splits))
             notes.append(
-                f"{name}/ ({count} images) lies next to {beside}, and is used neither as a split nor as a class "
+                f"{name}/ ({count} images) is next to {beside}, and is used neither as a split nor as a class "
                 "(to leave it out: --exclude)"
             )
         folders = [one[1:] if one and one[0] in splits else [] for one in folders]

@@ -121,7 +121,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
                 entry = file.objects[image][outside]
                 raise DatasetError(
                     str(file.path),
-                    f"annotation {entry.id}: bbox {list(entry.bbox)} lies mostly outside its image of "
+                    f"annotation {entry.id}: bbox {list(entry.bbox)} is mostly outside its image of "
                     f"{size[1]} x {size[0]} pixels",
                     "Correct or remove this bbox (left, top, width, height in pixels).",
                 )
@@ -158,7 +158,7 @@ def _read(path: Path) -> _File:
     if not categories:
         raise DatasetError(str(path), "has no categories", "Add the classes of the boxes as categories.")
     if len(set(categories.values())) < len(categories):
-        raise DatasetError(str(path), "gives two categories the same name", _REMEDY)
+        raise DatasetError(str(path), "contains two categories with the same name", _REMEDY)
     images = {entry.id: entry for entry in table.images}
     objects: dict[int, list[_Annotation]] = defaultdict(list)
     for entry in table.annotations:

@@ -440,7 +440,8 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
     if config.old_classes is None and old_classes is None and _is_own_folder(config):
         # the class order of a benchmark is published; that of folder names may be arbitrary
         first, last = (dataset.class_names[split.old_classes[at]] for at in (0, -1))
-        note = f"the old classes are the first {len(split.old_classes)} of {classes.count} by name, {first} to {last}"
+        count = f"{len(split.old_classes)} of {classes.count}"
+        note = f"the old classes are the first {count} classes in name order, {first} to {last}"
         return replace(split, warnings=(*split.warnings, f"{note} (choose others with --old-classes)"))
     return split
 

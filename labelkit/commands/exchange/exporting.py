@@ -126,7 +126,7 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         content = export_onnx_bytes(network, notes)
     except OnnxExportError as error:
         problem = f"cannot be written as ONNX: {error}"
-        raise CheckpointError(model.name, problem, "Use this model only in labelkit.") from error
+        raise CheckpointError(model.name, problem, "This model can be used only in labelkit.") from error
     commit_bytes(out, content, replace=config.overwrite)
     values: dict[str, object] = {
         "path": out,

@@ -96,4 +96,4 @@ def _build_table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
     closest_bound = math.degrees(math.acos(bounds["max_cosine"]))
     rows.append(["angle of the closest pair", round(spread.closest_angle, 4), round(closest_bound, 4)])
     rows.append(["angle, mean", round(spread.mean_angle, 4), None])
-    return Table(title, ["cosines of pairs", "found", "no set is below"], rows)
+    return Table(title, ["cosines of pairs", "found", "lower bound"], rows)

@@ -139,7 +139,7 @@ def choose_result(
 
     best = min(usable, key=rank)
     if len(usable) == 1:
-        return best, "the only one that groups the images"
+        return best, "the only result that groups the images"
     why = _WHY[best.kind] + (" and how sure it is" if "confidence" in best.arrays else "")
     return best, f"chosen among {len(usable)} because {why}"
 

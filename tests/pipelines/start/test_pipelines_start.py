@@ -86,7 +86,7 @@ def test_table_page_and_output_tell_the_same_numbers(with_page: None, photos: Pa
     assert lines["check"] == 1
     assert told["odd"] == lines["odd"] >= 1
     assert (folder / "novel.png").is_file()
-    for number, what in ((1, "duplicates you could delete"), (lines["odd"], "outliers")):
+    for number, what in ((1, "duplicates that you could delete"), (lines["odd"], "outliers")):
         assert f"<strong>{number}</strong> {what}" in page
     assert "are answered at confidence 0.8 or more" in page
     assert any('"Groups" has all photos of each class' in sentence for sentence in told["sentences"])
