@@ -99,8 +99,8 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     eval_split: str = _MONITOR(
         "auto",
-        "Split to evaluate after each epoch; auto: test if there is one, otherwise val, unless it is used for training; "
-        "none: no evaluation.",
+        "Split to evaluate after each epoch; auto: test if there is one, otherwise val, unless it is used for "
+        "training; none: no evaluation.",
     )
 
     @property
