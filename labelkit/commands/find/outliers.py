@@ -42,7 +42,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     if store.has_images or config.sheet is not None:
         images = StoredImages(store, rows, config)
     else:
-        current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
+        current_progress().warning(f"{store.path} has no image files, so only embeddings are checked")
     if len(rows) < MIN_IMAGES:
         current_progress().warning(
             f"{len(rows)} images are too few to judge outliers, so images are not compared with each other"
