@@ -204,7 +204,7 @@ def test_a_store_in_one_file_is_refused_with_the_command_that_splits_it(more: Pa
 def test_another_image_of_a_known_name_is_refused(old: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     Image.linear_gradient("L").save(tmp_path / "photos" / "bee" / "05.png")
-    with pytest.raises(Mismatch, match=r"1 of its images have the same names as images with other content, first: bee/05\.png"):
+    with pytest.raises(Mismatch, match=r"1 of its images have the same names .*, first: bee/05\.png"):
         embed(tmp_path / "x.h5", tmp_path / "photos", extend=old.path)
 
 
