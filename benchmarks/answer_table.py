@@ -30,7 +30,7 @@ from pathlib import Path, PurePath
 
 import labelkit
 import numpy as np
-from labelkit.algorithms.label_propagation import neighbor_graph
+from labelkit.algorithms.label_propagation import build_neighbor_graph
 from labelkit.commands.discover.options import DiscoverAnswerConfig, DiscoverCategoriesConfig
 from labelkit.commands.table import all_commands
 from labelkit.progress import Progress, use_progress
@@ -98,7 +98,7 @@ def simple_rules(rows: Floats, labeled: Ints, labels: Ints) -> tuple[Ints, Ints]
         plain = LogisticRegression(C=30, max_iter=500).fit(rows[labeled], own).predict_proba(rows)
     seeds = np.zeros_like(plain)
     seeds[labeled, own] = 1
-    flow, graph = seeds, neighbor_graph(rows)
+    flow, graph = seeds, build_neighbor_graph(rows)
     for _ in range(30):
         flow = 0.9 * (graph @ flow) + 0.1 * seeds
     flow = flow / (flow.sum(axis=0) + 1e-12)

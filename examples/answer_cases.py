@@ -1,17 +1,18 @@
-"""Are answers at least as good as the simplest good classifier? Cases cut from a store whose labels are all known.
+"""Compare the predictions of `discover answer` with simple classifiers, on a store whose labels are all known.
 
     python examples/answer_cases.py --out examples/results/answer_cases_digits.json
     python examples/answer_cases.py --index photos.h5 --out cases.json
     python examples/answer_cases.py --count cases.json other_cases.json
 
-Each case keeps the labels of 2, 5 or 20 images a class, in all classes or in half of them, and answers for all other
-images by ``labelkit discover answer --num-clusters`` (the true number). Beside it, on the same features and labels:
-with labels in all classes, scikit-learn's logistic regression and label spreading; with labels in half, semi-supervised
-k-means as published. Accuracy is All by one-to-one matching where classes have no labels. The last columns say what
-share of the images is answered at a confidence, and how many of these are right. Without ``--index``: the pixels of the
-digits. With ``--truth`` classes are those of a table, such as the kinds of the products that a store has.
-``--count`` runs nothing: over files that were written, it says how often the best peer was beaten, how often a
-confidence held what it says, and how far the expected share was off.
+Each case keeps the labels of 2, 5 or 20 images per class, in all classes or in half of them, and predicts all other
+images with ``labelkit discover answer --num-clusters`` (the true number of classes). The baselines use the same
+features and labels: scikit-learn's logistic regression and label spreading if all classes have labels, and published
+semi-supervised k-means if half of them do. If some classes have no labels, the accuracy is All, after one-to-one
+matching. The last columns show the fraction of images predicted at a given confidence, and how many of these
+predictions are right. Without ``--index``, the features are the pixels of the digits. With ``--truth``, the classes
+come from a table, such as the kinds of the products in a store. ``--count`` runs no experiment: from existing result
+files, it computes how often the best baseline was beaten, how often confidences were met, and the error of the expected
+accuracy.
 """
 
 from __future__ import annotations

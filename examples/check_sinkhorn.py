@@ -1,4 +1,4 @@
-"""Hold the balanced assignment against linear programming, against POT, and against awkward problems; prints tables.
+"""Compare the balanced assignment with linear programming and POT, and test it on difficult problems; print tables.
 
 python examples/check_sinkhorn.py            # POT's rows need `pip install -e ".[bench]"`
 """

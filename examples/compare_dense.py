@@ -1,16 +1,17 @@
-r"""Compare features of patches by the terms that trained them (CoTAP), over several seeds; a table and JSON.
+r"""Compare patch features trained with different loss terms of CoTAP, over several seeds; write a table and JSON.
 
     python examples/compare_dense.py --seeds 3 --out examples/results/scenes_dense.json
     python examples/compare_dense.py --dataset camvid --seeds 2 --out examples/results/camvid_dense.json
     python examples/compare_dense.py --dataset camvid --objects grocery --backbone vit_small_patch14_reg4_dinov2 \
         --weights FILE --image-size 84 --out examples/results/camvid_weights_dense.json -- --preset none --steps 50
 
-Everything through the command line: stage 1 (alignment, from scratch), then from the stage 1 of each seed the rows of
-the paper's ablation (generated objects and scenes: presets ``scene_objects_*``; CamVid: the terms on patches). Judged
-on images that were not trained on: a linear segmentation head and groups of patches without labels (mean IoU in %), and
-of generated objects the class by the 20 nearest training images (%); beside them pixels and an untrained network. What
-follows ``--`` goes to the rows, not to stage 1. With ``--weights`` there is no stage 1: all seven rows start from
-these, and ``--objects`` gives the images of one object that some terms need.
+All steps run through the command line: first stage 1 (alignment, from scratch), then, starting from the stage 1 of each
+seed, the rows of the paper's ablation (for generated objects and scenes, the presets ``scene_objects_*``; for CamVid,
+the patch terms). The scores are computed on held-out images: mean IoU (%) of a linear segmentation head and of patch
+clusters, and for generated objects the accuracy (%) of a vote among the 20 nearest training images. Pixels and an
+untrained network are the baselines. Options after ``--`` apply to the rows, not to stage 1. With ``--weights``, there
+is no stage 1: all seven rows start from these weights, and ``--objects`` names the images of single objects that some
+terms require.
 """
 
 from __future__ import annotations

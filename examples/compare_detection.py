@@ -1,10 +1,11 @@
-"""Detectors on a backbone with its weights, and on the same one without: boxes come from the masks of a set.
+"""Compare detectors on a backbone with pretrained and with random weights; the boxes are derived from masks.
 
     python examples/compare_detection.py --dataset camvid --classes car pedestrian bicyclist --out cars.json
 
-Each connected part of a class in a mask becomes an object with its box and outline, in COCO's format, unless it is
-smaller than --min-area pixels. Objects of one class that touch become one: boxes of CamVid made so are not those that
-a person would draw. Rows: the backbone with published weights and with random ones, each tuned and not.
+Each connected component of a class in a mask becomes an object with a box and an outline in COCO format, unless it is
+smaller than --min-area pixels. Touching objects of the same class are merged, so these boxes for CamVid differ from
+those that a person would draw. The rows are the backbone with published and with random weights, each with and without
+fine-tuning.
 """
 
 from __future__ import annotations

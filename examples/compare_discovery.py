@@ -5,10 +5,10 @@ r"""Compare category-discovery methods on one split over several seeds; prints a
     python examples/compare_discovery.py --rows methods --dataset cifar10 --max-per-class 400 \
         --start runs/start -- --preset cifar10_cpu
 
-Everything goes through the command line: networks are trained with the data set's presets, pixels or the features of
---start are embedded and clustered. Accuracy v2 in percent, on the unlabeled images of the training split and, where the
-set has one, on the test split: mean and standard deviation over seeds. Cost is in seconds of CPU time, which a busy
-machine does not change much.
+All steps run through the command line: networks are trained with the presets of the data set, and pixels or the
+features of --start are embedded and clustered. The table shows the accuracy (v2, in %) on the unlabeled images of the
+training split and, if there is one, on the test split, as mean and standard deviation over seeds. The cost is in
+seconds of CPU time, which varies little on a busy machine.
 """
 
 from __future__ import annotations

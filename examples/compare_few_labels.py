@@ -2,12 +2,13 @@ r"""Compare classifiers that learn from a few labels; prints tables and writes t
 
     python examples/compare_few_labels.py --seeds 5 --num-labels 10 20 50 --out examples/results/digits_few_labels.json
 
-All rows take the data set's preset, or what follows ``--``, and the same number of steps. A seed draws the labels and
-the weights. Error in percent on held-out images of the network that the method names its result, after the last step:
-mean and standard deviation over seeds, and the difference to the method that this one builds on, seed by seed. Wrong:
-share of the discovered labels that are wrong at the end. Cost is in seconds of CPU time, which a busy machine does not
-change much. Where networks start from weights, two rows more, with the same labels on the features of these weights
-before training: scikit-learn's logistic regression on rows of length 1, and ``labelkit discover answer``.
+All rows use the preset of the data set, or the options after ``--``, and the same number of steps. The seed determines
+the labels and the initial weights. The table shows the error (%) of each method's final network on held-out images
+after the last step, as mean and standard deviation over seeds, and the difference from the method that it builds on,
+seed by seed. "Wrong" is the fraction of discovered labels that are wrong at the end. The cost is in seconds of CPU
+time, which varies little on a busy machine. If networks start from pretrained weights, two rows are added, which use
+the same labels and the features before training: scikit-learn's logistic regression on normalized features, and
+``labelkit discover answer``.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-r"""Compare fixed prototypes, assigned or not, with a learned classifier; prints a table and writes it as JSON.
+r"""Compare fixed prototypes, with and without reassignment, with a learned classifier; print a table and write JSON.
 
     python examples/compare_prototypes.py --seeds 5 --dims 8 64 --out examples/results/digits_prototypes.json
     python examples/compare_prototypes.py --dataset cifar10 --imbalance 0.01 --dims 5 10 64 --seeds 3 \
         --out cifar10_lt.json --plot cifar10_lt.png -- --preset cifar10_lt --epochs 30 --lr-drop-epochs 24,27
 
-Rows: psc (``train softmax``), etf (a simplex, where d >= classes - 1), fixed (spread prototypes that stay with their
-class; where d >= classes - 1 they are the simplex, so that row is etf), dl2pa (assigned anew every epoch). All use the
-data set's preset, or what follows ``--``. Where networks start from weights, a row more: logistic regression on the
-features of these weights. Accuracy in percent on held-out images, of the last and of the best epoch:
-mean and standard deviation over seeds. Cost is in seconds of CPU time, which a busy machine does not change much.
-Changed: classes that got another prototype, of each epoch.
+Rows: psc (``train softmax``), etf (a simplex, if d >= classes - 1), fixed (spread prototypes that are not reassigned;
+if d >= classes - 1, they form the simplex, so this row is etf), dl2pa (reassigned every epoch). All rows use the preset
+of the data set, or the options after ``--``. If networks start from pretrained weights, a row with logistic regression
+on the features of these weights is added. The table shows the accuracy (%) on held-out images in the last and in the
+best epoch, as mean and standard deviation over seeds. The cost is in seconds of CPU time, which varies little on a busy
+machine. "Changed" is the number of classes that got another prototype in each epoch.
 """
 
 from __future__ import annotations

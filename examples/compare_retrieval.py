@@ -1,14 +1,14 @@
-"""Compare embeddings by how well held-out images find each other, over several seeds; a table and JSON.
+"""Compare embeddings by retrieval among held-out images, over several seeds; write a table and JSON.
 
     python examples/compare_retrieval.py --seeds 5 --out examples/results/digits_retrieval.json
     python examples/compare_retrieval.py --dataset data/omniglot --preset omniglot --seeds 5 \
         --holdout-classes 'Korean_*,Latin_*' --out examples/results/omniglot_retrieval.json
 
-Everything goes through the command line. Networks start from random weights, or from those that options behind ``--``
-name (``--pretrained``, ``--weights``); the row without training has the same. Recall@K and MAP@R in percent among the
-images that were held out, each of which looks for all others: mean and standard deviation over seeds, and the
-difference to the row without the part, seed by seed. ``--matches`` adds the row with second views of other images,
-found by affine SIFT.
+All steps run through the command line. Networks start from random weights, or from the weights named by options after
+``--`` (``--pretrained``, ``--weights``), as does the row without training. The table shows Recall@K and MAP@R (%),
+where each held-out image is a query for all others, as mean and standard deviation over seeds, and the difference from
+the row without the component, seed by seed. ``--matches`` adds a row in which second views show other images, matched
+by affine SIFT.
 """
 
 from __future__ import annotations

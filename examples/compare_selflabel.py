@@ -1,13 +1,14 @@
-"""Compare SeLa's features and clusters with untrained and plain ones over several seeds; a table, JSON, a plot.
+"""Compare SeLa's features and clusters with untrained features and pixels over several seeds; a table, JSON, a plot.
 
     python examples/compare_selflabel.py --dataset digits --seeds 5 --out examples/results/digits_selflabel.json
     python examples/compare_selflabel.py --dataset cifar10 --data-root data --preset cifar10_cpu --seeds 1 \
         --max-per-class 1000 --plot cifar10.png
 
-Everything goes through the command line. Features are judged by a vote of the 10 nearest training images on held-out
-ones (a fifth of each class where a set has no test split), in percent. Groups are those of the training images: NMI and
-purity (share of images with the most frequent class of their group) against the truth; k-means has as many groups as a
-head has clusters, and once as many as there are classes, which also gives an accuracy after one-to-one matching.
+All steps run through the command line. Features are scored by the accuracy (%) of a vote among the 10 nearest training
+images, on held-out images (a fifth of each class if there is no test split). Groups of the training images are compared
+with the true classes by NMI and purity (the fraction of images with the most frequent class of their group). k-means is
+run with as many groups as a head has clusters, and with as many as there are classes, for which the accuracy after
+one-to-one matching is also shown.
 """
 
 from __future__ import annotations

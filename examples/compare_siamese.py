@@ -1,13 +1,13 @@
-r"""Compare features that siamese methods learn with untrained ones and plain pixels; prints a table, writes it as JSON.
+r"""Compare the features learned by siamese methods with untrained features and pixels; print a table and write JSON.
 
     python examples/compare_siamese.py --seeds 5 --out examples/results/digits_siamese.json
     python examples/compare_siamese.py --methods dino ibot --dataset cifar10 --max-per-class 200 --seeds 3 \
         --out examples/results/cifar10_crops_siamese.json -- --preset cifar10_cpu
 
-Everything goes through the command line, with the data set's preset or what follows ``--``. Features are judged by a
-vote of the 10 nearest training images on held-out ones (a fifth of each class where a set has no test split), and by a
-linear classifier, in percent: mean and standard deviation over seeds, which draw weights and views. Cost is in seconds
-of CPU time.
+All steps run through the command line, with the preset of the data set or the options after ``--``. Features are scored
+on held-out images (a fifth of each class if there is no test split) by a vote among the 10 nearest training images and
+by a linear classifier. The accuracies (%) are means and standard deviations over seeds, which determine weights and
+views. The cost is in seconds of CPU time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the comparison scripts beside this file share: running commands, keeping runs, mean and spread, the record."""
+"""Functions shared by the comparison scripts: running commands, storing runs, mean and spread, the record."""
 
 from __future__ import annotations
 

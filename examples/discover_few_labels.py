@@ -1,13 +1,14 @@
-"""How right are labels that grow from a few, and does a classifier gain by them? Digits, several seeds.
+"""Measure how accurate discovered labels are, and whether a classifier benefits from them, on digits.
 
     python examples/discover_few_labels.py --out examples/results/digits_discovered.json
 
-Precision: 20 labels, two of each class; of the first 20, 40, 80 and 160 images that are discovered in a store of
-features (pixels; ``--index`` takes another store), how many get the right label? Snowball, LMCS, and confidence-based
-self-training: the probabilities of a logistic regression on the same features, trained once or again after every 20.
+Precision: starting from 20 labels, two per class, how many of the first 20, 40, 80 and 160 images discovered in a store
+(pixels, or the store in ``--index``) get the right label? The methods are Snowball, LMCS, and confidence-based
+self-training, which uses the probabilities of a logistic regression on the same features, trained once or again after
+every 20 images.
 
-Use: 20, 50 or 100 labels, three rounds that double them, and a logistic regression trained on all of them: its error
-on 500 other digits, and the share of wrong labels among those it was trained on.
+Benefit: 20, 50 or 100 labels are doubled in each of three rounds, and a logistic regression is trained on all of them.
+The table shows its error on 500 other digits, and the fraction of wrong labels in its training set.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How many planted copies does `find duplicates` find, and how many pairs are none? In two halves of the originals.
+"""Measure how many planted copies `find duplicates` finds, and how many false pairs it lists.
 
     python examples/duplicate_cases.py --dataset photos/ --out examples/results/photos_duplicates.json
 
-Takes photos of a folder, plants one copy each of some of them (drawn by seed; each kind in turn) in a temporary
-folder, embeds all and looks for pairs. A copy is found if it is listed with its original as the same picture, or as
-turned. Pairs of photos that were not planted count as wrong; those that the folder really holds twice have to be looked
-at, so their names are written. A copy of a photo that another pair names counts for neither. Default features are
-pixels.
+The script takes photos from a folder, adds a copy of some of them (drawn by seed, each kind of copy in turn) in a
+temporary folder, embeds all photos and searches for pairs. A copy counts as found if it is listed with its original as
+the same picture or as a turned copy. Pairs of photos without a planted copy count as wrong; since the folder may
+contain real duplicates, the names of these pairs are written for inspection. A copy of a photo that is also part of
+another pair is not counted. By default, the features are pixels.
 """
 
 from __future__ import annotations

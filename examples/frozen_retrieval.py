@@ -1,10 +1,10 @@
-"""How well do frozen features find images of one class? Stores whose labels are all known, and changes of their rows.
+"""Measure retrieval with frozen features, unchanged and transformed, on stores whose labels are all known.
 
     python examples/frozen_retrieval.py --index grocery.h5 cifar10.h5 --out examples/results/frozen_features.json
 
-A store is PATH, or NAME=PATH:TABLE with classes from a table ``path,label``. Rows as they are, on their 128 directions
-of most variance, and these scaled to equal variance (whitened, 128 and 32); each by ``labelkit evaluate retrieval``
-(cosine, every image is a query), in %.
+A store is given as PATH, or as NAME=PATH:TABLE with classes from a table with columns ``path,label``. The embeddings
+are used unchanged, projected on 128 principal components, and whitened (128 and 32 components). Each variant is scored
+by ``labelkit evaluate retrieval`` (cosine, every image is a query), in %.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""Does a head trained on the rows of a store beat what works on the rows as they are? The cases of ``answer_cases.py``.
+"""Compare heads trained on a store with predictions from the unchanged embeddings, on the cases of ``answer_cases.py``.
 
     python examples/head_cases.py --index grocery.h5 --peers examples/results/grocery_answer_cases.json --out heads.json
 
-Each case keeps the labels of 2, 5 or 20 images a class, in all classes or in half of them, as ``answer_cases.py`` draws
-them, and trains heads by ``labelkit train METHOD --index``: softmax and freematch where all classes have labels, simgcd
-and gcd in both. Scored are all other images. A classifier names them; gcd, which has none, is scored by semi-supervised
-k-means on its features, and by one-to-one matching where classes have no labels. With ``--row-views on off`` each head
-is trained on the views that the store keeps of its images, and on changed rows beside. With ``--peers`` the same draws
-have logistic regression, label spreading, semi-supervised k-means and ``discover answer`` on the rows as they are. With
-``--answer`` each head's rows are embedded again, and ``discover answer`` asked once more. Without ``--index``: pixels
-of the digits.
+Each case keeps the labels of 2, 5 or 20 images per class, in all classes or in half of them, drawn as in
+``answer_cases.py``, and trains heads with ``labelkit train METHOD --index``: softmax and freematch if all classes have
+labels, simgcd and gcd in both cases. All other images are scored by the prediction of the head's classifier. gcd has no
+classifier, so it is scored by semi-supervised k-means on its features. If some classes have no labels, groups are
+matched to classes one to one. With ``--row-views on off``, each head is trained both on the stored views of the images
+and on augmented embeddings. With ``--peers``, the results of logistic regression, label spreading, semi-supervised
+k-means and ``discover answer`` on the unchanged embeddings are added for the same draws. With ``--answer``, ``discover
+answer`` is also run on the embeddings of each head. Without ``--index``, the embeddings are the pixels of the digits.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""What an index of a store costs and finds: built, searched, and mapped.
+"""Measure the cost and the recall of an index: building, searching and memory mapping.
 
 Run: ``python examples/index_costs.py --rows 1000000 --threads 1 --out examples/results/index_costs.json``
 
-Rows of 128 numbers are generated around centers, 1,000 rows each, in four shards. `retrieve` looks up 1,000 other rows
-of the same kind, each command in a process of its own: exactly, then by a graph (hnsw) and by compressed rows (ivfpq).
-An index is searched once more, with a bound on memory that leaves no room for a copy of the rows, and for one row
-alone. Recall is the share of the ten nearest rows by exact search that are found. Time of a query alone is the median
-of 20 when the index was new, that of a query among many is a thousandth of the search for all. Memory is the largest
-that the process held, pages of mapped files among it.
+Embeddings with 128 dimensions are generated around centers, 1,000 per center, in four shards. `retrieve` searches for
+the neighbors of 1,000 further embeddings, each command in a separate process: exactly, with a graph (hnsw), and with
+compressed embeddings (ivfpq). Each index is then searched again with a memory limit that leaves no room for a copy of
+the embeddings, and with a single query. The recall is the fraction of the ten exact nearest neighbors that are found.
+The time of a single query is the median of 20 queries after building the index; the time of a query among many is a
+thousandth of the time for all. The memory is the peak of the process, including pages of mapped files.
 """
 
 from __future__ import annotations

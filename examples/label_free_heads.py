@@ -1,15 +1,14 @@
-"""Does a head make better rows for searches and groups, with no label, or with labels of other classes?
+"""Measure whether heads trained without labels, or with labels of other classes, improve retrieval and clustering.
 
     python examples/label_free_heads.py --index grocery.h5 --out heads.json
 
-Heads are trained by ``labelkit train METHOD --index``, and make rows by ``labelkit embed --index``. Without labels
-(sela, and san in mode unsupervised) they train on all rows, and are scored on all. With labels (san) they train on the
-first half of the classes, and are scored on as many at the end. A score is what a search finds, where each row looks
-for its nearest among all others (R@1: share that finds its own class), and what groups are worth: as many by spherical
-k-means as there are classes (NMI with these). Beside are the rows as they are, and less their mean, with which a head
-begins.
-With ``--row-views on off`` heads train on the views that the store keeps, and on changed rows beside. Without
-``--index``: pixels of the digits.
+Heads are trained with ``labelkit train METHOD --index`` and applied with ``labelkit embed --index``. Without labels
+(sela, and san in mode unsupervised), they are trained and scored on all images. With labels (san), they are trained on
+the first half of the classes, and scored on the same number of classes at the end. The scores are R@1, the fraction of
+images whose nearest neighbor among all others has the same class, and NMI of spherical k-means with as many groups as
+there are classes. The baselines are the unchanged embeddings, and the embeddings minus their mean, with which a head
+starts. With ``--row-views on off``, heads are trained both on the stored views and on augmented embeddings. Without
+``--index``, the embeddings are the pixels of the digits.
 """
 
 from __future__ import annotations

@@ -1,21 +1,21 @@
-"""What is an action worth? A simulated person labels in four ways; right labels of the table after so many actions.
+"""Simulate a person who labels in several ways, and count the right labels after a number of actions.
 
     python examples/label_person.py --index grocery.h5 --out examples/results/grocery_label_person.json
 
-The person answers by the truth and slips in 3 of 100 answers. An action is one label, one name of a group, one group
-passed over, one image marked as wrong, or the key that takes the marked ones out.
+The person knows the true labels, but makes a mistake in 3 of 100 answers. An action is one label, one group name, one
+skipped group, one image marked as wrong, or the key that removes the marked images.
 
-    random        label images drawn by chance
-    suggested     label the images that `labelkit suggest` names, asked anew after every 10
+    random        label images drawn at random
+    suggested     label the images suggested by `labelkit suggest`, which is rerun after every 10
     groups        name the groups of `discover categories`, the largest first, by 12 of their images (a group in which
                   no class has 9 of these is passed over); then the suggested images
     fine groups   the same with more groups than classes: the square root of the number of images
     fine, marked  the same, and of the 24 images nearest to the mean of each group mark those that are wrong
 
-Images without a label count by the class that logistic regression gives them. It learns from the labels of single
-images and, of each named group, of the images that `labelkit label --serve` learns from. Suggestions go by these labels
-too, so that an image that only has the name of its group may be suggested. "again": the same, and images that only have
-the name of their group count by the regression, too.
+Images without a label are scored by the class that logistic regression predicts. It is trained on the labels of single
+images and, in each named group, on the images from which `labelkit label --serve` learns. Suggestions are based on the
+same labels, so an image that only has the name of its group may be suggested. "again": the same, but images that only
+have the name of their group are also scored by the regression.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Time and memory of cluster, discover answer and retrieve on stores of made rows, by number of rows.
+"""Measure time and memory of cluster, discover answer and retrieve on generated stores of different sizes.
 
     python examples/large_stores.py --work /tmp/large --rows 1000000 3000000 10000000
 
-Rows of 128 numbers (float16) around 100 centers, a shard for each million; 2,000 labels of 80 of the classes. Time is
-of the processor, so that others on the machine do not count. Memory is the largest sum of what the processes of a
-command hold apart from mapped files (RssAnon), as Linux tells it.
+The embeddings have 128 dimensions (float16) and lie around 100 centers, with one shard per million; 2,000 labels belong
+to 80 of the classes. The time is CPU time, so other processes do not affect it. The memory is the peak of the total
+memory of a command's processes without mapped files (RssAnon), as reported by Linux.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Collect, from the measured results beside this file, what training gained over features as they are.
+"""Collect from the measured results how much training improved on frozen features.
 
     python examples/measured_gains.py
 
-writes ``examples/results/measured_gains.json``. A case is one method on one set of images with one number of labels,
-with the same seeds before and after. Before: on rows of a store ``discover answer``, logistic regression, label
-spreading and semi-supervised k-means, whichever is best on average; of networks the same score on the features of the
-weights that training starts from.
+writes ``examples/results/measured_gains.json``. A case is one method on one data set with one number of labels, with
+the same seeds before and after training. The score before training is, for heads on a store, the best on average of
+``discover answer``, logistic regression, label spreading and semi-supervised k-means; for networks, it is the same
+score on the features of the initial weights.
 """
 
 from __future__ import annotations

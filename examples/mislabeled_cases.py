@@ -1,15 +1,15 @@
-"""How many planted wrong labels does `find mislabeled` find, beside simpler ways to look for them?
+"""Measure how many planted label errors `find mislabeled` finds, compared with simpler methods.
 
     python examples/mislabeled_cases.py --index cases/grocery.h5 cases/cifar10.h5 digits.h5 \
         --out examples/results/mislabeled_cases.json
 
-Takes labels of some images of each class of a store, makes one in twenty wrong (another class drawn at random, or one
-of the three nearest classes, as people confuse them), and orders all labels by doubt. Given are the average precision
-of that order, the share of wrong labels among as many first ones as there are wrong labels, and what is listed as
-doubtful. Beside it: how much nearer the nearest image of another class is than the nearest of the own; and what a
-logistic regression of the other four fifths of the labels leaves to the label (confident learning ranks by that).
-A label that no other
-image has comes last in all orders. Seeds 0 to 3 chose how `find mislabeled` looks; the default are others.
+The script takes labels of some images of each class in a store, replaces one in twenty by a wrong label (a random
+class, or one of the three nearest classes, which people confuse), and ranks all labels by doubt. It reports the average
+precision of the ranking, the precision among the first N labels, where N is the number of wrong labels, and the labels
+listed as doubtful. The baselines are the margin between the distances to the nearest image of the labeled class and of
+another class, and the probability that a logistic regression trained on the other four fifths of the labels gives to
+the label (as in confident learning). A label that only one image has is ranked last by all methods. `find mislabeled`
+was developed with seeds 0 to 3; the default seeds are different.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""How well does `find novel` find images of classes that nobody has labeled, beside simpler orders?
+"""Measure how well `find novel` finds images of unlabeled classes, compared with simpler rankings.
 
     python examples/novel_cases.py --index cases/grocery.h5 cases/cifar10.h5 cases/omniglot.h5 \
         --out examples/results/novel_cases.json
 
-Takes labels of some classes of a store and none of the others, makes answers as `start` does (`discover categories`,
-`discover answer`; nobody tells the number of classes), and orders the images without a label by how new they look.
+The script uses labels of some classes in a store, makes predictions as `start` does (`discover categories`, `discover
+answer`, without the number of classes), and ranks the unlabeled images by novelty.
 
-- half of the classes: half of the classes have labels, and all images are there at once.
+- half of the classes: half of the classes have labels, and all images are available from the start.
 - later images: nine tenths of the classes are there at first (at least one is not), with some labels. Then come a tenth
   of their images and three tenths (or `--left`) of those of the other classes. Only these are ordered, once with
   `--previous` and once without.
 
-Given are the AUROC of the order, and the share of images of classes without labels among the first 50 (or as many as
-there are), which is what one looks at. Beside it, on the same features and labels: the distance to the nearest labeled
-image, the distance to the nearest image that was there at first, one minus the largest probability of a logistic
-regression, and one minus the confidence of the answer. Images of both times are drawn at random from the same photos:
-light and places that change in the meantime are not measured. How `find novel` looks was chosen on other draws of
-groceries, CIFAR-10 and Omniglot; parts of street scenes and digits were not looked at before.
+The script reports the AUROC of the ranking, and the fraction of images from unlabeled classes among the first 50 (or
+fewer, if there are fewer). The baselines use the same features and labels: the distance to the nearest labeled image,
+the distance to the nearest earlier image, one minus the largest probability of a logistic regression, and one minus the
+confidence of the prediction. Earlier and later images are drawn at random from the same photos, so changes of lighting
+or location over time are not measured. `find novel` was developed on other draws of groceries, CIFAR-10 and Omniglot;
+patches of street scenes and digits were not used for development.
 """
 
 from __future__ import annotations

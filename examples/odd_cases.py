@@ -1,11 +1,11 @@
-"""How many planted odd images does `find odd` find, and how many others does it list?
+"""Measure how many planted outliers `find odd` finds, and how many other images it lists.
 
     python examples/odd_cases.py --dataset photos/ --strangers others/ --out examples/results/photos_odd.json
 
-Takes photos of a folder, plants odd ones in a temporary folder (drawn by seed: strangers from another folder, blank,
-dark, bright, blurred, tiny, stretched), embeds all and looks. A planted image is found if it is listed with its
-reason. Photos that were not planted and are listed may be odd too, so their names are written, to be looked at.
-Default features are pixels.
+The script takes photos from a folder, adds outliers in a temporary folder (drawn by seed: photos from another folder,
+blank, dark, bright, blurred, tiny, stretched), embeds all images and searches for outliers. A planted image counts as
+found if it is listed with its reason. Other listed photos may also be outliers, so their names are written for
+inspection. By default, the features are pixels.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Are photos outside of a store named as well as inside? Cases cut from a store whose labels are all known.
+"""Compare predictions for photos outside a store with those for photos inside it, on stores with known labels.
 
     python examples/predict_cases.py --index photos.h5 --out cases.json
 
-Some rows are held out. The others are answered with a few labels a class, in all classes or in half of them, by
-``labelkit discover answer --num-clusters`` (the true number), and the rows held out by ``labelkit predict``. Beside
-it, for the same rows: all rows in one store, answered together; and scikit-learn's logistic regression on the labeled
-rows, whose confidence is its largest probability and which knows no new classes. Accuracy is All by one-to-one
-matching where classes have no labels; right means the class, or the new group that is matched with it. Without
-``--index``: the pixels of the digits.
+Some images are held out. With a few labels per class, in all classes or in half of them, the others are predicted by
+``labelkit discover answer --num-clusters`` (the true number of classes), and the held-out images by ``labelkit
+predict``. The baselines for the held-out images are joint predictions for all images in one store, and scikit-learn's
+logistic regression on the labeled images, whose confidence is its largest probability and which cannot predict new
+classes. If some classes have no labels, the accuracy is All, after one-to-one matching; a prediction is right if it is
+the class or the new group matched with it. Without ``--index``, the features are the pixels of the digits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How well are prototypes spread? Ours against the published files of DL2PA and against what is possible.
+"""Measure how well prototypes are spread, compared with the published files of DL2PA and with theoretical bounds.
 
 Run: ``python examples/prototype_spread.py --out examples/results/prototype_spread.json``; some minutes on one thread.
-The published figures are those of the files in the paper's repository, measured after scaling the vectors to length 1;
-"refined" are the best that its authors' loss gave us with a sharper potential (t = 100) before the present optimizer.
+The published values are measured on the files in the paper's repository, after normalizing the vectors. "refined" is
+the best result that we obtained with the authors' loss and a sharper potential (t = 100), before the current optimizer.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-r"""What keeping few views of each image costs in accuracy, and saves in time; prints a table and writes it as JSON.
+r"""Measure how much accuracy a small number of cached views per image costs, and how much time it saves.
 
     python examples/reuse_frozen.py --dataset cifar10 --max-per-class 100 --weights vit.safetensors --out reuse.json \
         -- --backbone vit_small_patch14_reg4_dinov2 --image-size 56
 
-Words after `--` go to every training. For each method a run with new views in each epoch, and runs with --reuse-frozen
-1, 2, 4, ...: accuracy v2 in percent on the unlabeled images, the median seconds of an epoch without its evaluation,
-those of the pass before, and what lies on the disk. One thread; mean and standard deviation over seeds.
+Options after `--` are passed to every training run. For each method, there is a run with new views in each epoch, and
+runs with --reuse-frozen 1, 2, 4, and so on. The table shows the accuracy (v2, in %) on the unlabeled images, the median
+time of an epoch without its evaluation, the time to fill the cache, and its size on disk, on one thread, as mean and
+standard deviation over seeds.
 """
 
 from __future__ import annotations

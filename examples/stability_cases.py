@@ -1,13 +1,13 @@
-"""Do photos keep their labels when photos are added? Cases cut from stores whose labels are all known.
+"""Measure whether photos keep their labels when photos are added, on stores whose labels are all known.
 
     python examples/stability_cases.py --index grocery.h5 cifar10.h5 --out stability_cases.json
 
-A tenth of the rows is left out first. The others are grouped by ``labelkit discover categories`` and answered by
-``discover answer``, with five labels in each of half the classes; then the same is done with all rows and
-``--previous``, as ``labelkit start`` does. The columns say what share of the photos without a label keep their label,
-of all and of those that were answered at confidence 0.8; how many new groups there were before and are after; what
-share of the labels would be kept without ``--previous``; and how many of the photos that got another label were right
-before and are right after (classes with labels).
+At first, a tenth of the images is left out. The others are grouped by ``labelkit discover categories`` and predicted by
+``discover answer``, with five labels in each of half of the classes. Then the same is done for all images with
+``--previous``, as in ``labelkit start``. The columns show the fraction of unlabeled photos that keep their label, among
+all photos and among those predicted with a confidence of at least 0.8; the number of new groups before and after; the
+fraction of labels that would be kept without ``--previous``; and how many of the changed labels (in labeled classes)
+were right before, and are right after.
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
-"""What does a person get who calls ``labelkit start`` again and again? Scored by the classes of a folder.
+"""Measure the results of repeated calls of ``labelkit start``, with the folder names as true classes.
 
     python examples/start_rounds.py --photos grocery --out grocery_start_rounds.json
 
-The photographs are copied under names without meaning. A tenth is held back for the end. Then ``labelkit start`` runs
+The photographs are copied under meaningless names, and a tenth of them is held back for the last call. Then ``labelkit
+start`` is run
 
 1. without labels,
-2. with 40 labels in 20 classes, drawn by chance,
-3. and 4. with the 20 photos each that ``next.csv`` asks for, labeled by the truth,
+2. with 40 labels in 20 classes, drawn at random,
+3. and 4. with true labels for the 20 photos suggested in ``next.csv`` each time,
 5. with the photos that were held back.
 
-For each call: seconds of CPU, classes found with their range, the share of the photos without a label whose label is
-right, how many are answered at confidence 0.8 and how many of these are right, and the share of the photos without a
-label that keep the label of the call before (photos whose group was given a name since are not counted). A new group
-stands for the class that the one-to-one matching gives it. Beside it, on the same features and labels, logistic
-regression of scikit-learn; and the third and fourth call with photos drawn by chance.
+For each call, the table shows the CPU time, the estimated number of classes and its range, the fraction of unlabeled
+photos with the right label, how many are predicted with a confidence of at least 0.8 and how many of these are right,
+and the fraction of unlabeled photos that keep the label of the previous call (not counting photos whose group has been
+named since). A new group counts as the class that it is matched with one to one. The baselines are scikit-learn's
+logistic regression on the same features and labels, and the third and fourth call with randomly drawn photos.
 The class of a photo is the name of the folder that it is in.
 """
 

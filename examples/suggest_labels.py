@@ -1,12 +1,12 @@
-"""Which images to label? Rounds of labels (digits: 10 up to 100), answered by the truth, over several seeds.
+"""Compare strategies for choosing images to label, in rounds with true labels (digits: 10 to 100), over several seeds.
 
     python examples/suggest_labels.py --seeds 5 --out examples/results/digits_suggest.json
     python examples/suggest_labels.py --features grocery.h5 --per-round 40 --rounds 5 --out grocery_suggest.json
 
-Features: pixels, and those of FlipClass trained with 20 labels of the digits 0 to 4 (``--features flipclass``: one
-training, seed 0, its labels not counted as given), or a store whose labels are all known. After each round, a logistic
-regression and the nearest label are trained on the labels so far and asked for all other images; rows are scaled to
-length 1. Beside them the share of the classes that have a label.
+The features are pixels, those of FlipClass trained with 20 labels of the digits 0 to 4 (``--features flipclass``: one
+training run with seed 0, whose labels are not counted), or those in a store whose labels are all known. After each
+round, logistic regression and nearest-neighbor classification use the labels so far, on normalized features, to predict
+all other images. The table also shows the fraction of classes that have a label.
 """
 
 from __future__ import annotations

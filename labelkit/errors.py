@@ -185,15 +185,18 @@ def output_exists(
 def resource_error(error: OSError, where: str) -> ResourceError:
     """Convert an ``OSError`` raised while writing into an error with a remedy for the user."""
     remedies = {
-        errno.ENOSPC: ("the disk is full", "Free some space or choose another place, then run the same command again."),
-        errno.EDQUOT: ("the disk quota is used up", "Free some space or choose another place."),
-        errno.EACCES: ("no permission to write here", "Choose another place or change the permissions."),
-        errno.EPERM: ("the system does not allow this", "Choose another place or change the permissions."),
+        errno.ENOSPC: (
+            "the disk is full",
+            "Free some space or choose another location, then run the same command again.",
+        ),
+        errno.EDQUOT: ("the disk quota is used up", "Free some space or choose another location."),
+        errno.EACCES: ("no permission to write here", "Choose another location or change the permissions."),
+        errno.EPERM: ("the system does not allow this", "Choose another location or change the permissions."),
         errno.EROFS: ("the file system is read-only", "Choose another place."),
         errno.ENOENT: ("the folder does not exist or has disappeared", "Create it and run the same command again."),
         errno.EISDIR: ("is a folder, but a file must be written there", "Choose another name."),
         errno.ENOTDIR: ("a part of this path is a file, not a folder", "Choose another place."),
-        errno.ENAMETOOLONG: ("the name is longer than this system allows", "Choose a shorter one."),
+        errno.ENAMETOOLONG: ("the name is longer than this system allows", "Choose a shorter name."),
         errno.EFBIG: ("the file would be larger than this system allows", "Choose another place."),
         errno.EIO: ("the disk reported an error", "Check the disk; files that were complete before are still there."),
     }

@@ -69,11 +69,12 @@ def _overview() -> str:
         panels.append(page(f"## {panel}", table(["Command", "What it does"], rows)))
     return page(
         "# Commands",
-        "Options come from four places, each stronger than the one before: defaults, a preset (`--preset`), "
-        "a file (`--config`), the command line. `labelkit config COMMAND` shows the outcome and its origins.",
+        "Options come from four sources, each of which overrides the previous one: defaults, a preset (`--preset`), a "
+        "file (`--config`), and the command line. `labelkit config COMMAND` shows the resulting values and "
+        "their sources.",
         *panels,
-        "Every command ends with one of the [exit codes](../exit-codes.md), and is also a "
-        "[function of Python](../../python/index.md).",
+        "Every command exits with one of the [exit codes](../exit-codes.md), and is also available as a "
+        "[Python function](../../python/index.md).",
     )
 
 
@@ -99,7 +100,7 @@ def _command_page(words: Words, command: Any) -> str:
     common = panels.get(COMMON_PANEL, [])
     below = ""
     if words == ("config",):
-        below = "`COMMAND` is any command that has options of its own: `labelkit config train sela`."
+        below = "`COMMAND` is any command with options, for example `labelkit config train sela`."
     return page(
         _heading(words),
         *_said(command),
@@ -119,15 +120,15 @@ def _in_python(words: Words, config: type[StageConfig] | None) -> str:
     return page(
         "## From Python",
         block(f"labelkit.{'.'.join(map(python_name, words))}({needed})", "python"),
-        "Every option is a keyword argument. What it returns has the keys below as its `values`.",
+        "Every option is a keyword argument. The attribute `values` of the result contains the keys below.",
     )
 
 
 def _printed(words: Words) -> str:
     keys = keys_table(" ".join(words))
     told = (
-        "What `--json` printed for a few images; other options may add keys. `a[].b` is the key `b` of each object "
-        "in the list `a`, a switch is true or false."
+        "Keys in the output of `--json` for a few images; other options may add keys. `a[].b` is the key `b` of each "
+        "object in the list `a`; flags are true or false."
     )
     return page("## JSON keys", told, keys) if keys else ""
 

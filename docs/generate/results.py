@@ -123,7 +123,7 @@ def _topic_page(root: Path, topic: _Topic, files: Sequence[Path]) -> str:
             f"![Curves of {file.stem}]({picture.name})" if picture.exists() else "",
             f"From `{SOURCE / file.name}`.",
         ]
-    spread = "Each ± is the standard deviation over the seeds named above the table." if "±" in "".join(parts) else ""
+    spread = "± is the standard deviation over the seeds listed above the table." if "±" in "".join(parts) else ""
     return page(f"# {topic.title}", words, spread, *parts)
 
 
@@ -325,7 +325,7 @@ def _detected(record: Record) -> str:
     objects = record["objects"]
     headings = [*shown.values(), "Seconds"]
     return page(
-        text(f"{objects['train']:,} objects to train on, {objects['val']:,} to find."),
+        text(f"{objects['train']:,} objects in the training split, {objects['val']:,} in the validation split."),
         table(["Backbone", "Weights", "Backbone is", *headings], rows, right=headings),
     )
 
@@ -412,7 +412,7 @@ def _planted_odd(record: Record) -> str:
         [reason, str(number), f"{100 * record['recall'][reason]:.1f}"] for reason, number in record["planted"].items()
     ]
     columns = ["Reason", "Planted", "Found (%)"]
-    said = f"{record['others_listed']} of {record['images']:,} photos that were not planted are listed too."
+    said = f"{record['others_listed']} of {record['images']:,} photos that were not planted are listed, too."
     return f"{table(columns, rows, right=columns[1:])}\n\n{said}"
 
 
@@ -583,9 +583,9 @@ def _on_gpu(record: Record) -> str:
     rows = [[code(method), *(text(found.get(how, "")) for how in _ON_GPU)] for method, found in methods.items()]
     return page(
         text(record.get("note", "")),
-        "Loss of the first and of the 20th step on digits, by precision; and whether a run that was stopped and "
-        "resumed with `--deterministic` has the bits of one that was not. An empty field was not reached, or is not "
-        "offered.",
+        "Loss at the first and at the 20th step on digits, by precision, and whether a run that was interrupted and "
+        "resumed with `--deterministic` is bit-identical to an uninterrupted run. Empty cells were not measured, or "
+        "the combination is not supported.",
         table(["Method", *_ON_GPU.values()], rows),
         table(["Compared", "Found"], others),
     )
@@ -629,8 +629,10 @@ def _resumed(record: Record) -> str:
         equal = sum(row["result"] == "equal" for row in stopped)
         cuts = ", ".join(dict.fromkeys(re.sub(r" \d+$", "", row["cut"]) for row in stopped))
         rows.append([code(method), text(cuts), str(len(stopped)), str(equal), text(processes)])
-    counts = ["Runs resumed", "Same bits as a run that was not stopped"]
-    return table(["Method", "Stopped", *counts, "Two processes against one, not stopped"], rows, right=counts)
+    counts = ["Resumed runs", "Bit-identical to an uninterrupted run"]
+    return table(
+        ["Method", "Interrupted", *counts, "Two processes compared with one, uninterrupted"], rows, right=counts
+    )
 
 
 def _reproduced(record: Record) -> str:
@@ -653,7 +655,7 @@ def _reproduced(record: Record) -> str:
         [row["name"] for row in sorted(record["rows"], key=lambda row, key=key: row["values"][0][key])]
         for key in ("published", "mean")
     ]
-    kept = "the same" if orders[0] == orders[1] else f"{', '.join(orders[1])}, which is another order"
+    kept = "the same" if orders[0] == orders[1] else f"{', '.join(orders[1])}, which is a different order"
     order = f"By {record['rows'][0]['values'][0]['name']}, rows from low to high, as published: {', '.join(orders[0])};"
     return page(
         f"**{record['source']}, {record['place']}:** {record['title']}. {record['note']}",
@@ -669,8 +671,8 @@ TOPICS = (
         "digits",
         "",
         _compared,
-        "`labelkit compare` trains every method "
-        "with the same time on the same split, and judges the features of all in the same way.",
+        "`labelkit compare` trains every method for the same time on the same split, and evaluates the features of all "
+        "methods in the same way.",
     ),
     _Topic(
         "discovery",
@@ -680,23 +682,27 @@ TOPICS = (
         _methods,
     ),
     _Topic("few-labels", "Few labels", "*_few_labels", "examples/compare_few_labels.py", _by_labels),
-    _Topic("growing-labels", "Labels that grow", "digits_discovered", "examples/discover_few_labels.py", _grown),
+    _Topic("growing-labels", "Growing labels", "digits_discovered", "examples/discover_few_labels.py", _grown),
     _Topic("label-next", "Images to label next", "*_suggest", "examples/suggest_labels.py", _suggested),
     _Topic("label-person", "What an action is worth", "*_label_person", "examples/label_person.py", _worked),
-    _Topic("duplicates", "Copies found", "*_duplicates*", "examples/duplicate_cases.py", _planted_copies),
-    _Topic("odd", "Odd images found", "*_odd*", "examples/odd_cases.py", _planted_odd),
-    _Topic("mislabeled", "Wrong labels found", "mislabeled_cases", "examples/mislabeled_cases.py", _planted_labels),
-    _Topic("novel", "New classes found", "novel_cases*", "examples/novel_cases.py", _novel),
-    _Topic("answer-cases", "Answers from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
+    _Topic("duplicates", "Near-duplicates", "*_duplicates*", "examples/duplicate_cases.py", _planted_copies),
+    _Topic("odd", "Outliers", "*_odd*", "examples/odd_cases.py", _planted_odd),
+    _Topic("mislabeled", "Label errors", "mislabeled_cases", "examples/mislabeled_cases.py", _planted_labels),
+    _Topic("novel", "New classes", "novel_cases*", "examples/novel_cases.py", _novel),
+    _Topic("answer-cases", "Predictions from few labels", "*_answer_cases", "examples/answer_cases.py", _cases),
     _Topic("head-cases", "Heads on stores", "*_head_cases", "examples/head_cases.py", _heads),
     _Topic(
-        "label-free-heads", "Heads for searches", "*_label_free_heads", "examples/label_free_heads.py", _searching_heads
+        "label-free-heads",
+        "Heads for retrieval",
+        "*_label_free_heads",
+        "examples/label_free_heads.py",
+        _searching_heads,
     ),
-    _Topic("reuse", "Frozen blocks run once", "*_reuse", "examples/reuse_frozen.py", _reused),
+    _Topic("reuse", "Caching frozen blocks", "*_reuse", "examples/reuse_frozen.py", _reused),
     _Topic("gains", "Does training help?", "measured_gains", "examples/measured_gains.py", _gained),
     _Topic("predict-cases", "New photos", "*_predict_cases", "examples/predict_cases.py", _predicted),
-    _Topic("stability", "Photos added", "*stability_cases", "examples/stability_cases.py", _stable),
-    _Topic("start-rounds", "Called again and again", "*_start_rounds", "examples/start_rounds.py", _rounds),
+    _Topic("stability", "Stability when photos are added", "*stability_cases", "examples/stability_cases.py", _stable),
+    _Topic("start-rounds", "Repeated calls of start", "*_start_rounds", "examples/start_rounds.py", _rounds),
     _Topic("frozen", "Frozen features for retrieval", "frozen_features", "examples/frozen_retrieval.py", _frozen),
     _Topic("prototypes", "Prototypes", "*_prototypes *_prototypes_*", "examples/compare_prototypes.py", _methods),
     _Topic("spread", "Spread of prototypes", "prototype_spread", "examples/prototype_spread.py", _spread),
@@ -713,27 +719,27 @@ TOPICS = (
     ),
     _Topic(
         "stand-ins",
-        "Published tables, stood in for",
+        "Published tables at a smaller scale",
         "small-*",
         "",
         _reproduced,
-        "Three published tables on data that two cores learn in minutes, by `labelkit reproduce` and the tables in "
-        "`examples/tables`. Other images, smaller networks and short trainings: what can be compared is the order of "
-        "the rows, and only where they differ by more than the spread of the seeds.",
+        "Three published tables, reproduced with `labelkit reproduce` and the tables in `examples/tables` on data that "
+        "two cores can process in minutes. The images are different, the networks smaller and the training shorter, so "
+        "only the order of the rows can be compared, and only where they differ by more than the spread over seeds.",
     ),
     _Topic("large-stores", "Large stores", "load", "benchmarks/bench_load.py", _load),
     _Topic("index-costs", "The cost of an index", "index_costs*", "examples/index_costs.py", _index_costs),
-    _Topic("speed", "Speed against named peers", "bench bench_*", "benchmarks/__main__.py", _speed),
+    _Topic("speed", "Speed compared with other libraries", "bench bench_*", "benchmarks/__main__.py", _speed),
     _Topic("photo-speed", "Speed on photographs", "photo_speed", "benchmarks/bench_photos.py", _speed),
-    _Topic("resume", "Stopped and resumed", "resume", "tests/resume_table.py", _resumed),
+    _Topic("resume", "Interrupted and resumed runs", "resume", "tests/resume_table.py", _resumed),
     _Topic(
         "gpu",
         "On a GPU",
         "gpu_check",
         "examples/gpu_check.py",
         _on_gpu,
-        "What ran on a GPU, by `examples/gpu_check.py`. Most of its speed is still to be seen; the same command "
-        "continues.",
+        "Results of `examples/gpu_check.py` on a GPU. Most of the speed measurements are still missing; running the "
+        "same command again continues them.",
     ),
     _Topic(
         "published-rows",
@@ -741,7 +747,7 @@ TOPICS = (
         "published_rows*",
         "examples/published_rows.py",
         _published_rows,
-        "Rows of a published table at their settings, as far as they were trained.",
+        "Rows of a published table with the published settings, as far as they have been trained.",
     ),
 )
 """The pages, in the order of the navigation."""

@@ -39,8 +39,9 @@ def _checked() -> str:
     kinds = ", ".join(map(code, schema.FORMATS))
     parts = [
         "## What a reader checks",
-        f"Formats of version {schema.FORMAT_VERSION}: {kinds}. Equal letters are equal lengths, a number is a length. "
-        "Types are NumPy's: kind and bytes per value; `S` is a string of any fixed length.",
+        f"Formats of version {schema.FORMAT_VERSION}: {kinds}. Axes with the same letter have the same length; "
+        "a number is a fixed length. Types are NumPy type codes (kind and bytes per value); `S` is a string of any "
+        "fixed length.",
     ]
     for owner, columns in _COLUMNS.items():
         rows = [

@@ -57,8 +57,8 @@ def _methods() -> str:
         )
     return page(
         "# Methods",
-        "`labelkit train METHOD` trains one of these. The words under each name are the first lines of its file: "
-        "the steps in their order, with the equations of the paper, and every departure from it.",
+        "`labelkit train METHOD` trains one of these methods. The text below each name is the docstring of its file: "
+        "the training steps in order, with the equations of the paper, and all deviations from the paper.",
         table(["Method", "What it does"], rows),
         *sections,
     )
@@ -90,8 +90,9 @@ def _datasets() -> str:
     return page(
         "# Data sets",
         "`--dataset` takes one of these names, a folder of images, or a CSV file with `path` and `label`. "
-        "Named sets lie below `--data-root`. `labelkit datasets` says which of them are there and whole.",
-        table(["Name", "Classes", "Images", "What it is"], rows, right=["Classes"]),
+        "The files of registered data sets must be in the folder `--data-root`. `labelkit datasets` shows which of "
+        "them are available and complete.",
+        table(["Name", "Classes", "Images", "Description"], rows, right=["Classes"]),
         *sections,
     )
 
@@ -113,14 +114,14 @@ def _presets() -> str:
                 f"## {words} {{#{'-'.join(config_class.command)}}}",
                 f"Folder `presets/{preset_folder_name(config_class.command)}`; "
                 f"[options](commands/{'/'.join(config_class.command)}.md); "
-                f"[values and where they come from](preset-values/{preset_folder_name(config_class.command)}.md).",
-                table(["Preset", "Command", "What it is"], rows),
+                f"[values and their sources](preset-values/{preset_folder_name(config_class.command)}.md).",
+                table(["Preset", "Command", "Description"], rows),
             )
         )
     return page(
         "# Presets",
         "A preset is a file with options for one command. `train` takes the preset with the same name as the dataset "
-        "unless `--preset` names another one; `folder` is for images of your own.",
+        "unless you pass another one as `--preset`; `folder` is for your own images.",
         *sections,
     )
 
@@ -139,21 +140,21 @@ def preset_value_pages() -> list[Page]:
                 code(preset_command(path)),
                 text(preset_comment(path)),
                 table(
-                    ["Option", "Value", "Where from"],
+                    ["Option", "Value", "Source"],
                     [[code(option), code(value), text(place)] for option, value, place in preset_lines(path)],
                 ),
             )
             for name, path in presets.items()
         ]
         intro = (
-            f"Values of the presets of `{words}`, line by line as their files have them. Marks such as [P] mean what "
-            "the words above each table say; a line without one is ours, or speaks for itself."
+            f"Values in the presets of `{words}`, in the order of their files. Marks such as [P] are explained above "
+            "each table; values without a mark are our own choice, or self-explanatory."
         )
         content = page(f"# Values of presets: {words}", intro, *sections)
         pages.append(Page(f"{FOLDER}/preset-values/{folder}.md", words, content))
     index = page(
         "# Values of presets",
-        "Every value of every preset, and where its file says that it comes from: a page for each command.",
+        "All values of all presets, with their sources; one page per command.",
         "".join(f"- [{one.title}]({Path(one.path).name})\n" for one in pages),
     )
     return [Page(f"{FOLDER}/preset-values/index.md", "Values of presets", index), *pages]
@@ -180,15 +181,15 @@ def _backbones() -> str:
     )
     return page(
         "# Backbones",
-        "`--backbone` takes a name of these tables or any name of timm, such as `vit_small_patch16_224.dino`; "
-        "the part after the dot names the weights. List the names that this installation knows:",
+        "`--backbone` accepts the names in these tables and all names in timm, such as `vit_small_patch16_224.dino`; "
+        "the part after the dot selects the weights. To list the names that your installation supports:",
         block('labelkit list backbones --pattern "vit_*dino*"', "sh"),
-        "Parameters and multiply-adds are those of the network without a classifier, for one color image of this size. "
-        "Convolutions and matrix products are counted, those of attention included. "
-        "The tests of labelkit hold them against published numbers, to the last digit that is printed there.",
+        "Parameters and multiply-adds are counted without the classifier, for one color image of this size. "
+        "Convolutions and matrix products are counted, including those in attention. "
+        "The tests of labelkit compare them with published numbers, to the last published digit.",
         "labelkit's own:",
         own,
-        "Of timm, those that a preset or `--backbone auto` names:",
+        "timm backbones used by a preset or by `--backbone auto`:",
         others,
     )
 

@@ -1,4 +1,4 @@
-"""Choose the rows to label next: those that represent many others, those that two classes claim, or both.
+"""Choose the rows to label next: rows that represent many others, rows between two classes, or both.
 
 Strategies, all based on Euclidean distances; labeled rows count as chosen from the start:
     coverage      the row that most lowers the sum of squared distances from all rows to the nearest chosen one: greedy
@@ -133,8 +133,8 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
     apart = np.empty((len(points), 2))
     for place, examples in enumerate(np.split(held, starts[1:])):
         for side in (0, 1):
-            mine = np.flatnonzero(two[:, side] == place)
-            apart[mine, side] = find_nearest(points[mine], examples)[1]
+            members = np.flatnonzero(two[:, side] == place)
+            apart[members, side] = find_nearest(points[members], examples)[1]
     near, far = apart.T
     # if both are zero, as for a row equal to examples of two classes, it is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
@@ -164,7 +164,7 @@ def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
         left = points[block] - mean
         scores = left @ factors
         scores += squares
-        places, values = _smallest(np.minimum.reduceat(scores, starts, axis=1))
+        places, values = _two_smallest(np.minimum.reduceat(scores, starts, axis=1))
         slack = unit * (np.sqrt(_squares(left)) + reach)
         doubtful = np.flatnonzero((np.diff(values, axis=1) <= slack[:, None]).any(axis=1))
         if len(doubtful):
@@ -174,7 +174,7 @@ def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
     return found
 
 
-def _smallest(values: Rows) -> tuple[Ids, Rows]:
+def _two_smallest(values: Rows) -> tuple[Ids, Rows]:
     """Return the columns of each row's two smallest values, (n, 2), and its three smallest, (n, 3), padded by infinity.
 
     ``values`` is overwritten.
@@ -235,7 +235,7 @@ def choose_covering(
     gains: list[float] = []
     while len(chosen) < count:
         bounds[~candidates.open] = -np.inf
-        row, found = _best(rows, gain, bounds, tie)
+        row, found = _best_row(rows, gain, bounds, tie)
         if found == -np.inf:
             break
         chosen.append(row)
@@ -282,7 +282,7 @@ def _squares(rows: Rows) -> NDArray[np.float64]:
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 
-def _best(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> tuple[int, float]:
+def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> tuple[int, float]:
     """Return the row of the largest gain, the first of equals, and its gain; minus infinity if none is left.
 
     Args:

@@ -1,4 +1,4 @@
-"""The rule of ``discover answer`` for images that are not in the store; it is stored with the answers.
+"""The prediction rule of ``discover answer`` for images that are not in the store; it is stored with the predictions.
 
     1. start from the classifier and from the distance of the image to the mean of each group; both are a softmax of a
        linear function of the features
@@ -176,9 +176,9 @@ class AnswerRule:
         rows = square_roots(embeddings) if self.square_roots else embeddings
         lengths = np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), _EPSILON)
         features = (rows / lengths if self.unit_rows else rows).astype(np.float32)
-        return self.blend_neighbors(features, self._near(rows / lengths, stored) if self.alpha > 0 else None)
+        return self.blend_neighbors(features, self._average_nearest(rows / lengths, stored) if self.alpha > 0 else None)
 
-    def _near(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
+    def _average_nearest(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
         """Return the mean fractions (m, k) of the stored rows nearest to unit-norm queries (m, d)."""
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))
@@ -192,15 +192,15 @@ class AnswerRule:
             cosines = all_cosines[:, : len(part)]  # memory that is new for each block takes a tenth of the time
             np.matmul(queries, (part / np.maximum(lengths, _EPSILON)[:, None]).T, out=cosines)
             cosines[:, ~usable[block] | (lengths == 0)] = 0
-            nearest = _largest(cosines, k)
+            nearest = _largest_columns(cosines, k)
             best = np.hstack([best, np.take_along_axis(cosines, nearest, 1)])
             places = np.hstack([places, nearest + block.start])
-            nearest = _largest(best, k)
+            nearest = _largest_columns(best, k)
             best, places = np.take_along_axis(best, nearest, 1), np.take_along_axis(places, nearest, 1)
         return self.average_neighbor_probabilities(best, places)
 
 
-def _largest(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
+def _largest_columns(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
     """Return the columns of the k largest values of each row, ascending; all columns if there are at most k.
 
     They are in the k blocks of columns with the largest maxima, which takes a fourth of the time of comparing all.
@@ -209,9 +209,9 @@ def _largest(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
     if width <= k:
         return np.broadcast_to(np.arange(width), values.shape)
     if width % _GROUP == 0 and width > 2 * k * _GROUP:
-        groups = _largest(np.maximum.reduceat(values, range(0, width, _GROUP), axis=1), k)  # faster than max
+        groups = _largest_columns(np.maximum.reduceat(values, range(0, width, _GROUP), axis=1), k)  # faster than max
         columns = (groups[:, :, None] * _GROUP + np.arange(_GROUP)).reshape(len(values), -1)
-        return np.take_along_axis(columns, _largest(np.take_along_axis(values, columns, 1), k), 1)
+        return np.take_along_axis(columns, _largest_columns(np.take_along_axis(values, columns, 1), k), 1)
     return np.sort(np.argpartition(-values, k - 1, axis=1)[:, :k], axis=1)
 
 

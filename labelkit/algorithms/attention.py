@@ -72,7 +72,7 @@ def attention_update(
     with without_autocast(keys):
         keys_full = promote(keys)
         with torch.no_grad():
-            increment = _descent(keys_full, promote(queries), alpha, beta, gamma_reg)
+            increment = _descent_direction(keys_full, promote(queries), alpha, beta, gamma_reg)
             if w_k is not None and space != "key":
                 increment = _apply_key_projection(increment, promote(w_k.detach()), space)
         return torch.add(keys_full, increment, alpha=gamma_update).to(keys.dtype)
@@ -141,7 +141,7 @@ def attention_entropy(keys: Tensor, queries: Tensor, *, beta: float) -> Tensor:
         return entropy.mean() / torch.log(entropy.new_tensor(num_queries))
 
 
-def _descent(keys: Tensor, queries: Tensor, alpha: float, beta: float, gamma_reg: float) -> Tensor:
+def _descent_direction(keys: Tensor, queries: Tensor, alpha: float, beta: float, gamma_reg: float) -> Tensor:
     """Return G of the module's formula, (b, h, t, d)."""
     attended = torch.softmax(beta * (keys @ queries.transpose(-2, -1)), dim=-1) @ queries
     if gamma_reg == 0:

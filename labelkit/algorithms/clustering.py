@@ -1,12 +1,12 @@
-"""k-means by faiss, plain and spherical, and our own form with some rows fixed, based on faiss's nearest neighbors.
+"""Plain and spherical k-means by faiss, and semi-supervised k-means based on nearest-neighbor search by faiss.
 
 This module works around limits of faiss:
     - its random start ends at much higher inertia with many clusters, so starts are drawn by scikit-learn's k-means++;
     - it computes in float32 and fails at 1e20, so it receives rows minus their mean, divided by the largest number;
     - means and inertia of the result are recomputed in float64 from the original rows.
 
-Rows that are read in blocks, for lack of memory, are clustered by a sample of 256 rows per cluster, and all rows are
-then assigned to its centroids. Of rows in memory, all are used.
+If rows are read in blocks because memory is limited, centroids are fitted to a sample of 256 rows per cluster, and all
+rows are then assigned to them. If rows are in memory, all are used.
 
 Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search with GPUs" (faiss); semi-supervised form of
 S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
@@ -118,7 +118,7 @@ def kmeans(
     Raises:
         ValueError: k is not in ``[1, n]``, x is not (n, d), or contains NaN or infinity.
     """
-    return _cluster(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
+    return _run_kmeans(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=False)
 
 
 def spherical_kmeans(
@@ -148,7 +148,7 @@ def spherical_kmeans(
     Raises:
         ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
     """
-    return _cluster(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
+    return _run_kmeans(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
 
 
 def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
@@ -166,7 +166,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
         raise ValueError("centroids must have at least one row")
     if rows.shape[1] != places.shape[1]:
         raise ValueError(f"x has {rows.shape[1]} columns, but centroids have {places.shape[1]}")
-    framed = _Framed(rows, *_frame(rows, places))
+    framed = _ScaledRows(rows, *_find_offset_and_scale(rows, places))
     return framed.nearest(framed.scaled(places))
 
 
@@ -254,17 +254,17 @@ def semi_supervised_kmeans(
     if num_new > len(free):
         raise ValueError(f"{num_new} clusters without labels require as many unlabeled rows, got {len(free)}")
 
-    framed = _Framed(free, *_frame(free, fixed))
-    held = framed.scaled(fixed[:])
-    points, sums = framed.sample(num_clusters), sum_rows(held, fixed_ids, num_classes)
-    total_square = float(squared_norms(points).sum() + squared_norms(held).sum())
+    framed = _ScaledRows(free, *_find_offset_and_scale(free, fixed))
+    fixed_rows = framed.scaled(fixed[:])
+    points, sums = framed.sample(num_clusters), sum_rows(fixed_rows, fixed_ids, num_classes)
+    total_square = float(squared_norms(points).sum() + squared_norms(fixed_rows).sum())
     problem = _Problem(
         points, sums, np.bincount(fixed_ids), total_square, num_clusters, max_iter, float(np.sqrt(tol)) / framed.scale
     )
     best = problem.run_restarts(generator.random((num_inits, num_new)) if num_new else np.empty((1, 0)))
     if exchange and num_classes:
         best = problem.exchange_centroids(best)
-    ids, places, inertia = _partition(framed, best.centroids, fixed, fixed_ids)
+    ids, places, inertia = _assign_rows(framed, best.centroids, fixed, fixed_ids)
     class_of_cluster = np.full(num_clusters, -1, dtype=np.int64)
     class_of_cluster[:num_classes] = classes
     return SemiSupervisedClustering(
@@ -278,7 +278,7 @@ def semi_supervised_kmeans(
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _Restart:
     """Result of one restart: centroids and inertia of its best assignment, and the number of rows of each cluster."""
 
     centroids: Singles
@@ -304,26 +304,26 @@ class _Problem:
         """Means (c, d) float32 of the labeled classes."""
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
-    def run_restarts(self, draws: Doubles) -> _Run:
+    def run_restarts(self, draws: Doubles) -> _Restart:
         """Return the best run from ``draws`` (restarts, new clusters) and, if any fails, from k-means centroids."""
         means = self.means
-        runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._drawn(draws)]
+        runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._draw_centroids(draws)]
         # check all restarts, not just the best one: more restarts must always include the results of fewer
         alone = any((run.sizes[len(means) :] == 1).any() for run in runs)
         if alone and len(means) and self.num_clusters <= len(self.points):
             generator = np.random.default_rng(int(draws[0, 0] * 2**53))
-            for start in _starts(self.points, self.num_clusters, len(draws), generator):
-                centroids, _, _ = _trained(self.points, start, self.max_iter, 0, spherical=False)
-                others = np.delete(centroids, _matched(self.fixed_sums, self.fixed_sizes, centroids), axis=0)
+            for start in _initialize_centroids(self.points, self.num_clusters, len(draws), generator):
+                centroids, _, _ = _fit_centroids(self.points, start, self.max_iter, 0, spherical=False)
+                others = np.delete(centroids, _match_centroids(self.fixed_sums, self.fixed_sizes, centroids), axis=0)
                 runs.append(self.iterate(np.concatenate([means, others])))
         return min(runs, key=attrgetter("inertia"))
 
-    def _drawn(self, draws: Doubles) -> Ids:
+    def _draw_centroids(self, draws: Doubles) -> Ids:
         """Draw points for the clusters without labels, far ones with higher probability, (restarts, new)."""
         points, means, picks = self.points, self.means, np.empty(draws.shape, dtype=np.int64)
         closest = np.zeros((len(points), len(draws)))
         if len(means) and draws.size:
-            closest += _apart(points, _nearest(points, means), means)[:, None]
+            closest += _squared_distances(points, _find_nearest(points, means), means)[:, None]
         squares = squared_norms(points)[:, None]
         for step, numbers in enumerate(draws.T):
             for restart, number in enumerate(numbers.tolist()):
@@ -336,11 +336,11 @@ class _Problem:
             closest = np.minimum(closest, apart) if len(means) or step else apart
         return picks
 
-    def iterate(self, start: Singles) -> _Run:
+    def iterate(self, start: Singles) -> _Restart:
         """Alternate between assigning samples and updating centroids (k, d); return the lowest-inertia state."""
         k, centroids, best = self.num_clusters, start, None
         for number in range(1, self.max_iter + 1):
-            ids = _nearest(self.points, centroids)
+            ids = _find_nearest(self.points, centroids)
             sizes = np.bincount(ids, minlength=k)
             sums, members = sum_rows(self.points, ids, k), sizes.astype(np.float64)
             sums[: len(self.fixed_sums)] += self.fixed_sums
@@ -348,10 +348,10 @@ class _Problem:
             exact = centroids.astype(np.float64)
             inertia = self.total_square + float(members @ np.square(exact).sum(axis=1) - 2 * (sums * exact).sum())
             if best is None or inertia < best.inertia:
-                best = _Run(centroids, inertia, sizes, number)
+                best = _Restart(centroids, inertia, sizes, number)
             moved = sums / np.maximum(members, 1)[:, None]
             if len(empty := np.flatnonzero(members == 0)):
-                farthest = np.argsort(-_apart(self.points, ids, exact), kind="stable")
+                farthest = np.argsort(-_squared_distances(self.points, ids, exact), kind="stable")
                 moved[empty] = self.points[farthest[: len(empty)]]
             shift = float(np.linalg.norm(moved - exact, axis=1).sum())
             if shift < self.least_shift or not shift:
@@ -360,10 +360,10 @@ class _Problem:
         assert best is not None  # there is at least one iteration, and no inertia is NaN
         return replace(best, num_iterations=number)
 
-    def exchange_centroids(self, best: _Run) -> _Run:
+    def exchange_centroids(self, best: _Restart) -> _Restart:
         """Rematch each labeled class to a centroid by its samples' distances, as long as the inertia falls."""
         for _ in range(_MAX_EXCHANGES):
-            taken = _matched(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
+            taken = _match_centroids(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
                 break
             run = self.iterate(np.concatenate([best.centroids[taken], np.delete(best.centroids, taken, axis=0)]))
@@ -373,7 +373,7 @@ class _Problem:
         return best
 
 
-def _matched(sums: Doubles, sizes: Ids, centroids: Singles, *, by_rows: bool = False) -> Ids:
+def _match_centroids(sums: Doubles, sizes: Ids, centroids: Singles, *, by_rows: bool = False) -> Ids:
     """Return one distinct centroid for each class, nearest in sum to the class means or to their rows, (c,)."""
     from scipy.optimize import linear_sum_assignment
 
@@ -383,7 +383,7 @@ def _matched(sums: Doubles, sizes: Ids, centroids: Singles, *, by_rows: bool = F
     return np.asarray(linear_sum_assignment(apart * (sizes[:, None] if by_rows else 1))[1], dtype=np.int64)
 
 
-def _cluster(
+def _run_kmeans(
     x: ArrayLike | StoredRows,
     num_clusters: int,
     generator: np.random.Generator,
@@ -400,21 +400,21 @@ def _cluster(
     if num_clusters > len(rows):
         raise ValueError(f"num_clusters must be at most the number of rows ({len(rows)}), got {num_clusters}")
     if spherical:
-        framed = _Framed(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
+        framed = _ScaledRows(to_unit_length(rows, "x"), np.zeros(rows.shape[1]), 1.0)
     else:
-        framed = _Framed(rows, *_frame(rows))
+        framed = _ScaledRows(rows, *_find_offset_and_scale(rows))
     points = framed.sample(num_clusters)
     if init_centroids is None:
-        starts = _starts(points, num_clusters, num_inits, generator)
+        starts = _initialize_centroids(points, num_clusters, num_inits, generator)
     else:
         given = validate_rows(init_centroids, "init_centroids")[:]
         if given.shape != (num_clusters, rows.shape[1]):
             shape = (num_clusters, rows.shape[1])
             raise ValueError(f"init_centroids must have shape {shape}, got {given.shape}")
         starts = iter([framed.scaled(to_unit_length(given, "init_centroids")[:] if spherical else given)])
-    runs = (_trained(points, start, max_iter, tol, spherical=spherical) for start in starts)
+    runs = (_fit_centroids(points, start, max_iter, tol, spherical=spherical) for start in starts)
     centroids, _, num_iterations = min(runs, key=itemgetter(1))
-    ids, places, inertia = _partition(framed, centroids, spherical=spherical)
+    ids, places, inertia = _assign_rows(framed, centroids, spherical=spherical)
     return Clustering(ids, places.astype(rows.dtype), inertia, num_iterations)
 
 
@@ -426,7 +426,9 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
         raise ValueError(f"tol must be >= 0, got {tol}")
 
 
-def _starts(points: Singles, num_clusters: int, num_inits: int, generator: np.random.Generator) -> Iterator[Singles]:
+def _initialize_centroids(
+    points: Singles, num_clusters: int, num_inits: int, generator: np.random.Generator
+) -> Iterator[Singles]:
     """Draw the starting centroids of each restart, (k, d), by k-means++; from a sample if there are many points."""
     from sklearn.cluster import kmeans_plusplus
 
@@ -435,12 +437,12 @@ def _starts(points: Singles, num_clusters: int, num_inits: int, generator: np.ra
         drawn = points
         if len(points) > most:
             drawn = points[np.sort(np.random.default_rng(seed).choice(len(points), most, replace=False))]
-        with _threads(len(drawn) * points.shape[1]):
+        with _limit_threads(len(drawn) * points.shape[1]):
             start = kmeans_plusplus(drawn, num_clusters, random_state=seed)[0]
         yield start
 
 
-def _trained(
+def _fit_centroids(
     points: Singles, start: Singles, max_iter: int, tol: float, *, spherical: bool
 ) -> tuple[Singles, float, int]:
     """Run faiss's k-means from a start; return centroids (k, d), the loss that compares starts, and iterations."""
@@ -456,13 +458,13 @@ def _trained(
         min_points_per_centroid=1,  # no warning of few points
         max_points_per_centroid=num_points,  # no points left out
     )
-    with _threads(num_points * width * len(start)):
+    with _limit_threads(num_points * width * len(start)):
         found.train(points, init_centroids=np.ascontiguousarray(start, dtype=np.float32))
     last = float(found.obj[-1])
     return found.centroids, -last if spherical else last, len(found.obj)
 
 
-def _threads(num_products: int) -> AbstractContextManager[object]:
+def _limit_threads(num_products: int) -> AbstractContextManager[object]:
     """Limit small work to one thread: several would spend longer in loops waiting for each other than working."""
     return _thread_pools().limit(limits=1) if num_products < _FEW_PRODUCTS else nullcontext()
 
@@ -474,16 +476,16 @@ def _thread_pools() -> ThreadpoolController:
     return ThreadpoolController()  # cached: searching for libraries takes milliseconds
 
 
-def _nearest(points: Singles, centroids: Singles) -> Ids:
+def _find_nearest(points: Singles, centroids: Singles) -> Ids:
     """Return the nearest centroid of each point, (n,); the smaller id of equals."""
     import faiss
 
-    with _threads(points.size * len(centroids)):
+    with _limit_threads(points.size * len(centroids)):
         return np.asarray(faiss.knn(points, np.ascontiguousarray(centroids), 1)[1][:, 0], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class _Framed:
+class _ScaledRows:
     """Rows, and the offset (d,) and scale that convert them to the numbers passed to faiss."""
 
     rows: Rows
@@ -506,20 +508,20 @@ class _Framed:
 
     def nearest(self, centroids: Singles) -> Ids:
         """Find the index (n,) int64 of the scaled centroid nearest to each row."""
-        find = partial(_nearest_of, self.offset, self.scale, centroids)
+        find = partial(_find_nearest_scaled, self.offset, self.scale, centroids)
         if not isinstance(self.rows, StoredRows) or self.rows.spread is None:
             return find(self.rows)
         return np.concatenate(list(self.rows.spread(find, self.rows)))
 
 
-def _nearest_of(offset: Doubles, scale: float, centroids: Singles, rows: Rows) -> Ids:
+def _find_nearest_scaled(offset: Doubles, scale: float, centroids: Singles, rows: Rows) -> Ids:
     """Return the nearest of scaled centroids for each row, (n,)."""
-    framed = _Framed(rows, offset, scale)
-    found = [_nearest(framed.scaled(part), centroids) for _, part in iterate_blocks(rows)]
+    framed = _ScaledRows(rows, offset, scale)
+    found = [_find_nearest(framed.scaled(part), centroids) for _, part in iterate_blocks(rows)]
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
 
 
-def _frame(*arrays: Rows) -> tuple[Doubles, float]:
+def _find_offset_and_scale(*arrays: Rows) -> tuple[Doubles, float]:
     """Return the mean of all rows (d,), and the largest absolute number after subtracting it; 1 if that is 0."""
     width = arrays[0].shape[1]
     total, high, low = np.zeros(width), np.full(width, -np.inf), np.full(width, np.inf)
@@ -533,8 +535,8 @@ def _frame(*arrays: Rows) -> tuple[Doubles, float]:
     return mean, largest if largest > 0 else 1.0
 
 
-def _partition(
-    framed: _Framed,
+def _assign_rows(
+    framed: _ScaledRows,
     centroids: Singles,
     fixed: Rows | None = None,
     fixed_ids: Ids | None = None,
@@ -565,7 +567,7 @@ def _partition(
             means /= np.where(lengths > 0, lengths, 1)
             for cluster in np.flatnonzero(lengths < _NO_DIRECTION):
                 means[cluster] = rows[np.array([(ids == cluster).argmax()])][0]
-        distances = _apart(rows, ids, means)
+        distances = _squared_distances(rows, ids, means)
         empty = np.flatnonzero(sizes == 0)
         far = np.argsort(-distances, kind="stable")[: len(empty)]
         far = far[distances[far] > _EQUAL * framed.scale**2]
@@ -574,11 +576,11 @@ def _partition(
         ids[far] = empty[: len(far)]
     inertia = float(distances.sum())
     if fixed is not None and fixed_ids is not None:
-        inertia += float(_apart(fixed, fixed_ids, means).sum())
+        inertia += float(_squared_distances(fixed, fixed_ids, means).sum())
     return ids, means, inertia
 
 
-def _apart(rows: Rows, ids: Ids, places: Floats) -> Doubles:
+def _squared_distances(rows: Rows, ids: Ids, places: Floats) -> Doubles:
     """Compute the squared distance of each row to the place of its id, (n,), by differences."""
     found = np.empty(len(rows))
     for block, part in iterate_blocks(rows):

@@ -62,7 +62,9 @@ def confidences(shares: Doubles, class_of_group: Ints, temperature: float) -> Co
 
 def concatenate(parts: Sequence[Confidences]) -> Confidences:
     """Concatenate the predictions of several sets of samples."""
-    return Confidences(*(np.concatenate(column) for column in zip(*(vars(one).values() for one in parts), strict=True)))
+    return Confidences(
+        *(np.concatenate(column) for column in zip(*(vars(part).values() for part in parts), strict=True))
+    )
 
 
 def reorder(found: Confidences, order: Ints) -> Confidences:

@@ -42,31 +42,36 @@ def knn_votes(
     Raises:
         ValueError: shapes do not match, a label or number is out of range, or the gallery is empty.
     """
-    asked, held = _as_float32(queries), _as_float32(gallery)
+    query_rows, gallery_rows = _as_float32(queries), _as_float32(gallery)
     classes = np.asarray(labels, dtype=np.int64)
-    if classes.shape != (len(held),):
-        raise ValueError(f"labels must have shape ({len(held)},), got {classes.shape}")
+    if classes.shape != (len(gallery_rows),):
+        raise ValueError(f"labels must have shape ({len(gallery_rows)},), got {classes.shape}")
     if len(classes) and not (0 <= classes.min() and classes.max() < num_classes):
         raise ValueError(f"labels must be in [0, {num_classes}), got values from {classes.min()} to {classes.max()}")
     if not temperature > 0 or k < 1:
         raise ValueError(f"temperature and k must be positive, got {temperature} and {k}")
     selves = None if own is None else np.asarray(own, dtype=np.int64)
-    if selves is not None and selves.shape != (len(asked),):
-        raise ValueError(f"own must have shape ({len(asked)},), got {selves.shape}")
-    votes = np.full((len(asked), num_classes), 1 / num_classes)
-    usable = np.concatenate([part.any(axis=1) for _, part in iterate_blocks(held)] or [np.zeros(0, dtype=np.bool_)])
+    if selves is not None and selves.shape != (len(query_rows),):
+        raise ValueError(f"own must have shape ({len(query_rows)},), got {selves.shape}")
+    votes = np.full((len(query_rows), num_classes), 1 / num_classes)
+    usable = np.concatenate(
+        [part.any(axis=1) for _, part in iterate_blocks(gallery_rows)] or [np.zeros(0, dtype=np.bool_)]
+    )
     if not usable.any():
         raise ValueError("all rows of the gallery are zero")
     if not usable.all():
         places = np.flatnonzero(usable)
-        held, classes = held.subset(places) if isinstance(held, StoredRows) else held[places], classes[places]
+        gallery_rows, classes = (
+            gallery_rows.subset(places) if isinstance(gallery_rows, StoredRows) else gallery_rows[places],
+            classes[places],
+        )
         if selves is not None:
             moved = np.cumsum(usable) - 1
             selves = np.where((selves >= 0) & usable[selves], moved[selves], -1)
-    search = ExactSearch(held, metric="cosine")
-    for where, part in iterate_blocks(asked):
+    search = ExactSearch(gallery_rows, metric="cosine")
+    for where, part in iterate_blocks(query_rows):
         seen = np.flatnonzero(part.any(axis=1))
-        found, rows = search.search(part[seen], min(k if selves is None else k + 1, len(held)))
+        found, rows = search.search(part[seen], min(k if selves is None else k + 1, len(gallery_rows)))
         scores = found.astype(np.float64)
         if selves is not None:
             itself = rows == selves[where.start + seen, None]
@@ -120,9 +125,9 @@ def linear_probe(
     Returns:
         (q, c) float32.
     """
-    rows, classes, asked = _tensors(features, labels, queries, torch.float32)
+    rows, classes, query_rows = _to_tensors(features, labels, queries, torch.float32)
     if rescale:
-        rows, asked = _centered_and_scaled(rows, asked)
+        rows, query_rows = _center_and_scale(rows, query_rows)
     weight = torch.zeros((num_classes, rows.shape[1]), requires_grad=True)
     bias = torch.zeros(num_classes, requires_grad=True)
     moves: torch.optim.Optimizer = (
@@ -142,7 +147,7 @@ def linear_probe(
             (losses / len(batch)).backward()  # type: ignore[no-untyped-call] # torch has no annotation
             moves.step()
     with torch.no_grad():
-        logits: NDArray[np.float32] = (asked @ weight.T + bias).numpy()
+        logits: NDArray[np.float32] = (query_rows @ weight.T + bias).numpy()
     return logits
 
 
@@ -174,18 +179,18 @@ def logistic_regression(
     Returns:
         (q, c) float64.
     """
-    rows, classes, asked = _tensors(features, labels, queries, torch.float64)
-    rows, asked = _centered_and_scaled(rows, asked)
+    rows, classes, query_rows = _to_tensors(features, labels, queries, torch.float64)
+    rows, query_rows = _center_and_scale(rows, query_rows)
     from scipy.optimize import minimize
 
     width = math.sqrt(rows.shape[1])
-    rows, asked = rows * width, asked * width
+    rows, query_rows = rows * width, query_rows * width
     weight = torch.zeros((num_classes, rows.shape[1]), dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(num_classes, dtype=torch.float64, requires_grad=True)
 
     def objective(place: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the loss and its gradient for the optimizer."""
-        _fill(weight, bias, place)
+        _set_parameters(weight, bias, place)
         weight.grad = bias.grad = None
         losses = torch.nn.functional.cross_entropy(rows @ weight.T + bias, classes, reduction="sum")
         loss = losses / len(rows) + l2 / 2 * weight.square().sum()
@@ -197,30 +202,30 @@ def logistic_regression(
     options: Any = {"maxiter": max_iter, "maxfun": 2 * max_iter, "gtol": tol, "ftol": 0.0}
     start = np.zeros(weight.numel() + bias.numel())
     found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
-    _fill(weight, bias, found.x)
+    _set_parameters(weight, bias, found.x)
     with torch.no_grad():
-        logits: NDArray[np.float64] = (asked @ weight.T + bias).numpy()
+        logits: NDArray[np.float64] = (query_rows @ weight.T + bias).numpy()
     return logits
 
 
-def _tensors(
+def _to_tensors(
     features: ArrayLike | StoredRows, labels: ArrayLike, queries: ArrayLike | StoredRows, dtype: torch.dtype
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return features, labels and queries as tensors."""
     sides = [values[:] if isinstance(values, StoredRows) else np.asarray(values) for values in (features, queries)]
-    rows, asked = (torch.as_tensor(side).to(dtype) for side in sides)
-    return rows, torch.as_tensor(np.asarray(labels, dtype=np.int64)), asked
+    rows, query_rows = (torch.as_tensor(side).to(dtype) for side in sides)
+    return rows, torch.as_tensor(np.asarray(labels, dtype=np.int64)), query_rows
 
 
-def _centered_and_scaled(rows: torch.Tensor, asked: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _center_and_scale(rows: torch.Tensor, query_rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Center and scale features and queries so that the features have mean 0 and mean squared norm 1."""
     mean = rows.mean(0, dtype=torch.float64).to(rows.dtype)
     squares = (rows - mean).square().sum(dtype=torch.float64)
     scale = max(math.sqrt(float(squares) / len(rows)), 1e-12)
-    return (rows - mean) / scale, (asked - mean) / scale
+    return (rows - mean) / scale, (query_rows - mean) / scale
 
 
-def _fill(weight: torch.Tensor, bias: torch.Tensor, place: NDArray[np.float64]) -> None:
+def _set_parameters(weight: torch.Tensor, bias: torch.Tensor, place: NDArray[np.float64]) -> None:
     """Fill weight and bias from their concatenated numbers."""
     with torch.no_grad():
         weight.copy_(torch.from_numpy(place[: weight.numel()]).view_as(weight))

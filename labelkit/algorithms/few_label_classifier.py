@@ -24,7 +24,7 @@ from labelkit.algorithms.answer_rule import (
     build_nearest_mean_classifier,
 )
 from labelkit.algorithms.calibration import group_means
-from labelkit.algorithms.label_propagation import diffuse_labels, neighbor_graph, spread_labels
+from labelkit.algorithms.label_propagation import build_neighbor_graph, diffuse_labels, propagate_labels
 from labelkit.algorithms.one_thread import one_blas_thread
 
 Doubles = NDArray[np.float64]
@@ -60,7 +60,7 @@ class RefittableClassifier:
         squares = np.square(features, dtype=np.float64).sum(axis=1)
         # a row of zeros has no direction; it is treated like the mean
         joined = np.where(squares[:, None] > 0, features, features.mean(axis=0) + np.float32(_EPSILON))
-        self.graph: Any = neighbor_graph(joined)
+        self.graph: Any = build_neighbor_graph(joined)
         self._scale = float(squares.mean()) or 1.0
         self._center = features.mean(axis=0)
         self._spread = float(np.sqrt(np.square(features - self._center, dtype=np.float64).sum(axis=1).mean())) or 1.0
@@ -182,7 +182,7 @@ class RefittableClassifier:
             )
         start[rows] = 0
         start[rows, columns[own]] = 1
-        return spread_labels(self.graph, start, alpha=ALPHA)
+        return propagate_labels(self.graph, start, alpha=ALPHA)
 
 
 def _columns(classes: Ints, class_of_group: Ints) -> Ints:

@@ -1,4 +1,4 @@
-"""A tree of groups, built by repeatedly joining the cheapest pair, in a space in which groups are easier to separate.
+"""Agglomerative clustering in a space in which groups are easier to separate: merge the pair with the lowest cost.
 
     1. rows are projected on the directions in which they vary most
     2. with labels: scaled so that rows of one class vary equally in every direction (halfway: the other half is the
@@ -68,7 +68,7 @@ class ClassSpace:
         if self.scales is not None:
             for block in blocks(*places.shape):
                 places[block] = places[block] @ self.scales
-        return _unit(places)
+        return _normalize(places)
 
     def _along(self, rows: Rows) -> Floats:
         places = np.empty((len(rows), self.directions.shape[1]), dtype=np.float32)
@@ -126,7 +126,7 @@ def move_to_neighbors(places: Floats) -> Floats:
     moving = places.astype(np.float64)
     for _ in range(_STEPS):
         moving = _STAYING * moving + (1 - _STAYING) * np.asarray(edges @ moving) / totals
-    return _unit(moving.astype(np.float32))
+    return _normalize(moving.astype(np.float32))
 
 
 def _within_class_scales(places: Floats, labels: NDArray[np.int64]) -> NDArray[np.float64] | None:
@@ -147,7 +147,7 @@ def _within_class_scales(places: Floats, labels: NDArray[np.int64]) -> NDArray[n
     return np.asarray(vectors / np.sqrt(values), dtype=np.float64)
 
 
-def _unit(places: ArrayLike) -> Floats:
+def _normalize(places: ArrayLike) -> Floats:
     rows = np.asarray(places, dtype=np.float32)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     # rows that differ from the mean only by rounding have no direction
@@ -203,7 +203,7 @@ class Hierarchy:
         if not self.fewest <= num_groups <= self.most or min_size < 1:
             raise ValueError(f"cannot cut {self.most} leaves into {num_groups} groups of at least {min_size} rows")
         first = self._find_union_to_undo(num_groups, min_size)
-        roots = self._roots(first)
+        roots = self._find_roots(first)
         groups, of_leaf = np.unique(roots, return_inverse=True)
         of_leaf = of_leaf.astype(np.int64)
         sizes = self.sizes[groups]
@@ -220,10 +220,10 @@ class Hierarchy:
             kept = np.flatnonzero(counts)
             nearest = kept[nearest_centroids(means, means[kept])]
             of_leaf = np.where(counts, np.arange(len(groups)), nearest)[of_leaf]
-        order = self._ordered(of_leaf)
+        order = self._number_groups(of_leaf)
         return order[of_leaf][self.leaves], int(order.max()) + 1
 
-    def _ordered(self, of_leaf: Ints) -> Ints:
+    def _number_groups(self, of_leaf: Ints) -> Ints:
         """Return the new number of each group: class by class, then by decreasing size; -1 = does not exist."""
         sizes = np.bincount(of_leaf, self.sizes[: self.most])
         own = of_leaf[: len(self.labels)]
@@ -244,7 +244,7 @@ class Hierarchy:
         enough = np.flatnonzero(reached >= num_groups)
         return len(self.unions) - int(enough[0] if len(enough) else reached.argmax())
 
-    def _roots(self, first: int) -> Ints:
+    def _find_roots(self, first: int) -> Ints:
         """Return the leaf or union, (m,), that each leaf belongs to without the unions from ``first`` on."""
         own = np.arange(len(self.sizes), dtype=np.int64)
         own[self.unions[:first].ravel()] = self.most + np.repeat(np.arange(first), 2)
@@ -284,7 +284,7 @@ def build_hierarchy(
         raise ValueError(f"x {rows.shape} and labels {known.shape} must have the same number of rows, at least one")
     space = fit_class_space(rows, known, generator=generator)
     if len(rows) > MAX_LEAVES:
-        small, places = _small_groups(rows, space, generator)
+        small, places = _find_small_groups(rows, space, generator)
     else:
         small, places = np.arange(len(rows), dtype=np.int64), space.place(rows)
     places = move_to_neighbors(places)
@@ -302,12 +302,14 @@ def build_hierarchy(
     sums = np.zeros((count, places.shape[1]))
     np.add.at(sums, of_leaf, places[of_place].astype(np.float64) * rows_of_pair[:, None])
     means = sums / sizes[:, None]
-    pairs, costs = _join(means, sizes.astype(np.float64), len(classes))
-    unions, all_sizes = _numbered(pairs, sizes)
+    pairs, costs = _merge_leaves(means, sizes.astype(np.float64), len(classes))
+    unions, all_sizes = _number_unions(pairs, sizes)
     return Hierarchy(leaves, means, all_sizes, unions, costs, classes)
 
 
-def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator) -> tuple[Ints, NDArray[np.float32]]:
+def _find_small_groups(
+    rows: Rows, space: ClassSpace, generator: np.random.Generator
+) -> tuple[Ints, NDArray[np.float32]]:
     """Return the small group of each row, (n,), and their centroids; rows are projected block by block."""
     order = generator.permutation(len(rows))[:_DRAWN]
     in_order = np.sort(order)
@@ -321,7 +323,7 @@ def _small_groups(rows: Rows, space: ClassSpace, generator: np.random.Generator)
     return small.astype(np.int64), np.asarray(found.centroids[used], dtype=np.float32)
 
 
-def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Doubles]:
+def _merge_leaves(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Doubles]:
     """Return the pairs of leaves whose groups are joined, by increasing cost, and the costs; classes come first."""
     mass = weights.copy()
     squares = np.square(places).sum(axis=1)
@@ -330,13 +332,13 @@ def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Do
     np.fill_diagonal(costs, np.inf)
     own = np.arange(len(places)) < num_classes
     costs[np.ix_(own, own)] = np.inf
-    there = np.ones(len(places), dtype=bool)
+    active = np.ones(len(places), dtype=bool)
     pairs: list[tuple[int, int]] = []
     heights: list[float] = []
     chain: list[int] = []
     while True:
         if not chain:
-            free = np.flatnonzero(there & ~own)
+            free = np.flatnonzero(active & ~own)
             if not len(free):
                 break
             chain = [int(free[0])]
@@ -351,23 +353,23 @@ def _join(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Do
             chain.append(near)
             continue
         del chain[-2:]
-        kept, gone = (last, near) if own[last] else (near, last)
-        joined = (mass[kept] + mass) * costs[kept] + (mass[gone] + mass) * costs[gone] - mass * cost
-        joined /= mass[kept] + mass[gone] + mass
-        joined[[kept, gone]] = np.inf
+        kept, removed = (last, near) if own[last] else (near, last)
+        joined = (mass[kept] + mass) * costs[kept] + (mass[removed] + mass) * costs[removed] - mass * cost
+        joined /= mass[kept] + mass[removed] + mass
+        joined[[kept, removed]] = np.inf
         if own[kept]:
             joined[own] = np.inf
         costs[kept], costs[:, kept] = joined, joined
-        costs[gone], costs[:, gone] = np.inf, np.inf
-        there[gone] = False
-        mass[kept] += mass[gone]
-        pairs.append((kept, gone))
+        costs[removed], costs[:, removed] = np.inf, np.inf
+        active[removed] = False
+        mass[kept] += mass[removed]
+        pairs.append((kept, removed))
         heights.append(cost)
     order = np.argsort(heights, kind="stable")
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)[order], np.array(heights, dtype=np.float64)[order]
 
 
-def _numbered(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+def _number_unions(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     """Return the unions as pairs of leaf or union numbers, and the sizes of leaves and unions."""
     count = len(sizes)
     number = np.arange(count + len(pairs), dtype=np.int64)  # of the union that currently contains each leaf or union

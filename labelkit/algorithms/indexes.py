@@ -207,7 +207,7 @@ class ApproximateSearch:
         """
         import faiss
 
-        asked = as_queries(queries, self.rows, self.metric)
+        query_rows = as_queries(queries, self.rows, self.metric)
         if not 1 <= k <= len(self.rows):
             raise ValueError(f"k must be from 1 to the number of available rows ({len(self.rows)}), got {k}")
         made: Any = faiss  # its annotations lack the classes of parameters
@@ -218,7 +218,9 @@ class ApproximateSearch:
             parameters = made.SearchParametersIVF(nprobe=min(self.width, self._index.nlist))
         # faiss.contrib.torch_utils, which other packages load, replaces search by a function without parameters
         search = getattr(self._index, "search_numpy", self._index.search)
-        _, candidates = search(asked, listed, params=parameters)
-        scores, indices = rescore(asked, self.rows, np.sort(candidates, axis=1), k, self.metric, exclude_self=False)
+        _, candidates = search(query_rows, listed, params=parameters)
+        scores, indices = rescore(
+            query_rows, self.rows, np.sort(candidates, axis=1), k, self.metric, exclude_self=False
+        )
         scores[indices < 0] = np.nan
         return (np.abs(scores) if self.metric == "l2" else scores), indices

@@ -53,10 +53,10 @@ def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
     suggested, by_ridge = _ridge_margins(rows, labels, len(counts))
     same, other, by_nearest = _nearest_margins(rows, labels, suggested)
     margins = np.stack([by_nearest, _mean_margins(rows, labels, counts), by_ridge])
-    judged = counts[labels] > 1
+    is_checked = counts[labels] > 1
     score = np.full(len(labels), np.nan)
-    score[judged] = np.mean([mid_ranks(margin[judged]) for margin in margins], axis=0)
-    return LabelDoubts(score, judged & (margins > 0).all(axis=0), suggested, same, other)
+    score[is_checked] = np.mean([mid_ranks(margin[is_checked]) for margin in margins], axis=0)
+    return LabelDoubts(score, is_checked & (margins > 0).all(axis=0), suggested, same, other)
 
 
 def _directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -78,10 +78,10 @@ def _nearest_margins(
     n = len(rows)
     same, other, margin = np.full(n, -1), np.full(n, -1), np.empty(n)
     for block in _blocks(n, n):
-        here = np.arange(block.start, block.stop)
-        places = here - block.start
+        positions = np.arange(block.start, block.stop)
+        places = positions - block.start
         cosines = rows[block] @ rows.T
-        cosines[places, here] = -np.inf
+        cosines[places, positions] = -np.inf
         own = labels[None, :] == labels[block, None]
         nearest = np.where(own, cosines, -np.inf)
         found = nearest.argmax(axis=1)
@@ -100,11 +100,11 @@ def _mean_margins(
     directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
     margin = np.empty(len(rows))
     for block in _blocks(len(rows), len(counts)):
-        mine = rows[block].astype(np.float64)
-        own = sums[labels[block]] - mine
-        near = np.einsum("ij,ij->i", mine, own) / np.maximum(np.linalg.norm(own, axis=1), 1e-12)
-        cosines = mine @ directions.T
-        cosines[np.arange(len(mine)), labels[block]] = -np.inf
+        block_rows = rows[block].astype(np.float64)
+        own = sums[labels[block]] - block_rows
+        near = np.einsum("ij,ij->i", block_rows, own) / np.maximum(np.linalg.norm(own, axis=1), 1e-12)
+        cosines = block_rows @ directions.T
+        cosines[np.arange(len(block_rows)), labels[block]] = -np.inf
         margin[block] = cosines.max(axis=1) - near
     return margin
 
@@ -126,15 +126,15 @@ def _ridge_margins(
         left = 1 / (1 - np.einsum("ij,ij->i", extended @ inverse, extended))
         sums = inverse @ _class_sums(extended.T, labels, num_classes)
     for block in _blocks(n, num_classes):
-        here = np.arange(block.stop - block.start)
-        truth = np.zeros((len(here), num_classes))
-        truth[here, labels[block]] = 1
+        positions = np.arange(block.stop - block.start)
+        truth = np.zeros((len(positions), num_classes))
+        truth[positions, labels[block]] = 1
         residuals = sums[block] if by_rows else truth - extended[block] @ sums
         predicted = truth - residuals * left[block, None]
-        own = predicted[here, labels[block]].copy()
-        predicted[here, labels[block]] = -np.inf
+        own = predicted[positions, labels[block]].copy()
+        predicted[positions, labels[block]] = -np.inf
         suggested[block] = predicted.argmax(axis=1)
-        margin[block] = predicted[here, suggested[block]] - own
+        margin[block] = predicted[positions, suggested[block]] - own
     return suggested, margin
 
 

@@ -25,7 +25,7 @@ _MAX_EXACT = 50_000
 _COLUMNS_AT_ONCE = 16
 
 
-def neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
+def build_neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
     """Build the normalized nearest-neighbor graph for label propagation.
 
     Args:
@@ -63,11 +63,11 @@ def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDA
     return np.where(own, 0, np.nan_to_num(scores)).astype(np.float32), np.maximum(found, 0)
 
 
-def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations: int = 30) -> NDArray[np.float64]:
+def propagate_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations: int = 30) -> NDArray[np.float64]:
     r"""Propagate class probabilities over the neighbor graph and normalize them.
 
     Args:
-        graph: result of :func:`neighbor_graph`.
+        graph: result of :func:`build_neighbor_graph`.
         start: (n, k) float >= 0, shares of k classes; rows of zeros carry no information.
         alpha: in [0, 1); the larger, the more a row takes from its neighbors.
         num_iterations: the remaining error is of the order of :math:`\alpha^{num\_iterations}`.
@@ -83,7 +83,7 @@ def spread_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iterations:
         raise ValueError(f"start must have shape ({graph.shape[0]}, k) and no negative value, got shape {values.shape}")
     if not 0 <= alpha < 1:
         raise ValueError(f"alpha must be in [0, 1), got {alpha}")
-    return _shares_of_rows(_flow(graph, values, alpha, num_iterations))
+    return _normalize_rows(_propagate(graph, values, alpha, num_iterations))
 
 
 def diffuse_labels(
@@ -94,19 +94,19 @@ def diffuse_labels(
     Thus, a class whose few labels happen to lie amid other classes does not take their images.
 
     Args:
-        graph: result of :func:`neighbor_graph`.
+        graph: result of :func:`build_neighbor_graph`.
         seeds: (n, k) float, 1 where a row has the label of a class, else 0.
-        alpha: in [0, 1), as for :func:`spread_labels`.
+        alpha: in [0, 1), as for :func:`propagate_labels`.
         num_iterations: number of iterations.
 
     Returns:
         (n, k) float64, rows sum to 1; a row that no label reaches has equal shares.
     """
-    found = _flow(graph, np.asarray(seeds, dtype=np.float64), alpha, num_iterations)
-    return _shares_of_rows(found / np.maximum(found.sum(axis=0), np.finfo(np.float64).tiny))
+    found = _propagate(graph, np.asarray(seeds, dtype=np.float64), alpha, num_iterations)
+    return _normalize_rows(found / np.maximum(found.sum(axis=0), np.finfo(np.float64).tiny))
 
 
-def _flow(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: int) -> NDArray[np.float64]:
+def _propagate(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: int) -> NDArray[np.float64]:
     found = np.empty_like(start)
     for first in range(0, start.shape[1], _COLUMNS_AT_ONCE):
         columns = np.ascontiguousarray(start[:, first : first + _COLUMNS_AT_ONCE])
@@ -119,6 +119,6 @@ def _flow(graph: Any, start: NDArray[np.float64], alpha: float, num_iterations: 
     return found
 
 
-def _shares_of_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _normalize_rows(values: NDArray[np.float64]) -> NDArray[np.float64]:
     totals = values.sum(axis=1, keepdims=True)
     return np.where(totals > 0, values / np.where(totals > 0, totals, 1), 1 / values.shape[1])

@@ -56,8 +56,8 @@ def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:
     rows = np.empty((len(pictures), 256), dtype=np.float32)
     for start in range(0, len(pictures), _PAIRS_TOGETHER):
         part = slice(start, start + _PAIRS_TOGETHER)
-        small = _shrunk(pictures[part], 16)
-        rows[part] = _normalized(small, np.ones_like(small)).reshape(len(small), -1)
+        small = _shrink(pictures[part], 16)
+        rows[part] = _normalize(small, np.ones_like(small)).reshape(len(small), -1)
     return rows
 
 
@@ -75,7 +75,7 @@ def compare_image_pairs(
         pairs: (p, 2) indices of images.
         report: called with the number of pairs completed since the last call.
     """
-    levels = _levels(shorter_sides[pairs].reshape(len(pairs), 2))
+    levels = _comparison_levels(shorter_sides[pairs].reshape(len(pairs), 2))
     gray, detail, weakest = (np.zeros(len(pairs), dtype=np.float32) for _ in range(3))
     rows = compute_coarse_vectors(pictures)
     before = np.concatenate(
@@ -85,24 +85,24 @@ def compare_image_pairs(
     alike = np.flatnonzero(before >= _MIN_BEFORE)
     for start in range(0, len(alike), _PAIRS_TOGETHER):
         together = alike[start : start + _PAIRS_TOGETHER]
-        places, boxes = _aligned(pictures, pairs, together)
+        places, boxes = _align_pairs(pictures, pairs, together)
         for level in np.unique(levels[places]).tolist():
             here = levels[places] == level
             at = places[here]
             first, second = (pictures[pairs[at, side]].astype(np.float32) for side in (0, 1))
-            gray[at], detail[at], weakest[at] = _agreement(first, second, boxes[here], level)
+            gray[at], detail[at], weakest[at] = _measure_agreement(first, second, boxes[here], level)
         report(len(together))
     return Agreement(levels, gray, detail, weakest)
 
 
-def _levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
+def _comparison_levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
     """Return the level at which images with shorter sides (p, 2) can be compared, (p,)."""
     smaller, larger = sides.min(axis=1), sides.max(axis=1)
     enough = np.where(smaller >= _ALIKE_SIZE * larger, _ENOUGH_ALIKE, _ENOUGH_PIXELS)
     return np.select([smaller >= enough * level for level in (64, 32)], [64, 32], 16).astype(np.int64)
 
 
-def _aligned(
+def _align_pairs(
     pictures: NDArray[np.uint8], pairs: NDArray[np.int64], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Floats]:
     """Return the pairs that are somewhat alike, and the position of the second image relative to the first.
@@ -113,21 +113,21 @@ def _aligned(
     """
     boxes = np.tile(np.array([1, 0, 1, 0], dtype=np.float32), (len(places), 1))
     for level, steps in _STEPS:
-        first, second = (_shrunk(pictures[pairs[places, side]], level) for side in (0, 1))
-        boxes = _refined(first, second, boxes, steps)
+        first, second = (_shrink(pictures[pairs[places, side]], level) for side in (0, 1))
+        boxes = _refine_boxes(first, second, boxes, steps)
         if level != SIDE:
-            moved, inside = _moved(second, boxes, _tent)
-            alike = _correlation(first, moved, inside) >= _MIN_GRAY
-            alike &= _correlation(_detail(first), _detail(moved), inside) >= _MIN_DETAIL
+            moved, inside = _sample_boxes(second, boxes, _linear_kernel)
+            alike = _correlate(first, moved, inside) >= _MIN_GRAY
+            alike &= _correlate(_extract_detail(first), _extract_detail(moved), inside) >= _MIN_DETAIL
             places, boxes = places[alike], boxes[alike]
     return places, boxes
 
 
-def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats:
+def _refine_boxes(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats:
     """Refine the boxes so that the second images are aligned with the first; all (m, s, s) of one level."""
     count, side = first.shape[:2]
     at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
-    template = _normalized(first, np.ones_like(first))
+    template = _normalize(first, np.ones_like(first))
     down = np.gradient(template, axis=1) * np.float32(side / 2)
     across = np.gradient(template, axis=2) * np.float32(side / 2)
     slopes = np.stack([down * at[:, None], down, across * at, across], axis=1)  # (m, 4, s, s)
@@ -140,10 +140,10 @@ def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats
     damping = np.float32(0.01 / 4) * np.trace(squares, axis1=1, axis2=2) + np.float32(1e-6)
     inverse = np.linalg.inv(squares + damping[:, None, None] * np.eye(4, dtype=np.float32))
     for _ in range(steps):
-        moved, inside = _moved(second, boxes, _tent)
-        mine, theirs = _normalized(first, inside), _normalized(moved, inside)
-        alike = np.maximum((mine * theirs).sum(axis=(1, 2), keepdims=True), np.float32(0.3))
-        error = (theirs / alike - mine).reshape(count, side * side, 1)
+        moved, inside = _sample_boxes(second, boxes, _linear_kernel)
+        left, right = _normalize(first, inside), _normalize(moved, inside)
+        alike = np.maximum((left * right).sum(axis=(1, 2), keepdims=True), np.float32(0.3))
+        error = (right / alike - left).reshape(count, side * side, 1)
         step = np.clip((inverse @ (flat @ error))[:, :, 0], -0.1, 0.1)
         scales = boxes[:, ::2] / (1 + step[:, ::2])
         shifts = boxes[:, 1::2] - scales * step[:, 1::2]
@@ -153,26 +153,26 @@ def _refined(first: Floats, second: Floats, boxes: Floats, steps: int) -> Floats
     return boxes
 
 
-def _agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tuple[Floats, Floats, Floats]:
+def _measure_agreement(first: Floats, second: Floats, boxes: Floats, level: int) -> tuple[Floats, Floats, Floats]:
     """Return correlations of gray values, of detail, and the second lowest correlation of detail among the parts."""
-    moved, inside = _moved(second, boxes, _cubic)
+    moved, inside = _sample_boxes(second, boxes, _cubic_kernel)
     while first.shape[1] > level:
-        first, moved, inside = _halved(first), _halved(moved), np.floor(_halved(inside))
-    gray = _correlation(first, moved, inside)
-    mine, theirs = _detail(first) * inside, _detail(moved) * inside
-    detail = _correlation(mine, theirs, inside)
+        first, moved, inside = _halve(first), _halve(moved), np.floor(_halve(inside))
+    gray = _correlate(first, moved, inside)
+    left, right = _extract_detail(first) * inside, _extract_detail(moved) * inside
+    detail = _correlate(left, right, inside)
 
     def parts(values: Floats) -> Floats:
         cells = values.reshape(len(values), _PARTS, level // _PARTS, _PARTS, level // _PARTS)
         return cells.sum(axis=(2, 4)).reshape(len(values), _PARTS * _PARTS)
 
-    structure = np.sqrt(parts(mine * mine) * parts(theirs * theirs))
-    each = parts(mine * theirs) / np.maximum(structure, np.float32(1e-6))
+    structure = np.sqrt(parts(left * left) * parts(right * right))
+    each = parts(left * right) / np.maximum(structure, np.float32(1e-6))
     each[structure < _MIN_STRUCTURE * structure.mean(axis=1, keepdims=True)] = 1
     return gray, detail, np.sort(each, axis=1)[:, 1]
 
 
-def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
+def _sample_boxes(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
     """Return images (m, s, s) sampled through their boxes, and 1 where the samples lie inside them, otherwise 0."""
     side = pictures.shape[1]
     at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
@@ -192,19 +192,19 @@ def _moved(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) 
     return moved, inside
 
 
-def _tent(distance: Floats) -> Floats:
+def _linear_kernel(distance: Floats) -> Floats:
     """Return the weights of linear interpolation."""
     return np.maximum(np.float32(0), 1 - np.abs(distance))
 
 
-def _cubic(distance: Floats) -> Floats:
+def _cubic_kernel(distance: Floats) -> Floats:
     """Return the weights of cubic interpolation (Catmull-Rom), which retains more of the fine structure."""
     x = np.abs(distance)
     near, far = 1 + x * x * (1.5 * x - 2.5), 2 + x * (-4 + x * (2.5 - 0.5 * x))
     return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(np.float32)
 
 
-def _detail(pictures: Floats) -> Floats:
+def _extract_detail(pictures: Floats) -> Floats:
     """Return the difference from the local mean, a blur by (1, 4, 6, 4, 1) / 16 along each axis."""
     smooth = pictures
     for axis in (1, 2):
@@ -216,12 +216,12 @@ def _detail(pictures: Floats) -> Floats:
     return pictures - smooth
 
 
-def _correlation(left: Floats, right: Floats, inside: Floats) -> Floats:
+def _correlate(left: Floats, right: Floats, inside: Floats) -> Floats:
     """Return the correlations (m,) of images (m, s, s) where ``inside`` is 1; 0 if one is empty."""
     return (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
 
 
-def _normalized(pictures: Floats, inside: Floats) -> Floats:
+def _normalize(pictures: Floats, inside: Floats) -> Floats:
     """Return images with mean 0 and unit norm where ``inside`` is 1; 0 elsewhere, and for empty images."""
     count = np.maximum(inside.sum(axis=(1, 2), keepdims=True), 1)
     centered = (pictures - (pictures * inside).sum(axis=(1, 2), keepdims=True) / count) * inside
@@ -230,13 +230,13 @@ def _normalized(pictures: Floats, inside: Floats) -> Floats:
     return normalized.astype(np.float32, copy=False)
 
 
-def _shrunk(pictures: NDArray[np.uint8], level: int) -> Floats:
+def _shrink(pictures: NDArray[np.uint8], level: int) -> Floats:
     small = pictures.astype(np.float32)
     while small.shape[1] > level:
-        small = _halved(small)
+        small = _halve(small)
     return small
 
 
-def _halved(pictures: Floats) -> Floats:
+def _halve(pictures: Floats) -> Floats:
     rows = pictures[:, ::2] + pictures[:, 1::2]
     return (rows[:, :, ::2] + rows[:, :, 1::2]) * np.float32(0.25)

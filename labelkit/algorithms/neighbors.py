@@ -83,35 +83,37 @@ class ExactSearch:
                 self._shifted = self.rows.minus(self._offset)
             else:
                 self._shifted = self.rows - self._offset
-        self._reach = _longest(self._shifted)
+        self._reach = _largest_norm(self._shifted)
 
     def search(
         self, queries: ArrayLike, k: int, *, exclude_self: bool = False
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Find each query's k nearest gallery rows by exact search; see :func:`knn`."""
-        asked = as_queries(queries, self.rows, self.metric)
-        if exclude_self and len(asked) != len(self.rows):
-            raise ValueError(f"exclude_self requires queries == gallery, got {len(asked)} and {len(self.rows)} rows")
+        query_rows = as_queries(queries, self.rows, self.metric)
+        if exclude_self and len(query_rows) != len(self.rows):
+            raise ValueError(
+                f"exclude_self requires queries == gallery, got {len(query_rows)} and {len(self.rows)} rows"
+            )
         available = len(self.rows) - int(exclude_self)
         if not 1 <= k <= available:
             raise ValueError(f"k must be from 1 to the number of available rows ({available}), got {k}")
-        if not len(asked):
+        if not len(query_rows):
             return np.empty((0, k), dtype=np.float32), np.empty((0, k), dtype=np.int64)
         num_candidates = min(len(self.rows), k + int(exclude_self) + SPARE)
-        last_rough, slack, candidates = self._shortlist(asked, num_candidates)
+        last_rough, slack, candidates = self._shortlist(query_rows, num_candidates)
         candidates = np.sort(candidates, axis=1)
-        scores, indices = rescore(asked, self.rows, candidates, k, self.metric, exclude_self=exclude_self)
+        scores, indices = rescore(query_rows, self.rows, candidates, k, self.metric, exclude_self=exclude_self)
         if num_candidates < len(self.rows):
             last = scores[:, -1].astype(np.float64)
             if self.metric == "l2":
                 last = -(last**2)
             for query in np.flatnonzero(last <= last_rough + slack).tolist():
                 excluded = query if exclude_self else -1
-                scores[query], indices[query] = _search_all(asked[query], self.rows, k, self.metric, excluded)
+                scores[query], indices[query] = _search_all(query_rows[query], self.rows, k, self.metric, excluded)
         return (np.abs(scores) if self.metric == "l2" else scores), indices
 
     def _shortlist(
-        self, asked: NDArray[np.float32], num_candidates: int
+        self, query_rows: NDArray[np.float32], num_candidates: int
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
         """Return the m nearest rows according to float32 products.
 
@@ -120,15 +122,17 @@ class ExactSearch:
             (q,) bound on the rounding error of that number; (q, m) int64 rows.
         """
         if self._offset is not None:
-            asked = asked - self._offset
+            query_rows = query_rows - self._offset
         wheres = blocks(*self._shifted.shape)
         if isinstance(self._shifted, np.ndarray) and self._device is None:
             wheres = [slice(0, len(self._shifted))]
-        rough = np.empty((len(asked), 0), dtype=np.float32)
-        places = np.empty((len(asked), 0), dtype=np.int64)
+        rough = np.empty((len(query_rows), 0), dtype=np.float32)
+        places = np.empty((len(query_rows), 0), dtype=np.int64)
         for where in wheres:
             part = self._shifted[where]
-            near, found = _rough(asked, part, min(num_candidates, len(part)), self.metric, self._device)
+            near, found = _search_in_float32(
+                query_rows, part, min(num_candidates, len(part)), self.metric, self._device
+            )
             if rough.shape[1]:
                 near, found = (
                     np.concatenate([rough, near], axis=1),
@@ -137,20 +141,20 @@ class ExactSearch:
                 order = np.argsort(-near, axis=1, kind="stable")[:, :num_candidates]
                 near, found = np.take_along_axis(near, order, axis=1), np.take_along_axis(found, order, axis=1)
             rough, places = near, found
-        lengths = np.sqrt(_squared_lengths(asked))
+        lengths = np.sqrt(_squared_norms(query_rows))
         scale = (lengths + self._reach) ** 2 if self.metric == "l2" else lengths * self._reach
         return rough[:, -1].astype(np.float64), _ROUNDING * scale, places
 
 
-def _rough(
-    asked: NDArray[np.float32], rows: NDArray[np.float32], k: int, metric: Metric, device: str | None
+def _search_in_float32(
+    query_rows: NDArray[np.float32], rows: NDArray[np.float32], k: int, metric: Metric, device: str | None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return (q, k) products or minus squared distances in float32, the nearest first, and their rows."""
     if device is None:
         import faiss
 
         kind = faiss.METRIC_L2 if metric == "l2" else faiss.METRIC_INNER_PRODUCT
-        near, places = faiss.knn(asked, rows, k, metric=kind)
+        near, places = faiss.knn(query_rows, rows, k, metric=kind)
         return (-near if metric == "l2" else near), places.astype(np.int64, copy=False)
     import torch
 
@@ -160,8 +164,8 @@ def _rough(
         gallery = torch.from_numpy(rows).to(device)
         squares = gallery.square().sum(1)
         found = []
-        for start in range(0, len(asked), _QUERIES_AT_ONCE):
-            queries = torch.from_numpy(asked[start : start + _QUERIES_AT_ONCE]).to(device)
+        for start in range(0, len(query_rows), _QUERIES_AT_ONCE):
+            queries = torch.from_numpy(query_rows[start : start + _QUERIES_AT_ONCE]).to(device)
             scores = queries @ gallery.T
             if metric == "l2":
                 scores = 2 * scores - squares - queries.square().sum(1, keepdim=True)
@@ -171,16 +175,16 @@ def _rough(
     return torch.cat([one[0] for one in found]).cpu().numpy(), torch.cat([one[1] for one in found]).cpu().numpy()
 
 
-def as_queries(queries: ArrayLike, held: Held, metric: Metric) -> NDArray[np.float32]:
+def as_queries(queries: ArrayLike, gallery_rows: Held, metric: Metric) -> NDArray[np.float32]:
     """Check queries (q, d) against the gallery and normalize them for ``cosine``.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity, or a zero row with ``cosine``.
     """
-    asked = as_rows(queries, "queries", metric)[:]
-    if asked.shape[1] != held.shape[1]:
-        raise ValueError(f"queries have {asked.shape[1]} columns, but the gallery has {held.shape[1]}")
-    return asked
+    query_rows = as_rows(queries, "queries", metric)[:]
+    if query_rows.shape[1] != gallery_rows.shape[1]:
+        raise ValueError(f"queries have {query_rows.shape[1]} columns, but the gallery has {gallery_rows.shape[1]}")
+    return query_rows
 
 
 def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
@@ -207,7 +211,7 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
         rows = np.ascontiguousarray(array, dtype=np.float32)
     squares = np.empty(len(rows))
     for where, part in iterate_blocks(rows):
-        squares[where] = _squared_lengths(part)
+        squares[where] = _squared_norms(part)
     bad = int((~np.isfinite(squares)).sum())  # squares of finite float32 numbers are finite in float64
     if bad:
         raise ValueError(f"{bad} of {len(rows)} rows of {name} contain NaN or infinity")
@@ -230,8 +234,8 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
 
 
 def rescore(
-    asked: NDArray[np.float32],
-    held: Held,
+    query_rows: NDArray[np.float32],
+    gallery_rows: Held,
     candidates: NDArray[np.int64],
     k: int,
     metric: Metric,
@@ -241,19 +245,19 @@ def rescore(
     """Compute exact scores of the candidates; return the k best (q, k), larger being nearer, and their indices (q, k).
 
     Args:
-        asked: (q, d).
-        held: (g, d).
+        query_rows: (q, d).
+        gallery_rows: (g, d).
         candidates: (q, m) rows of the gallery, ascending, -1 for none; m >= k.
         k: number of rows to return.
         metric: metric to compare rows with.
         exclude_self: row i is not a neighbor of query i.
     """
-    scores, indices = np.empty((len(asked), k), dtype=np.float32), np.empty((len(asked), k), dtype=np.int64)
-    rows_per_block = max(1, _BLOCK_NUMBERS // (candidates.shape[1] * held.shape[1]))
-    for start in range(0, len(asked), rows_per_block):
+    scores, indices = np.empty((len(query_rows), k), dtype=np.float32), np.empty((len(query_rows), k), dtype=np.int64)
+    rows_per_block = max(1, _BLOCK_NUMBERS // (candidates.shape[1] * gallery_rows.shape[1]))
+    for start in range(0, len(query_rows), rows_per_block):
         here = slice(start, start + rows_per_block)
         listed = candidates[here]
-        exact = _nearness(asked[here, None], held[np.maximum(listed, 0)], metric)
+        exact = _exact_scores(query_rows[here, None], gallery_rows[np.maximum(listed, 0)], metric)
         exact[listed < 0] = -np.inf
         if exclude_self:
             exact[listed == np.arange(start, start + len(exact))[:, None]] = -np.inf
@@ -263,17 +267,17 @@ def rescore(
     return scores, indices
 
 
-def _squared_lengths(rows: NDArray[np.float32]) -> NDArray[np.float64]:
+def _squared_norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     """Return the squared norms (n,)."""
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 
-def _longest(rows: Held) -> float:
+def _largest_norm(rows: Held) -> float:
     """Return the largest length of a row."""
-    return float(np.sqrt(max((_squared_lengths(part).max(initial=0) for _, part in iterate_blocks(rows)), default=0)))
+    return float(np.sqrt(max((_squared_norms(part).max(initial=0) for _, part in iterate_blocks(rows)), default=0)))
 
 
-def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:
+def _exact_scores(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:
     """Return minus the distance, or the inner product, along the last axis, rounded from float64."""
     if metric == "l2":
         difference = rows.astype(np.float64) - query
@@ -284,11 +288,13 @@ def _nearness(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Met
 
 
 def _search_all(
-    query: NDArray[np.float32], held: Held, k: int, metric: Metric, excluded: int
+    query: NDArray[np.float32], gallery_rows: Held, k: int, metric: Metric, excluded: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return nearness (k,) and indices (k,) among all gallery rows except the excluded one (-1: none)."""
-    size = max(1, _BLOCK_NUMBERS // held.shape[1])
-    exact = np.concatenate([_nearness(query, held[i : i + size], metric) for i in range(0, len(held), size)])
+    size = max(1, _BLOCK_NUMBERS // gallery_rows.shape[1])
+    exact = np.concatenate(
+        [_exact_scores(query, gallery_rows[i : i + size], metric) for i in range(0, len(gallery_rows), size)]
+    )
     if excluded >= 0:
         exact[excluded] = -np.inf
     order = np.argsort(-exact, kind="stable")[:k]

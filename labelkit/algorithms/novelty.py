@@ -1,4 +1,4 @@
-"""Score which images likely belong to no class that has labels.
+"""Score how likely images belong to none of the labeled classes.
 
 For all images without a label, the mean of two ranks (``novelty``):
     - groups: the share of an image that belongs to groups without a label

@@ -1,4 +1,4 @@
-"""Estimate the number of classes: by the published search by agreement with labels, or by counting dense groups.
+"""Estimate the number of classes: by the published search for the best agreement with labels, or by density.
 
 If labels do not determine it (``unlabeled_classes``), HDBSCAN counts groups for several minimum sizes, and their
 geometric mean is used. Features show groups at many levels (brands, products, kinds): this is an order of magnitude.
@@ -206,7 +206,9 @@ def estimate_num_classes(
     if not mask.any():
         raise ValueError("labeled_mask must have at least one true entry")
     if not 1 <= k_min <= k_max <= len(rows):
-        raise ValueError(f"must satisfy 1 <= k_min <= k_max <= {len(rows)}, got k_min={k_min}, k_max={k_max}")
+        raise ValueError(
+            f"k_min and k_max must satisfy 1 <= k_min <= k_max <= {len(rows)}, got k_min={k_min}, k_max={k_max}"
+        )
     if search not in ("brent", "grid"):
         raise ValueError(f"search must be 'brent' or 'grid', got {search!r}")
     known: NDArray[np.int64] = as_ids(np.asarray(labels)[mask], "labels of labeled rows")

@@ -9,13 +9,13 @@ from typing import Any
 from threadpoolctl import ThreadpoolController
 
 
-def _libraries() -> ThreadpoolController:
+def _find_libraries() -> ThreadpoolController:
     """Return the loaded libraries: numpy's is loaded with it, scipy adds another."""
-    return _found("scipy.linalg" in sys.modules)
+    return _loaded_libraries("scipy.linalg" in sys.modules)
 
 
 @functools.cache
-def _found(with_scipy: bool) -> ThreadpoolController:
+def _loaded_libraries(with_scipy: bool) -> ThreadpoolController:
     # searching for them takes milliseconds
     return ThreadpoolController().select(user_api="blas")
 
@@ -31,7 +31,7 @@ class _OneThread:
     def __enter__(self) -> None:
         with self._lock:
             if not self._users:
-                self._limit = _libraries().limit(limits=1)
+                self._limit = _find_libraries().limit(limits=1)
             self._users += 1
 
     def __exit__(

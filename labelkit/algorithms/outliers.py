@@ -1,4 +1,4 @@
-"""Find unusual images of a collection: properties of single images, and their deviation from the usual."""
+"""Find outliers in a collection of images: properties of single images, and their deviation from the median."""
 
 from dataclasses import dataclass
 
@@ -60,7 +60,7 @@ def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float
     return found
 
 
-def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
+def robust_z_scores(values: NDArray[np.float64], least_share: float = 0.0, least: float = 0.0) -> NDArray[np.float64]:
     """Compute robust z-scores: distances above the median in units of the scaled median absolute deviation.
 
     Args:
@@ -78,7 +78,7 @@ def deviations(values: NDArray[np.float64], least_share: float = 0.0, least: flo
 
 def compute_neighbor_z_scores(distances: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute robust z-scores (n,) of distances to a near neighbor; 4 is the outlier threshold, NaN means unknown."""
-    return deviations(distances, _MIN_SHARE, _MIN_DISTANCE)
+    return robust_z_scores(distances, _MIN_SHARE, _MIN_DISTANCE)
 
 
 def outlier_scores(
@@ -101,10 +101,10 @@ def outlier_scores(
     """
     count = next((len(given) for given in (distances, tones, sizes) if given is not None), None)
     if count is None:
-        raise ValueError("at least one criterion to judge images by is required")
+        raise ValueError("at least one criterion for judging images is required")
     scores = np.zeros((count, len(REASONS)))
-    judged = count >= MIN_IMAGES
-    if judged and distances is not None:
+    comparable = count >= MIN_IMAGES
+    if comparable and distances is not None:
         scores[:, 0] = _beyond(compute_neighbor_z_scores(distances) / _UNLIKE)
     if tones is not None:
         brightness, contrast, sharpness = tones.T
@@ -112,10 +112,10 @@ def outlier_scores(
         scores[:, 1] = _below(contrast, min(_MIN_CONTRAST, _CONTRAST_PART * usual_contrast))
         scores[:, 2] = _below(brightness, min(_DARKEST, _BRIGHTNESS_PART * usual_brightness))
         scores[:, 3] = _below(255 - brightness, min(255 - _BRIGHTEST, _BRIGHTNESS_PART * (255 - usual_brightness)))
-        if judged:
+        if comparable:
             sharp = np.where(scores[:, 1] > 0, np.nan, sharpness)  # nothing on a blank image is sharp
-            scores[:, 4] = _beyond(-deviations(np.log(sharp + _NO_SHARPNESS), least=_MIN_LOG) / _BLURRED)
-    if sizes is not None and judged:
+            scores[:, 4] = _beyond(-robust_z_scores(np.log(sharp + _NO_SHARPNESS), least=_MIN_LOG) / _BLURRED)
+    if sizes is not None and comparable:
         sides = sizes.astype(np.float64)
         shorter, pixels = sides.min(axis=1), sides.prod(axis=1)
         elongation = sides.max(axis=1) / shorter

@@ -31,7 +31,7 @@ def project_to_principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple
     Raises:
         ValueError: x has another shape.
     """
-    places, shares = _on_principal_directions(x, 2)
+    places, shares = _project_on_principal_directions(x, 2)
     return places, (float(shares[0]), float(shares[1]))
 
 
@@ -48,7 +48,7 @@ def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
     Raises:
         ValueError: x has another shape.
     """
-    places, _ = _on_principal_directions(x, 3)
+    places, _ = _project_on_principal_directions(x, 3)
     low, high = np.percentile(places, (1, 99), axis=0)
     spread = high - low
     # differences due to rounding are no variation
@@ -58,15 +58,15 @@ def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
     return np.asarray(colors, dtype=np.float64)
 
 
-def _on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _project_on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return rows projected on the first directions, (n, count), and fractions of variance; 0 if there are fewer."""
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
-    there = min(count, rows.shape[1])
-    directions, found = principal_directions(rows, there)
+    num_directions = min(count, rows.shape[1])
+    directions, found = principal_directions(rows, num_directions)
     places, shares = np.zeros((len(rows), count)), np.zeros(count)
-    places[:, :there], shares[:there] = (rows - rows.mean(axis=0)) @ directions, found
+    places[:, :num_directions], shares[:num_directions] = (rows - rows.mean(axis=0)) @ directions, found
     return places, shares
 
 
@@ -93,18 +93,18 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
 def _principal_directions(rows: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     rows = rows - rows.mean(axis=0)
     total = float(np.square(rows).sum())
-    variances, directions = _largest(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows, count)
+    variances, directions = _largest_eigenvectors(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows, count)
     if len(rows) < rows.shape[1]:
         # if there are few rows, compute the same directions from a smaller problem
         varying = variances > 1e-9 * total
         variances = np.append(variances[varying], np.zeros(count - varying.sum()))
-        directions = _completed(rows.T @ (directions[:, varying] / np.sqrt(variances[: varying.sum()])), count)
+        directions = _complete_basis(rows.T @ (directions[:, varying] / np.sqrt(variances[: varying.sum()])), count)
     tops = np.abs(directions).argmax(axis=0)
     directions = directions * np.where(directions[tops, np.arange(count)] < 0, -1, 1)
     return directions, variances / total if total > 0 else np.zeros(count)
 
 
-def _completed(directions: NDArray[np.float64], count: int) -> NDArray[np.float64]:
+def _complete_basis(directions: NDArray[np.float64], count: int) -> NDArray[np.float64]:
     """Append orthonormal columns up to ``count``: arbitrary, but the same each time."""
     width, found = directions.shape
     drawn = np.random.default_rng(0).normal(size=(width, count - found))
@@ -136,7 +136,7 @@ def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64
     for _, part in iterate_blocks(rows):
         centered = part.astype(np.float64) - mean
         products += centered.T @ centered
-    return mean, _largest(products, count)[1]
+    return mean, _largest_eigenvectors(products, count)[1]
 
 
 def project_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -147,7 +147,7 @@ def project_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.f
     return places
 
 
-def _largest(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _largest_eigenvectors(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the largest eigenvalues of a symmetric matrix, decreasing, and their vectors as columns."""
     from scipy.linalg import eigh
     from scipy.sparse.linalg import ArpackError, eigsh

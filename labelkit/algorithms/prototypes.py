@@ -124,7 +124,7 @@ def spread_prototypes(
         raise ValueError(f"method must be 'auto' or 'optimize', got {method!r}")
     form = None if method == "optimize" else closed_form(num_prototypes, dim)
     if form is not None:
-        return _single(generator.permutation(_rotated(form, dim, generator), axis=0))
+        return _to_float32(generator.permutation(_rotate_randomly(form, dim, generator), axis=0))
     levels = build_t_schedule(t, sharpest_t)
     best, best_score = None, math.inf
     for _ in range(num_starts):
@@ -132,7 +132,7 @@ def spread_prototypes(
         if best is None or score < best_score:
             best, best_score = found, score
     assert best is not None
-    return _single(best)
+    return _to_float32(best)
 
 
 def closed_form(num_prototypes: int, dim: int) -> NDArray[np.float64] | None:
@@ -247,7 +247,7 @@ def _optimize(
     device: str,
     report: Callable[[float, float], None] | None,
 ) -> tuple[NDArray[np.float64], float]:
-    """Minimize from one start; return the rows and the score that starts are compared by."""
+    """Minimize from one initialization; return the rows and the score by which initializations are compared."""
     import torch
     from scipy.optimize import minimize
 
@@ -265,16 +265,16 @@ def _optimize(
             smooth_max, gradient = _smooth_max(free / lengths, t, chunk)
             return smooth_max, (gradient / lengths).double().cpu().numpy().ravel()
 
-        found = minimize(
+        best = minimize(
             value_and_gradient,
             rows.ravel(),
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": iterations, "maxcor": pairs, "ftol": 1e-14, "gtol": 1e-10},
         )
-        rows = found.x.reshape(num_prototypes, dim)
+        rows = best.x.reshape(num_prototypes, dim)
         rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        score = float(found.fun)
+        score = float(best.fun)
         if len(levels) > 1 or report is not None:
             largest = _largest_cosine(torch.from_numpy(rows).to(device, dtype), chunk)
             score = score if len(levels) == 1 else largest
@@ -349,14 +349,14 @@ def _simplex(size: int) -> NDArray[np.float64]:
     return contrasts / np.sqrt(k * (k + 1.0)) * math.sqrt(size / (size - 1))
 
 
-def _rotated(rows: NDArray[np.float64], dim: int, generator: np.random.Generator) -> NDArray[np.float64]:
+def _rotate_randomly(rows: NDArray[np.float64], dim: int, generator: np.random.Generator) -> NDArray[np.float64]:
     """Rotate rows of m <= dim coordinates into ``dim`` dimensions by random orthonormal axes."""
     axes, triangle = np.linalg.qr(generator.standard_normal((dim, rows.shape[1])))
     # without the signs of the diagonal, the axes would not be uniformly distributed
     return rows @ (axes * np.sign(np.diag(triangle))).T
 
 
-def _single(rows: NDArray[np.float64]) -> NDArray[np.float32]:
+def _to_float32(rows: NDArray[np.float64]) -> NDArray[np.float32]:
     unit: NDArray[np.float64] = rows / np.linalg.norm(rows, axis=1, keepdims=True)
     return unit.astype(np.float32)
 
@@ -422,10 +422,10 @@ def _levenshtein(count: int, dim: int) -> float:
 
     for degree in range(3, _MAX_DEGREE):
         low, high = _interval(degree, dim)
-        if _most_points(high, degree, dim) >= count:
-            if _most_points(low, degree, dim) >= count:
+        if _max_points(high, degree, dim) >= count:
+            if _max_points(low, degree, dim) >= count:
                 return low
-            return float(brentq(lambda s, m=degree: _most_points(s, m, dim) - count, low, high, xtol=1e-14))
+            return float(brentq(lambda s, m=degree: _max_points(s, m, dim) - count, low, high, xtol=1e-14))
     raise ValueError(f"no bound is known for {count} points in {dim} dimensions")
 
 
@@ -447,7 +447,7 @@ def _largest_zero(degree: int, a: int, b: int, dim: int) -> float:
     return float(roots_jacobi(degree, exponent + a, exponent + b)[0].max())
 
 
-def _most_points(cosine: float, degree: int, dim: int) -> float:
+def _max_points(cosine: float, degree: int, dim: int) -> float:
     half, is_odd = divmod(degree, 2)
     if is_odd:
         k = half + 1

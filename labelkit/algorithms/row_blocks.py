@@ -1,4 +1,4 @@
-"""Rows of numbers in memory or read block by block from a memory map, and computations over their blocks.
+"""Rows of an array, in memory or read block by block from a memory map, and computations over their blocks.
 
 The size of blocks depends only on the shapes, and rows of a file are selected, scaled and shifted in float32 as they
 would be in memory: results do not depend on where the rows are.
@@ -171,8 +171,8 @@ def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
     bits = singles.view(np.int32).ravel()
     exponents = np.empty(min(len(halves), _HALVES_AT_ONCE), dtype=np.int16)
     for start in range(0, len(halves), _HALVES_AT_ONCE):
-        here = slice(start, start + _HALVES_AT_ONCE)
-        some, made = halves[here], bits[here]
+        block = slice(start, start + _HALVES_AT_ONCE)
+        some, made = halves[block], bits[block]
         if np.bitwise_and(some, _HALF_EXPONENT, out=exponents[: len(some)]).max() == _HALF_EXPONENT:
             return np.array(values, dtype=np.float32)  # infinity or NaN
         np.copyto(made, some)

@@ -204,7 +204,7 @@ def solve(
         sharpness.insert(0, sharpness[0] / _SOFTER)
     for level, here in enumerate(sharpness, start=1):
         semi_dual.sharpen(here, max_passes=max_iterations - len(sharpness) + level)
-        best = _climb(semi_dual, potentials, tol)
+        best = _maximize(semi_dual, potentials, tol)
         potentials = _SOFTER * (best.potentials - best.potentials.max())
     cluster_ids, confidence, cost = semi_dual.assign(best.potentials)
     return SinkhornResult(
@@ -256,7 +256,7 @@ class _SemiDual:
         self._num_total = int(self._combine(torch.tensor([self._num_rows]).double(), "sum")[0])
         if not self._num_total:
             raise ValueError("scores must have at least one row")
-        self._size, self.spread = self._look()
+        self._size, self.spread = self._find_score_ranges()
         self._kernel: Tensor | None = None
         if self._num_rows * k * dtype.itemsize <= memory_bytes:
             self._kernel = torch.empty((self._num_rows, k), dtype=dtype, device=self._device)
@@ -333,7 +333,7 @@ class _SemiDual:
             kept.copy_(block)
         return block
 
-    def _look(self) -> tuple[float, float]:
+    def _find_score_ranges(self) -> tuple[float, float]:
         """Return the largest absolute score, and the largest range within a row, over all processes."""
         size = spread = 0.0
         bad_row = -1
@@ -354,7 +354,7 @@ class _SemiDual:
         return float(found[1]), float(found[2])
 
 
-def _climb(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
+def _maximize(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
     """Maximize by L-BFGS in the variables ``u * sqrt(r)``, in which scaling steps and gradients agree to first order.
 
     At first, the scaling step ``log r - log s`` replaces the gradient ``(r - s) / r``: far from the solution, it is
@@ -475,7 +475,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
         raise ValueError(f"prior must be 'uniform' or 'zipf:a' with a number a, got {spec!r}") from None
     shares = torch.arange(1, k + 1, dtype=torch.float64).pow(-power)
     if not math.isfinite(power) or not torch.isfinite(shares).all() or (shares <= 0).any():
-        raise ValueError(f"prior must have an exponent with positive, finite shares, got {spec!r}")
+        raise ValueError(f"prior must have an exponent that gives positive, finite shares, got {spec!r}")
     return shares / shares.sum()
 
 

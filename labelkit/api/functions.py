@@ -102,8 +102,8 @@ def function_of(words: tuple[str, ...], command: Command) -> Callable[..., Resul
     function.__name__ = python_name(words[-1])
     function.__qualname__ = ".".join(python_name(word) for word in words)
     function.__module__ = "labelkit"
-    told = {name: field.description for name, field in config_class.model_fields.items()} | SOURCES
-    lines = "".join(f"\n    {name}: {text}" for name, text in told.items())
+    descriptions = {name: field.description for name, field in config_class.model_fields.items()} | SOURCES
+    lines = "".join(f"\n    {name}: {text}" for name, text in descriptions.items())
     function.__doc__ = f"{command.text}\n\nArgs:{lines}"
     function.__signature__ = _signature(config_class)  # type: ignore[attr-defined]  # read by inspect.signature
     return function

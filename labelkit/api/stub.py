@@ -42,36 +42,41 @@ def render_stub() -> str:
     for word, entry in COMMANDS.items():
         name = python_name(word)
         if isinstance(entry, Group):
-            functions = "\n".join(_function(below, command, "    ") for below, command in entry.commands.items())
+            functions = "\n".join(_render_function(below, command, "    ") for below, command in entry.commands.items())
             parts.append(f"@final\nclass _{name.title()}:\n{functions}\n{name}: _{name.title()}\n")
         else:
-            parts.append(_function(word, entry, ""))
+            parts.append(_render_function(word, entry, ""))
     return "\n".join(parts)
 
 
-def _function(word: str, command: Command, pad: str) -> str:
+def _render_function(word: str, command: Command, pad: str) -> str:
     config_class = command.config_class()
-    parameters = [*_parameters(config_class), *(f"{name}: str | PathLike[str] | None = None" for name in SOURCES)]
+    parameters = [
+        *_render_parameters(config_class),
+        *(f"{name}: str | PathLike[str] | None = None" for name in SOURCES),
+    ]
     lines = "".join(f"{pad}    {parameter},\n" for parameter in parameters)
     first = "    @staticmethod\n" if pad else ""
     doc = command.text.partition("\n")[0]
     return f'{first}{pad}def {python_name(word)}(\n{pad}    *,\n{lines}{pad}) -> Result:\n{pad}    """{doc}"""\n'
 
 
-def _parameters(config_class: type[StageConfig]) -> list[str]:
+def _render_parameters(config_class: type[StageConfig]) -> list[str]:
     fields = sorted(config_class.model_fields.items(), key=lambda item: not item[1].is_required())
-    return [f"{name}: {_type(field.annotation)}{'' if field.is_required() else ' = ...'}" for name, field in fields]
+    return [
+        f"{name}: {_render_type(field.annotation)}{'' if field.is_required() else ' = ...'}" for name, field in fields
+    ]
 
 
-def _type(annotation: object) -> str:
+def _render_type(annotation: object) -> str:
     """Return a type as the stub writes it: the types that a caller may pass, such as ``str`` for a path."""
     origin = get_origin(annotation)
     if origin in (Union, types.UnionType):
-        return " | ".join(_type(member) for member in get_args(annotation))
+        return " | ".join(_render_type(member) for member in get_args(annotation))
     if origin is Literal:
         return f"Literal[{', '.join(map(repr, get_args(annotation)))}]"
     if origin is tuple:
-        one, *others = (_type(argument) for argument in get_args(annotation) if argument is not Ellipsis)
+        one, *others = (_render_type(argument) for argument in get_args(annotation) if argument is not Ellipsis)
         return f"Sequence[{one}]" if others else f"Sequence[{one}] | {one}"
     names: dict[object, str] = {type(None): "None", Path: "str | PathLike[str]"}
     return names.get(annotation) or str(getattr(annotation, "__name__", annotation))

@@ -73,12 +73,12 @@ def run_command(command: StageCommand) -> Command:
                 raise fault
 
     is_train = config_class.command[:1] == ("train",)
-    fields = sorted(config_class.model_fields.items(), key=lambda item: _place(item[1]))
-    parameters = [_parameter(name, field) for name, field in fields]
+    fields = sorted(config_class.model_fields.items(), key=lambda item: _help_rank(item[1]))
+    parameters = [_build_parameter(name, field) for name, field in fields]
     if presets or is_train:
         chosen = " Default: the preset with the same name as the dataset, if there is one." if is_train else ""
         says = f"Name of a preset, path to a YAML file, or none.{chosen} Presets: {', '.join(presets) or 'none yet'}."
-        parameters.append(_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
+        parameters.append(_build_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
     parameters += _COMMON_PARAMETERS
     run.__doc__ = escape_markup(command.help)
     run.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
@@ -110,11 +110,11 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
             problem = f"{value_text(setting)} is not of the form KEY=VALUE"
             raise ConfigError("--set", problem, "Write, for example, --set lr=0.1.")
         values[key], origins[key] = text, f"--set {key}"
-    said = {name: value for name, value in given.items() if value is not None}
-    return values | said, origins | {name: flag(name) for name in said}
+    set_options = {name: value for name, value in given.items() if value is not None}
+    return values | set_options, origins | {name: flag(name) for name in set_options}
 
 
-def _place(field: FieldInfo) -> int:
+def _help_rank(field: FieldInfo) -> int:
     """Return a field's rank in the help: inputs and method first, then output, limits and how it is run."""
     panel = field_extra(field, "panel")
     return _LAST_PANELS.index(str(panel)) + 1 if panel in _LAST_PANELS else 0
@@ -125,10 +125,10 @@ def _is_list(field: FieldInfo) -> bool:
     return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
 
 
-def _text(field: FieldInfo) -> str:
+def _help_text(field: FieldInfo) -> str:
     """Return the help text of a field: its description, bounds and default."""
     notes = [bounds(field)] if bounds(field) else []
-    if _kind(field) == "CHOICE":
+    if _placeholder(field) == "CHOICE":
         notes.append("one of " + ", ".join(choices(field.annotation)))
     description = (field.description or "").strip()
     if field.is_required():
@@ -141,7 +141,7 @@ def _text(field: FieldInfo) -> str:
     return f"{description} [{'; '.join(notes)}]" if notes else description
 
 
-def _kind(field: FieldInfo) -> str:
+def _placeholder(field: FieldInfo) -> str:
     """Return the placeholder for a value in help; long lists of choices go to the description, where they can wrap."""
     if field.annotation is bool:
         return ""
@@ -149,11 +149,11 @@ def _kind(field: FieldInfo) -> str:
     return word if len(word) <= _WIDEST_METAVAR else "CHOICE"
 
 
-def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
-    text = escape_markup(_text(field))
+def _build_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
+    text = escape_markup(_help_text(field))
     if field_extra(field, "positional"):
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
-        return _keyword(name, Annotated[list[str] | None if _is_list(field) else str | None, place])
+        return _build_keyword(name, Annotated[list[str] | None if _is_list(field) else str | None, place])
     panel = field_extra(field, "panel")
     short, long, switch = field_extra(field, "short"), flag(name), field.annotation is bool
     option = typer.Option(
@@ -161,16 +161,18 @@ def _parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         f"{long}/--no-{long[2:]}" if switch else long,
         *aliases(field),
         help=text,
-        metavar=_kind(field),
+        metavar=_placeholder(field),
         show_default=False,
         rich_help_panel=str(panel) if panel else None,
-        autocompletion=_completion(choices(field.annotation)),
+        autocompletion=_build_completion(choices(field.annotation)),
     )
     several = list_kind(field.annotation) is not None
-    return _keyword(name, Annotated[bool | None if switch else list[str] | None if several else str | None, option])
+    return _build_keyword(
+        name, Annotated[bool | None if switch else list[str] | None if several else str | None, option]
+    )
 
 
-def _common_option(
+def _build_common_option(
     name: str, text: str, word: str, kind: object, completion: tuple[str, ...] = ()
 ) -> inspect.Parameter:
     option = typer.Option(
@@ -179,16 +181,16 @@ def _common_option(
         help=escape_markup(text),
         show_default=False,
         rich_help_panel=COMMON_PANEL,
-        autocompletion=_completion(completion),
+        autocompletion=_build_completion(completion),
     )
-    return _keyword(name, Annotated[kind, option])
+    return _build_keyword(name, Annotated[kind, option])
 
 
-def _keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
+def _build_keyword(name: str, annotation: object, default: object = None) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
+def _build_completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
     if not known:
         return None
 
@@ -199,13 +201,13 @@ def _completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | None:
 
 
 _COMMON_PARAMETERS = [
-    _common_option(
+    _build_common_option(
         "config", "YAML file with options; overrides the preset, but not the options given here.", "FILE", str | None
     ),
-    _common_option("set", "Set any option by its key; may be repeated.", "KEY=VALUE", list[str] | None),
-    _keyword("json", JsonOption, default=False),
-    _keyword("quiet", QuietOption, default=False),
-    _keyword("verbose", VerboseOption, default=False),
+    _build_common_option("set", "Set any option by its key; may be repeated.", "KEY=VALUE", list[str] | None),
+    _build_keyword("json", JsonOption, default=False),
+    _build_keyword("quiet", QuietOption, default=False),
+    _build_keyword("verbose", VerboseOption, default=False),
 ]
 
 

@@ -134,7 +134,7 @@ def _check_weights() -> _Check:
     try:
         from labelkit.models.weights.published import describe_published, find_best_available_backbone
 
-        best = find_best_available_backbone(several=True)
+        best = find_best_available_backbone(allow_several=True)
     except (ImportError, OSError) as error:  # a part that the table above already lists as failed
         return _Check("weights", "failed", f"cannot be searched for: {error}", "Install timm again.")
     except CheckpointRefused as error:

@@ -64,7 +64,7 @@ EXIT_CODES = {
 
 
 @dataclass(frozen=True)
-class _Own:
+class _BuiltInCommand:
     """Command of the command line itself; ``target``: its function, or a group's mapping from names to functions."""
 
     summary: str
@@ -72,10 +72,14 @@ class _Own:
 
 
 _OWN = {
-    "config": _Own("Show the configuration a command would run with, and its sources.", "labelkit.cli.command:config"),
-    "list": _Own("List methods, data sets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"),
-    "doctor": _Own("Check the installation.", "labelkit.cli.doctor:doctor"),
-    "version": _Own("Show the installed versions.", "labelkit.cli.doctor:version"),
+    "config": _BuiltInCommand(
+        "Show the configuration a command would run with, and its sources.", "labelkit.cli.command:config"
+    ),
+    "list": _BuiltInCommand(
+        "List methods, data sets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"
+    ),
+    "doctor": _BuiltInCommand("Check the installation.", "labelkit.cli.doctor:doctor"),
+    "version": _BuiltInCommand("Show the installed versions.", "labelkit.cli.doctor:version"),
 }
 
 PANELS = {
@@ -99,7 +103,7 @@ PANELS = {
 }
 """Panels of ``labelkit --help`` with their commands, grouped by what the user wants to do."""
 
-COMMANDS: dict[str, Command | Group | _Own] = {
+COMMANDS: dict[str, Command | Group | _BuiltInCommand] = {
     name: (_STAGES | _OWN)[name] for names in PANELS.values() for name in names
 }
 
@@ -133,7 +137,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
                 continue
             help_text = f"{entry.summary}\n\nExample: labelkit {name} methods"
             found: Any = entry
-            if isinstance(entry, _Own):
+            if isinstance(entry, _BuiltInCommand):
                 module, _, attribute = entry.target.partition(":")
                 found = getattr(import_module(module), attribute)
             elif isinstance(entry, Group):
@@ -212,7 +216,7 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
             except SystemExit as finished:  # how Typer ends, also after a usage error
                 code = finished.code
             sys.stdout.flush()
-            return _code_number(code)
+            return _exit_code(code)
         except Interrupted as interrupted:
             _after_interrupt(interrupted)
             return interrupted.exit_code
@@ -225,10 +229,10 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
                 _after_interrupt(signalled)
                 return signalled.exit_code
             if isinstance(error, LabelkitError):
-                return _fail(error, output)
+                return _report_error(error, output)
             known = _as_resource_error(error)
             if known is not None:
-                return _fail(known, output)
+                return _report_error(known, output)
             write(traceback.format_exc(), sys.stderr)
             own = os.environ.get(OWN_METHODS_VARIABLE)
             whose = f" if it is not in your own method ({own})" if own else ""
@@ -250,7 +254,7 @@ def _common(
     """Declare the options of ``labelkit`` itself."""
 
 
-def _fail(error: LabelkitError, output: Output) -> int:
+def _report_error(error: LabelkitError, output: Output) -> int:
     if output.verbose:
         write("".join(traceback.format_exception(error)), sys.stderr)
     print_error(str(error))
@@ -277,7 +281,7 @@ def _after_interrupt(interrupted: Interrupted) -> None:
         print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
 
 
-def _code_number(code: object) -> int:
+def _exit_code(code: object) -> int:
     if code is None or isinstance(code, int):
         return code or 0
     print_error(str(code))  # a library's sys.exit("reason")

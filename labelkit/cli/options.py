@@ -20,15 +20,15 @@ Command = Callable[..., None]
 COMMON_PANEL = "All commands"
 
 
-def _switch(text: str, *names: str) -> Any:
+def _build_switch(text: str, *names: str) -> Any:
     return typer.Option(*names, metavar="", help=text, rich_help_panel=COMMON_PANEL)
 
 
-JsonOption = Annotated[bool, _switch("Print one JSON object on stdout.", "--json")]
-QuietOption = Annotated[bool, _switch("Print only the path of the output.", "--quiet", "-q")]
+JsonOption = Annotated[bool, _build_switch("Print one JSON object on stdout.", "--json")]
+QuietOption = Annotated[bool, _build_switch("Print only the path of the output.", "--quiet", "-q")]
 VerboseOption = Annotated[
     bool,
-    _switch(
+    _build_switch(
         "Also report on stderr which options were set and what libraries log; show the traceback of an error.",
         "--verbose",
         "-v",

@@ -36,11 +36,11 @@ def prepare_streams() -> None:
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     if os.name != "nt":
-        sys.stdout = _stream(sys.stdout, _Pipe(1, "w", closefd=False))
-        sys.stderr = _stream(sys.stderr, _Messages(2, "w", closefd=False))
+        sys.stdout = _open_stream(sys.stdout, _Pipe(1, "w", closefd=False))
+        sys.stderr = _open_stream(sys.stderr, _Messages(2, "w", closefd=False))
 
 
-def _stream(like: TextIO, raw: io.RawIOBase) -> TextIO:
+def _open_stream(like: TextIO, raw: io.RawIOBase) -> TextIO:
     like.flush()
     buffer = io.BufferedWriter(raw)
     return io.TextIOWrapper(
@@ -101,13 +101,13 @@ def interrupt_on_signals() -> Iterator[list[int]]:
     """
     process = os.getpid()
     seen: list[int] = []
-    imports = _imports(sys._getframe())
+    imports = _count_import_frames(sys._getframe())
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         if os.getpid() != process:  # a forked data-loading process dies as it would without us
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
-        elif not seen and _imports(frame) <= imports:
+        elif not seen and _count_import_frames(frame) <= imports:
             seen.append(signum)
             raise Interrupted(signum)
         elif os.name == "nt":  # elsewhere a thread does this
@@ -135,7 +135,9 @@ def _receive_signals_in_thread(handler: object, seen: list[int]) -> Iterator[Non
     """Let another thread receive signals too, because the main thread may be inside a long library call."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    watch = threading.Thread(target=_watch, args=(reader, handler, seen), name="labelkit-signals", daemon=True)
+    watch = threading.Thread(
+        target=_forward_signals, args=(reader, handler, seen), name="labelkit-signals", daemon=True
+    )
     watch.start()
     _writers.add(writer)
     woken_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
@@ -160,7 +162,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_signals_after_fork)
 
 
-def _imports(frame: FrameType | None) -> int:
+def _count_import_frames(frame: FrameType | None) -> int:
     """Count the stack frames inside Python's import system."""
     count = 0
     while frame is not None:
@@ -169,7 +171,7 @@ def _imports(frame: FrameType | None) -> int:
     return count
 
 
-def _watch(reader: int, handler: object, seen: list[int]) -> None:
+def _forward_signals(reader: int, handler: object, seen: list[int]) -> None:
     count, last, deadline = 0, 0, float("inf")
     try:
         while True:
@@ -186,16 +188,18 @@ def _watch(reader: int, handler: object, seen: list[int]) -> None:
                 if seen or signal.getsignal(last) is handler or count > 1:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
                 else:
-                    _say(f"{signal.Signals(last).name}: stopping after the current step; a second signal stops at once")
+                    _write_message(
+                        f"{signal.Signals(last).name}: stopping after the current step; a second signal stops at once"
+                    )
     finally:
         os.close(reader)
 
 
 def _exit_immediately(signum: int) -> NoReturn:
-    _say(f"stopped by {signal.Signals(signum).name}")
+    _write_message(f"stopped by {signal.Signals(signum).name}")
     os._exit(128 + signum)
 
 
-def _say(text: str) -> None:
+def _write_message(text: str) -> None:
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())

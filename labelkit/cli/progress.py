@@ -113,7 +113,7 @@ class _LineTask(Task):
         now = self._progress.clock()
         if now - self._last >= self._progress.seconds:
             self._last = now
-            self._say(now - self._started, finished=False)
+            self._print_line(now - self._started, finished=False)
 
     def skip(self, n: int) -> None:
         self._done += n
@@ -122,9 +122,9 @@ class _LineTask(Task):
     def finish(self) -> None:
         elapsed = self._progress.clock() - self._started
         if elapsed >= _SECONDS_BETWEEN_LINES and self._total != 0:  # neither short nor empty work is reported
-            self._say(elapsed, finished=True)
+            self._print_line(elapsed, finished=True)
 
-    def _say(self, elapsed: float, *, finished: bool) -> None:
+    def _print_line(self, elapsed: float, *, finished: bool) -> None:
         parts = [f"{self._done:,}/{self._total:,}"] if self._total is not None else [f"{self._done:,}"]
         if self._total is None and not self._done:
             parts = []  # work that cannot be counted

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from labelkit.data.datasets import ImageDataset, listing
 from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage, image_suffixes
-from labelkit.data.folders import exclusion_reason, ignored_notes, split_from_name, splits_and_classes
+from labelkit.data.folders import describe_ignored_files, exclusion_reason, infer_splits_and_classes, split_from_name
 from labelkit.data.remote import FileLocation, match_files
 from labelkit.data.tables import class_names as classes_of
 from labelkit.data.tables import find_label_column, missing_labels_note
@@ -54,11 +54,11 @@ def expand_shards(text: str) -> list[FileLocation]:
     if text.lower().endswith(_COMPRESSED):
         remedy = "Decompress it to NAME.tar; its images must be readable in any order, and are compressed anyway."
         raise DatasetError(text, "is a compressed archive", remedy)
-    choices = [_choices(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
+    choices = [_expand_braces(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
     return match_files(text, map("".join, itertools.product(*choices)))
 
 
-def _choices(inside: str) -> Sequence[str]:
+def _expand_braces(inside: str) -> Sequence[str]:
     """Return every text that the content of a pair of braces stands for, as in a shell."""
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
@@ -111,7 +111,7 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
     labels: dict[str, str] = {}  # by the part of the name that members of a sample share
     ignored: Counter[str] = Counter()
     for number, path in enumerate(paths):
-        for inner, member, label in _members(path, exclude, ignored):
+        for inner, member, label in _iterate_members(path, exclude, ignored):
             if label is not None:
                 labels.setdefault(_key_of(inner), label)
                 continue
@@ -123,23 +123,23 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
     if not samples:
         raise DatasetError(name, "contains no images", f"Add images ({' '.join(sorted(image_suffixes()))}).")
     names = list(samples)
-    notes = ignored_notes(ignored)
+    notes = describe_ignored_files(ignored)
     # If everything is in one folder, as when somebody packed a folder, drop its name: ids are then as in that folder.
     tops = {one.partition("/")[0] for one in samples}
     packed = len(tops) == 1 and all("/" in one for one in samples)
     ids = [one.partition("/")[2] for one in names] if packed else names
     split_of_file = _infer_file_splits(paths)
-    splits, classes, said = splits_and_classes(ids)
+    splits, classes, folder_notes = infer_splits_and_classes(ids)
     if any(split_of_file):
         splits = [split_of_file[samples[one][0]] for one in names]
     if labels:
-        classes, told = classes_of([labels.get(_key_of(one)) for one in names])
-        notes += told
+        classes, label_notes = classes_of([labels.get(_key_of(one)) for one in names])
+        notes += label_notes
     places = np.array([samples[one] for one in names], dtype=np.int64)
-    return listing(name, None, ids, classes, splits, TarSource(tuple(paths), places), notes=[*notes, *said])
+    return listing(name, None, ids, classes, splits, TarSource(tuple(paths), places), notes=[*notes, *folder_notes])
 
 
-def _members(
+def _iterate_members(
     path: FileLocation, exclude: Sequence[str], ignored: Counter[str]
 ) -> Iterator[tuple[str, tarfile.TarInfo, str | None]]:
     """Yield the name and the archive entry of each image or label, and the text of a label (None for an image)."""
@@ -159,7 +159,7 @@ def _members(
                 elif suffix in suffixes:
                     yield inner, member, None
                 elif suffix == ".cls":
-                    label = _bytes_at(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES)).decode().strip()
+                    label = _read_bytes(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES)).decode().strip()
                     if not label or member.size > _MAX_LABEL_BYTES:
                         remedy = "Write a single class name or number in this file."
                         raise DatasetError(str(path), f"{inner!r} contains no usable label", remedy)
@@ -167,9 +167,9 @@ def _members(
                 else:
                     ignored["of other kinds"] += 1
             # tarfile stops without an error after the last member, but also at a damaged or truncated header
-            rest = _bytes_at(file, archive.offset, tarfile.BLOCKSIZE)
+            rest = _read_bytes(file, archive.offset, tarfile.BLOCKSIZE)
             if rest.strip(b"\0"):
-                problem = f"has no member at byte {archive.offset:,}: the archive is damaged or cut off there"
+                problem = f"has no member at byte {archive.offset:,}: the archive is damaged or truncated there"
                 raise DatasetError(str(path), problem, "Download the file again.")
     except tarfile.ReadError as error:
         remedy = "Download the file again." if "unexpected end" in str(error) else "Pass uncompressed tar archives."
@@ -180,7 +180,7 @@ def _members(
         raise DatasetError(str(path), f"cannot be listed: {error}", _AGAIN) from error
 
 
-def _bytes_at(file: BinaryIO, offset: int, size: int) -> bytes:
+def _read_bytes(file: BinaryIO, offset: int, size: int) -> bytes:
     before = file.tell()
     file.seek(offset)
     content = file.read(size)
@@ -233,14 +233,14 @@ class ParquetSource:
     def _group(self, file: int, group: int) -> Any:
         import pyarrow.parquet as pq
 
-        held = self._held.get((file, group))
-        if held is None:
+        rows = self._held.get((file, group))
+        if rows is None:
             with self.paths[file].open() as opened, pq.ParquetFile(opened) as table:
-                held = table.read_row_group(group, columns=[self.column]).column(0)
-            if held.nbytes + sum(one.nbytes for one in list(self._held.values())) > _HELD_BYTES:
+                rows = table.read_row_group(group, columns=[self.column]).column(0)
+            if rows.nbytes + sum(one.nbytes for one in list(self._held.values())) > _HELD_BYTES:
                 self._held.clear()
-            self._held[file, group] = held
-        return held
+            self._held[file, group] = rows
+        return rows
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the state for a worker process, without cached row groups."""
@@ -289,10 +289,10 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
         raise DatasetError(name, "contains no rows", "Pass Parquet files with one row per image.")
     source = ParquetSource(tuple(paths), column, np.concatenate(pieces).astype(np.int64))
     notes = [missing_labels_note(label_fault)] if label_fault else []
-    classes = [_named(value, class_names) for value in labels]
+    classes = [_parse_class(value, class_names) for value in labels]
     if not class_names:
-        classes, told = classes_of(labels)
-        notes += told
+        classes, label_notes = classes_of(labels)
+        notes += label_notes
     return listing(name, None, ids, classes, splits, source, class_names=class_names, notes=notes)
 
 
@@ -311,7 +311,7 @@ def _read_listing(
                 problem = f"has no column {wanted!r}, but the other files do"
                 raise DatasetError(where, problem, "Pass files from the same dataset.")
             groups = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
-            features = _features(schema.metadata or {})
+            features = _read_class_names(schema.metadata or {})
             others = [name for name in schema.names if name != wanted]
             label, fault = find_label_column(others, label_column, [name for name in others if name in features])
             if label_column is not None and not label:
@@ -320,8 +320,8 @@ def _read_listing(
     except DatasetError:
         raise
     except Exception as error:  # errors of pyarrow, fsspec and its backends
-        said = " ".join(str(error).split())
-        raise DatasetError(where, f"cannot be read as Parquet: {said}", "Download the file again.") from error
+        reason = " ".join(str(error).split())
+        raise DatasetError(where, f"cannot be read as Parquet: {reason}", "Download the file again.") from error
     return wanted, groups, values, features.get(label, []), fault
 
 
@@ -346,7 +346,7 @@ def _image_column(schema: Any, where: str) -> str:
     raise DatasetError(where, problem, "Add a column that holds the bytes of the image files.")
 
 
-def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
+def _read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     """Return the class names in the Hugging Face metadata, by column."""
     try:
         features = parse_json(metadata[b"huggingface"].decode("utf-8"))["info"]["features"]
@@ -360,7 +360,7 @@ def _features(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:
     }
 
 
-def _named(value: object, names: Sequence[str]) -> str | None:
+def _parse_class(value: object, names: Sequence[str]) -> str | None:
     """Return the class for a class number or name; ``None`` for -1 and for a missing value."""
     if isinstance(value, int | float):
         return names[int(value)] if value in range(len(names)) else None

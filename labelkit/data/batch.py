@@ -162,9 +162,9 @@ def move_to_device(arrays: Sequence[NDArray[Any]], device: torch.device) -> list
     parcel = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
     for tensor, start, size in zip(tensors, starts, sizes, strict=False):
         parcel[start : start + size] = tensor.reshape(-1).view(torch.uint8)
-    there = parcel.to(device, non_blocking=True)
+    on_device = parcel.to(device, non_blocking=True)
     return [
-        there[start : start + size].view(tensor.dtype).view(tensor.shape)
+        on_device[start : start + size].view(tensor.dtype).view(tensor.shape)
         for tensor, start, size in zip(tensors, starts, sizes, strict=False)
     ]
 

@@ -241,8 +241,8 @@ def natural_key(name: str) -> tuple[tuple[int, float, str], ...]:
 
 def list_splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
     """Return the splits that occur in ``found``, in the order train, val, test, unlabeled."""
-    there = set(found)
-    return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in there)
+    present = set(found)
+    return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in present)
 
 
 def listing(

@@ -240,7 +240,7 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
 
     def values(image: Image.Image) -> NDArray[np.uint8]:
         if image.format == "JPEG":
-            raise BadImage("JPEG changes pixel values, and so the classes that they stand for")
+            raise BadImage("JPEG changes pixel values, and thus the classes that they represent")
         if image.mode not in ("L", "P", "1"):
             raise BadImage(f"pixels are {image.mode}, not 8-bit class numbers")
         image.load()
@@ -274,7 +274,7 @@ def _decode(
         if pixels.mode not in ("L", "RGB", "RGBA") or pixels.info.get("transparency") is not None:
             pixels = pixels.convert("RGBA" if _is_transparent(pixels) else "RGB")
         pixels = pixels.reduce(2)
-    pixels = _over_white(pixels).convert("L" if channels == 1 else "RGB")
+    pixels = _blend_with_white(pixels).convert("L" if channels == 1 else "RGB")
     shrunk = pixels.size != full
     if orientation in _TRANSPOSE:
         pixels = pixels.transpose(_TRANSPOSE[orientation])
@@ -306,7 +306,7 @@ def _is_transparent(image: Image.Image) -> bool:
     return image.mode in ("RGBA", "LA", "PA", "La", "RGBa") or image.info.get("transparency") is not None
 
 
-def _over_white(image: Image.Image) -> Image.Image:
+def _blend_with_white(image: Image.Image) -> Image.Image:
     if not _is_transparent(image):
         return image
     if image.mode in ("La", "RGBa"):

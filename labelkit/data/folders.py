@@ -90,7 +90,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
                 else:
                     pending.append((f"{name}/", through))
             elif (suffix := Path(entry.name).suffix.lower()) not in suffixes:
-                _ignore(ignored, name, suffix)
+                _count_ignored(ignored, name, suffix)
             else:
                 found.append(name)
     return found
@@ -101,9 +101,9 @@ def load_folder(
 ) -> ImageDataset:
     """List a folder as a data set: class folders, splits with class folders, or images without labels.
 
-    :func:`splits_and_classes` describes the meaning of folders, :func:`exclusion_reason` the patterns to ``exclude``.
-    Unless ``any_classes``, folders are classes only if there are at least two, each with at least two images;
-    otherwise a note says why they are not.
+    :func:`infer_splits_and_classes` describes the meaning of folders, and :func:`exclusion_reason` the patterns to
+    ``exclude``. Unless ``any_classes``, folders are classes only if there are at least two, each with at least two
+    images; otherwise, a note says why they are not.
 
     Raises:
         DatasetError: there are no images, or a folder cannot be listed.
@@ -130,7 +130,7 @@ def load_remote_folder(address: str, *, any_classes: bool = True, exclude: Seque
         if (why := exclusion_reason(inner, exclude)) is not None:
             left.add(why)
         elif (suffix := Path(file.name).suffix.lower()) not in suffixes:
-            _ignore(ignored, inner, suffix)
+            _count_ignored(ignored, inner, suffix)
         elif inner:
             found[inner] = file
     ignored.update(kind for _, kind in left)
@@ -155,7 +155,7 @@ def _listing(
     any_classes: bool,
 ) -> ImageDataset:
     """Build the data set of the sorted image names of a folder."""
-    notes = ignored_notes(ignored)
+    notes = describe_ignored_files(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
         raise DatasetError(
@@ -163,8 +163,8 @@ def _listing(
             "contains no images" + "".join(f" ({note.removeprefix('ignored: ')})" for note in notes),
             f"Add images ({suffixes}) to this folder, to class folders, or to train/, val/, test/ with class folders.",
         )
-    split_of, class_of, said = splits_and_classes(ids)
-    notes += said
+    split_of, class_of, class_notes = infer_splits_and_classes(ids)
+    notes += class_notes
     doubt = None if any_classes else _explain_doubtful_classes(class_of)
     if doubt is not None:
         class_of = [None] * len(ids)
@@ -173,7 +173,7 @@ def _listing(
     return listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
 
 
-def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
+def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
     """Infer the split and class of each image from its folders, and return notes about doubtful folders.
 
     Top-level folders are splits if all are named like one (train, Testing, val2017, unlabeled, ...). They are also
@@ -184,26 +184,26 @@ def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str
     ``unlabeled``, have no class.
     """
     folders = [name.split("/")[:-1] for name in names]
-    while len(tops := _tops(folders)) == 1 and split_from_name(*tops) is None:
+    while len(tops := _find_top_folders(folders)) == 1 and split_from_name(*tops) is None:
         inner = [one[1:] for one in folders]
         has_images = any(len(one) == 1 for one in folders)
-        if not _tops(inner) or (has_images and not _split_folders(inner)):
+        if not _find_top_folders(inner) or (has_images and not _find_split_folders(inner)):
             break
         folders = inner
-    splits = _split_folders(folders)
+    splits = _find_split_folders(folders)
     split_of = [splits.get(one[0]) if one else None for one in folders]
     notes = []
     if splits:
-        for name in sorted(_tops(folders) - set(splits)):
+        for name in sorted(_find_top_folders(folders) - set(splits)):
             count = sum(one[:1] == [name] for one in folders)
             beside = " and ".join(f"{one}/" for one in sorted(splits))
             notes.append(
-                f"{name}/ ({count} images) lies next to {beside}, and is used neither as a split nor as a class "
+                f"{name}/ ({count} images) is next to {beside}, and is used neither as a split nor as a class "
                 "(to leave it out: --exclude)"
             )
         folders = [one[1:] if one and one[0] in splits else [] for one in folders]
         for split in set(splits.values()):
-            tops = _tops([one for one, own in zip(folders, split_of, strict=True) if own == split])
+            tops = _find_top_folders([one for one, own in zip(folders, split_of, strict=True) if own == split])
             if len(tops) == 1 and split_from_name(*tops) == split:
                 folders = [one[1:] if own == split else one for one, own in zip(folders, split_of, strict=True)]
     elif odd := sorted(name for name in tops if split_from_name(name) not in (None, "unlabeled")):
@@ -211,7 +211,7 @@ def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str
             f"{' and '.join(f'{name}/' for name in odd)} next to other folders: used as classes, not as splits "
             "(to leave folders out: --exclude; to use no folder as a class: --label-split none)"
         )
-    unlabeled = {top for top in _tops(folders) if split_from_name(top) == "unlabeled"}
+    unlabeled = {top for top in _find_top_folders(folders) if split_from_name(top) == "unlabeled"}
     notes += [f"images in {name}/ have no label" for name in sorted(unlabeled)]
     class_of = [
         None if split == "unlabeled" or not one or one[0] in unlabeled else one[0]
@@ -220,19 +220,19 @@ def splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str
     return split_of, class_of, notes
 
 
-def _tops(folders: Iterable[Sequence[str]]) -> set[str]:
+def _find_top_folders(folders: Iterable[Sequence[str]]) -> set[str]:
     return {one[0] for one in folders if one}
 
 
-def _split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
+def _find_split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
     """Return the split of each top-level folder that is one; empty if the folders are not splits."""
-    tops = _tops(folders)
+    tops = _find_top_folders(folders)
     splits = {top: split for top in tops if (split := split_from_name(top)) is not None}
     kinds = set(splits.values()) - {"unlabeled"}
     in_order = len(kinds) > 1 or (len(kinds) == 1 and len(splits) == len(tops) == len(set(splits.values())))
     if not in_order and len(kinds) == 1:  # such as train/cat, train/dog and more/
         inside = [one[1:] for one in folders if one and splits.get(one[0]) in kinds]
-        in_order = [] not in inside and len(_tops(inside)) > 1
+        in_order = [] not in inside and len(_find_top_folders(inside)) > 1
     return splits if in_order else {}
 
 
@@ -245,7 +245,7 @@ def _explain_doubtful_classes(class_of: list[str | None]) -> str | None:
     return f"{len(single)} of {len(sizes)} folders have only one image, first: {single[0]!r}" if single else None
 
 
-def _ignore(ignored: Counter[str], name: str, suffix: str) -> None:
+def _count_ignored(ignored: Counter[str], name: str, suffix: str) -> None:
     """Count a file that is not an image; keep its name if it may contain labels."""
     ignored[_HEIC if suffix in HEIF_SUFFIXES else "with other suffixes"] += 1
     ignored.update([_TABLE + name] if suffix in TABLE_SUFFIXES else [])
@@ -255,7 +255,7 @@ def _singular(kind: str) -> str:
     return kind.replace("links to folders around them", "link to a folder around it").replace("folders ", "folder ")
 
 
-def ignored_notes(ignored: Counter[str]) -> list[str]:
+def describe_ignored_files(ignored: Counter[str]) -> list[str]:
     """Return a note with the number of ignored files of each kind and the names of those that may contain labels."""
     counts = ", ".join(
         f"{count} {_singular(kind) if count == 1 else kind}"

@@ -212,12 +212,12 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
     return resize_images(images, *size, "bicubic")
 
 
-def number_view_kinds(views: Sequence[ViewSpec], kept_at: Sequence[object]) -> tuple[int, ...]:
+def number_view_kinds(views: Sequence[ViewSpec], cache_point: Sequence[object]) -> tuple[int, ...]:
     """Number the kinds of an epoch's views in order of first appearance, and return the kind number of each view.
 
-    Views that are drawn alike and cached alike, as ``kept_at`` says, are of one kind.
+    Views that are drawn alike and cached alike, as ``cache_point`` says, are of one kind.
     """
-    pairs = list(zip(views, kept_at, strict=True))
+    pairs = list(zip(views, cache_point, strict=True))
     different = [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
     return tuple(different.index(pair) for pair in pairs)
 
@@ -290,21 +290,21 @@ class CachedViewBank(ImageBank):
         """Return the cached values (b, ...) of each view in their stored type, and geometry if views follow others."""
         drawn = draw_views(draws, self._kinds, self._num_views, self._followers)
         made = tuple(
-            move_tensor_to_device(torch.from_numpy(self._gathered(rows, kind, drawn[:, place])), self.device)
+            move_tensor_to_device(torch.from_numpy(self._gather_views(rows, kind, drawn[:, place])), self.device)
             for place, kind in enumerate(self._kinds)
         )
         geometry = []
         for place, kind in enumerate(self._kinds if self._followers else ()):
-            matrices = self._gathered(rows, self._plain + 1 + kind, drawn[:, place])
+            matrices = self._gather_views(rows, self._plain + 1 + kind, drawn[:, place])
             geometry.append(ViewGeometry(move_tensor_to_device(torch.from_numpy(matrices), self.device), matrices))
         return made, tuple(geometry)
 
     def unaugmented(self, rows: NDArray[np.int64]) -> Tensor:
         """Return the cached values (b, ...) of the unaugmented images, on the device."""
-        values = self._gathered(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
+        values = self._gather_views(rows, self._plain, np.zeros(len(rows), dtype=np.int64))
         return move_tensor_to_device(torch.from_numpy(values), self.device)
 
-    def _gathered(self, rows: NDArray[np.int64], kind: int, views: NDArray[np.int64]) -> NDArray[Any]:
+    def _gather_views(self, rows: NDArray[np.int64], kind: int, views: NDArray[np.int64]) -> NDArray[Any]:
         first = self._parts[0][kind]
         values = np.empty((len(rows), *first.shape[2:]), dtype=first.dtype)
         for number, (slot, view) in enumerate(zip(self._slots[rows].tolist(), views.tolist(), strict=True)):

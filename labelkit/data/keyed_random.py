@@ -93,7 +93,7 @@ class Draws:
         Returns:
             (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends on ``keys[i]`` alone.
         """
-        state = self._mixed("uniform", view, purpose)[:, None]
+        state = self._mix("uniform", view, purpose)[:, None]
         bits = _splitmix64(_splitmix64(state + _steps(count)))
         return (bits >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
 
@@ -114,7 +114,7 @@ class Draws:
 
         from labelkit.data.batch import send
 
-        state = send(self._mixed("normal", view, purpose).view(np.int64), torch.device(device))[:, None]
+        state = send(self._mix("normal", view, purpose).view(np.int64), torch.device(device))[:, None]
         pairs = -(-count // 2)
         steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))
         bits = _splitmix64_torch(state + steps)
@@ -123,7 +123,7 @@ class Draws:
         angle = (bits & 0xFFFFFF).float() * (2 * math.pi * 2.0**-24)
         return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=1)[:, :count]
 
-    def _mixed(self, kind: str, view: int, purpose: str) -> NDArray[np.uint64]:
+    def _mix(self, kind: str, view: int, purpose: str) -> NDArray[np.uint64]:
         index = np.asarray(self.keys, dtype=np.int64)
         return _splitmix64(index.view(np.uint64) ^ _base(kind, self.seed, self.epoch, view, purpose))
 

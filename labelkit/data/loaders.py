@@ -147,11 +147,11 @@ def iterate_planned_views(
         if crops.bad:
             row, reason = crops.bad[0]
             raise DatasetError(bank.dataset.sample_ids[row], f"can no longer be read: {reason}", "Restore the file.")
-        finished = list(_finished(plan, crops, bank.device, normalize))
+        finished = list(_finish_views(plan, crops, bank.device, normalize))
         yield plan, tuple(view for view, _ in finished), tuple(geometry for _, geometry in finished)
 
 
-def _finished(
+def _finish_views(
     plan: BatchPlan, crops: Crops, device: torch.device, normalize: Normalize
 ) -> Iterator[tuple[Tensor, ViewGeometry]]:
     """Yield the finished views of a plan one by one from the crops that workers have cut and resized."""
@@ -272,7 +272,7 @@ class EvalLoader:
             return
         assert self._reader is not None
         for plan, crops in zip(self._plans(), self._reader.read(self._plans()), strict=True):
-            images = (image for image, _ in _finished(plan, crops, self._device, self.normalize))
+            images = (image for image, _ in _finish_views(plan, crops, self._device, self.normalize))
             yield EvalBatch(next(images), plan.rows, crops.bad, crops, images)
 
     def _plans(self) -> Iterator[BatchPlan]:

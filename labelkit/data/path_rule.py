@@ -61,9 +61,9 @@ def find_paths(
         DatasetError: a path names several images; the message lists them.
     """
     listed = list(paths)
-    ids = _Ids(sample_ids, spellings or {})
+    ids = _IdIndex(sample_ids, spellings or {})
     by_root = [ids.named(path) for path in listed]
-    by_table = [ids.beside(path, table, root) for path in listed]
+    by_table = [ids.find_absolute_or_relative(path, table, root) for path in listed]
     if any(a and b and a != b for a, b in zip(by_root, by_table, strict=True)):
         # if all paths are relative to the same folder, that resolves the paths that are ambiguous alone
         if all(by_root) and not all(by_table):
@@ -74,7 +74,7 @@ def find_paths(
     unknown: list[str] = []
     ambiguous: list[str] = []
     for path, first, second in zip(listed, by_root, by_table, strict=True):
-        found = sorted({*first, *second}) or ids.ending(path)
+        found = sorted({*first, *second}) or ids.find_by_ending(path)
         if len(found) == 1:
             places[path] = found[0]
         elif not found:
@@ -117,7 +117,7 @@ def _key(path: str) -> str:
     return unicodedata.normalize("NFC", posixpath.normpath(path.strip().replace("\\", "/")))
 
 
-class _Ids:
+class _IdIndex:
     """Index of image ids by whole path and by the end of the path."""
 
     def __init__(self, sample_ids: Sequence[str], spellings: Mapping[str, int]) -> None:
@@ -141,7 +141,7 @@ class _Ids:
         key = _key(path)
         return next((list(wholes[key]) for wholes in self._wholes if key in wholes), [])
 
-    def beside(self, path: str, table: Path, root: Path | None) -> list[int]:
+    def find_absolute_or_relative(self, path: str, table: Path, root: Path | None) -> list[int]:
         """Return the positions of the images at a path that is absolute or relative to the table's folder."""
         if root is None:
             return []
@@ -149,7 +149,7 @@ class _Ids:
         relative = os.path.relpath(file, root.resolve())  # paths may be absolute, or leave the folder and come back
         return [] if relative.startswith("..") else self.named(Path(relative).as_posix())
 
-    def ending(self, path: str) -> list[int]:
+    def find_by_ending(self, path: str) -> list[int]:
         """Return the positions of the images whose id ends in this path or, for an upload, in its original name."""
         key = _key(path)
         base = key.rsplit("/", 1)[-1]

@@ -115,13 +115,13 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             sample_id = f"{folder}{about.file_name}"
             listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
             size = about.height, about.width
-            known[sample_id] = _objects(file, image, number), size
+            known[sample_id] = _parse_objects(file, image, number), size
             outside = find_outside_box(known[sample_id][0].boxes, size)
             if outside is not None:
                 entry = file.objects[image][outside]
                 raise DatasetError(
                     str(file.path),
-                    f"annotation {entry.id}: bbox {list(entry.bbox)} lies mostly outside its image of "
+                    f"annotation {entry.id}: bbox {list(entry.bbox)} is mostly outside its image of "
                     f"{size[1]} x {size[0]} pixels",
                     "Correct or remove this bbox (left, top, width, height in pixels).",
                 )
@@ -158,7 +158,7 @@ def _read(path: Path) -> _File:
     if not categories:
         raise DatasetError(str(path), "has no categories", "Add the classes of the boxes as categories.")
     if len(set(categories.values())) < len(categories):
-        raise DatasetError(str(path), "gives two categories the same name", _REMEDY)
+        raise DatasetError(str(path), "contains two categories with the same name", _REMEDY)
     images = {entry.id: entry for entry in table.images}
     objects: dict[int, list[_Annotation]] = defaultdict(list)
     for entry in table.annotations:
@@ -170,7 +170,7 @@ def _read(path: Path) -> _File:
     return _File(path, path.stem.removeprefix("instances_"), categories, images, objects)
 
 
-def _objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
+def _parse_objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
     entries = file.objects.get(image, [])
     boxes = np.array([entry.bbox for entry in entries], dtype=np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
@@ -192,7 +192,7 @@ _NO_CLASS: Final = "-"
 
 def has_masks(root: Path) -> bool:
     """Return whether a folder contains images and segmentation masks."""
-    return bool(_parts(root))
+    return bool(_list_parts(root))
 
 
 def load_mask_folder(root: Path) -> ImageDataset:
@@ -204,7 +204,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
     Raises:
         DatasetError: images or masks are missing, a folder cannot be listed, or ``classes.txt`` is missing or invalid.
     """
-    parts = _parts(root)
+    parts = _list_parts(root)
     split_names = tuple(dict.fromkeys(split for split, _ in parts if split))
     listed = [
         Listed(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
@@ -214,12 +214,12 @@ def load_mask_folder(root: Path) -> ImageDataset:
     name = root.resolve().name
     remedy = f"Put images and masks into {root}."
     dataset = list_files(name, root, listed, split_names=split_names, remedy=remedy)
-    meaning, classes = _classes(root)
+    meaning, classes = _read_classes(root)
     remedy = "Add the masks, or remove the images."
-    return attach_masks(dataset, _mask_of, meaning, classes, remedy)
+    return attach_masks(dataset, _mask_path, meaning, classes, remedy)
 
 
-def _parts(root: Path) -> list[tuple[str, str]]:
+def _list_parts(root: Path) -> list[tuple[str, str]]:
     """Return the split and folder of each part: ``("", "")``, or pairs such as ``("val", "validation/")``."""
     if (root / "images").is_dir() and (root / "masks").is_dir():
         return [("", "")]
@@ -230,11 +230,11 @@ def _parts(root: Path) -> list[tuple[str, str]]:
     ]
 
 
-def _mask_of(name: str) -> str:
+def _mask_path(name: str) -> str:
     return str(PurePosixPath(re.sub(r"(^|/)images/", r"\1masks/", name, count=1)).with_suffix(".png"))
 
 
-def _classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
+def _read_classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
     """Return the class of each value of a mask, and the names of the classes."""
     path = root / CLASS_LIST
     if not path.is_file():

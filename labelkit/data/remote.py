@@ -20,7 +20,9 @@ from labelkit.errors import DatasetError
 _AHEAD: Final = 1 << 20
 _MAX_SHOWN: Final = 3
 _ADDRESS: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-_GO_ON: Final = "Check the file or the connection, and run the same command again; one that saves its work continues."
+_GO_ON: Final = (
+    "Check the file or the connection, and run the same command again; commands that save their progress continue."
+)
 
 
 def is_address(text: str) -> bool:
@@ -62,7 +64,7 @@ class FileLocation:
         Raises:
             DatasetError: it no longer exists, cannot be read, or ends before ``stop``.
         """
-        with _told(str(self)):
+        with _convert_errors(str(self)):
             content = bytes(self.system.cat_file(self.path, start=start, end=stop))
         if start is not None and stop is not None and len(content) != stop - start:
             problem = f"returned {len(content):,} bytes instead of {stop - start:,}"
@@ -95,8 +97,8 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
     Raises:
         DatasetError: it does not exist or is empty, cannot be listed, or the package for such addresses is missing.
     """
-    with _told(address):
-        system, path = _opened(address)
+    with _convert_errors(address):
+        system, path = _open_file_system(address)
         found = system.find(path, detail=True)
         files = [FileLocation(system, name) for name, entry in found.items() if entry.get("type") == "file"]
         if not files:
@@ -116,13 +118,13 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     missing = []
     named = list(names)
     for name in named:
-        with _told(name):
-            system, path = _opened(name)
+        with _convert_errors(name):
+            system, path = _open_file_system(name)
             pattern = re.search(r"[*?\[]", path) is not None
-            there = system.glob(path) if pattern and not system.isfile(path) else [path]
-            there = [one for one in there if system.isfile(one)]
-        missing += [name] * (not there)
-        found |= {one: FileLocation(system, one) for one in there}
+            matches = system.glob(path) if pattern and not system.isfile(path) else [path]
+            matches = [one for one in matches if system.isfile(one)]
+        missing += [name] * (not matches)
+        found |= {one: FileLocation(system, one) for one in matches}
     if missing:
         shown = ", ".join(missing[:_MAX_SHOWN]) + (", ..." if len(missing) > _MAX_SHOWN else "")
         problem = f"{len(missing)} of {len(named)} files are missing: {shown}"
@@ -130,7 +132,7 @@ def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     return [found[name] for name in sorted(found, key=lambda one: one.encode("utf-8", "surrogateescape"))]
 
 
-def _opened(address: str) -> tuple[Any, str]:
+def _open_file_system(address: str) -> tuple[Any, str]:
     """Return the file system of a URL, set up by fsspec's own configuration, and the path in it."""
     from fsspec.core import url_to_fs
 
@@ -146,7 +148,7 @@ def _opened(address: str) -> tuple[Any, str]:
 
 
 @contextmanager
-def _told(where: str) -> Iterator[None]:
+def _convert_errors(where: str) -> Iterator[None]:
     """Convert any error of a backend to a :class:`DatasetError` that names what could not be read."""
     try:
         yield

@@ -219,7 +219,7 @@ class ClassBalancedSampler:
         left = np.zeros(len(self._members), dtype=np.int64)
         for _ in range(self._batches):
             if (left > 0).sum() < self._classes_per_batch:
-                groups = [self._cut(members, generator) for members in self._members]
+                groups = [self._divide(members, generator) for members in self._members]
                 left = np.array([len(table) for table in groups])
             # the largest values of log(weight) + Gumbel noise are weighted draws without repetition
             with np.errstate(divide="ignore"):
@@ -229,7 +229,7 @@ class ClassBalancedSampler:
                 drawn.append(groups[i][left[i]])
         return np.concatenate(drawn) if drawn else np.zeros(0, dtype=np.int64)
 
-    def _cut(self, members: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
+    def _divide(self, members: NDArray[np.int64], generator: np.random.Generator) -> NDArray[np.int64]:
         """Divide the shuffled rows of one class into groups, (groups, per_class)."""
         filling = generator.choice(members, -len(members) % self._per_class)
         return np.concatenate([generator.permutation(members), filling]).reshape(-1, self._per_class)

@@ -47,7 +47,7 @@ class Classes(NamedTuple):
         return f"class {self.names[i]!r}" if self.names else f"class {i}"
 
 
-def _without_labels(
+def _unlabeled_classes_warning(
     classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
 ) -> tuple[str, ...]:
     """Return a warning that names the classes without labels, with a remedy if another draw may reach them."""
@@ -56,13 +56,13 @@ def _without_labels(
         return ()
     names = ", ".join(classes.title(i).removeprefix("class ") for i in missed[:_NAMED])
     more = ", ..." if len(missed) > _NAMED else ""
-    told = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}{more}"
+    warning = f"{len(missed)} of {len(wanted)} {'old ' * drawn}classes have no labeled image: {names}{more}"
     if drawn and labeled.any() and any(classes.given[classes.labels == i].any() for i in missed):
-        told += (
+        warning += (
             "; labels are drawn from all images of old classes together, not per class: a larger label ratio or "
             "another split seed may include them"
         )
-    return (told,)
+    return (warning,)
 
 
 def _draw_old_classes(
@@ -133,7 +133,7 @@ def gcd_split(
     # The published splits were drawn with RandomState and exactly this call.
     labeled[pool[np.random.RandomState(seed).choice(range(len(pool)), count, replace=False)] if count else []] = True
     params = {"label_ratio": float(label_ratio), "seed": int(seed), "num_classes": int(classes.count)}
-    warnings = _without_labels(classes, old, labeled, drawn=True)
+    warnings = _unlabeled_classes_warning(classes, old, labeled, drawn=True)
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
@@ -170,7 +170,7 @@ def use_dataset_labels(classes: Classes) -> LabelSplit:
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out entirely have no image here and need no label
-    warnings = _without_labels(classes, [i for i in new if (classes.labels == i).any()], classes.given)
+    warnings = _unlabeled_classes_warning(classes, [i for i in new if (classes.labels == i).any()], classes.given)
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 

@@ -129,7 +129,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     if table.unused and not table.label_fault:
         notes.append(f"columns not used: {_join_first_few(table.unused, most=_COLUMNS_SHOWN)}")
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
-    files = [_file_of(row.path, folders) for row in rows]
+    files = [_resolve_path(row.path, folders) for row in rows]
     missing = {row.path for row, file in zip(rows, files, strict=True) if not is_there(file)}
     known: list[str] = []
     if missing:
@@ -172,7 +172,7 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     return replace(dataset, given=dataset.given & [by_id[sample_id].given for sample_id in dataset.sample_ids])
 
 
-def _file_of(written: str, folders: Sequence[Path]) -> Path:
+def _resolve_path(written: str, folders: Sequence[Path]) -> Path:
     """Return the file that a path names: below the first folder in which it exists, otherwise below the first."""
     files = [Path(os.path.normpath(folder / written)) for folder in folders]
     return next((file for file in files if is_there(file)), files[0])
@@ -229,7 +229,9 @@ def read_label_csv(
         raise DatasetError(str(path), "no row has a label", "Fill in the label column of some rows.")
     if tell is not None:
         if any(row.label and not row.given for row in rows):
-            tell(f"{path}: all labels are used; the column labeled hides some only where the file lists the images")
+            tell(
+                f"{path}: all labels are used; the column labeled hides labels only if the file is passed as --dataset"
+            )
         if any(row.split for row in rows):
             tell(
                 f"{path}: the column of splits is not used; to use it, pass the file as --dataset, with --data-root "
@@ -290,7 +292,7 @@ def _read_csv_rows(
         return _CsvTable([], "", [])
     if text.lstrip().startswith(("{", "[")):
         text = json_as_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
-    reader, names = _opened(text, where)
+    reader, names = _open_csv(text, where)
     header = [name.lower() for name in names]
     at_path = header.index(next(name for name in PATH_COLUMNS if name in header))
     found, label_fault = find_label_column(header, label_column)
@@ -341,7 +343,7 @@ def _read_csv_rows(
     _raise_faults(where, faults)
     if not rows and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
-    told: list[str] = []
+    label_notes: list[str] = []
     if len(marks) > 1 and any(marked):
         columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
         classes_of = [[names[at] for at in one if at in marks] for one in marked]
@@ -350,7 +352,7 @@ def _read_csv_rows(
             label_fault = f"line {several} has more than one 1 in the columns {columns}; one label per image is needed"
         elif any(classes_of):
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
-            told = [f"labels read from the columns of 0 and 1: {columns}"]
+            label_notes = [f"labels read from the columns of 0 and 1: {columns}"]
     if label_fault and needs_labels:
         raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
     if split_column != "split" and {row.split for row in rows} - {*SPLIT_WORDS.values(), ""}:
@@ -359,14 +361,14 @@ def _read_csv_rows(
         rows = [replace(row, given=_YES_OR_NO[value]) for row, value in zip(rows, given, strict=True)]
     else:
         at_given = None
-    read = {at_path, at_label, at_split, at_kind, at_file, at_given, *(marks if told else ())}
+    read = {at_path, at_label, at_split, at_kind, at_file, at_given, *(marks if label_notes else ())}
     unused = [name for at, name in enumerate(names) if name and at not in read]
     classes, notes = class_names(labels)
     rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]
-    return _CsvTable(rows, label_fault, told + notes, unused)
+    return _CsvTable(rows, label_fault, label_notes + notes, unused)
 
 
-def _opened(text: str, where: str) -> tuple[Any, list[str]]:
+def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
     """Return a reader positioned after the header, and the column names; ``DatasetError``: there are no paths."""
     if not text.strip():
         raise DatasetError(where, "the file is empty", _HEADER_REMEDY)
@@ -382,17 +384,17 @@ def _opened(text: str, where: str) -> tuple[Any, list[str]]:
     raise DatasetError(where, problem, _HEADER_REMEDY)
 
 
-def find_label_column(header: Sequence[str], asked: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
+def find_label_column(header: Sequence[str], requested: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
     """Find the label column in a header, or return an empty name and the reason why there is none.
 
-    ``asked`` is the column that the user named, if any. Without a usual name, the column of ``others``, which are known
-    to contain classes, is taken if it is the only one.
+    ``requested`` is the column that the user named, if any. If no column has a common name, the column of ``others``,
+    which are known to contain classes, is used if there is only one.
     """
     shown = _join_first_few(header, most=_COLUMNS_SHOWN)
     by_lower = {name.lower(): name for name in reversed(header)}
-    if asked is not None:
-        name = by_lower.get(asked.strip().lower(), "")
-        return name, "" if name else f"no column {asked!r}, found {shown}"
+    if requested is not None:
+        name = by_lower.get(requested.strip().lower(), "")
+        return name, "" if name else f"no column {requested!r}, found {shown}"
     usual = [by_lower[name] for name in LABEL_COLUMNS if name in by_lower] or list(others)
     if usual and (usual[0].lower() == LABEL_COLUMNS[0] or len(usual) == 1):
         return usual[0], ""
@@ -410,7 +412,7 @@ def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
     table = io.StringIO()
     try:
         rows = [
-            {key: _only_label(row, one, where) if key.lower() in label_columns else one for key, one in row.items()}
+            {key: _single_label(row, one, where) if key.lower() in label_columns else one for key, one in row.items()}
             for row in _json_rows(text)
         ]
         writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)), restval="")
@@ -456,7 +458,7 @@ def _json_path(row: dict[str, Any]) -> object:
     return row.get("image") or next((one for one in row.values() if isinstance(one, str)), "?")
 
 
-def _only_label(row: dict[str, Any], label: Any, where: str) -> object:
+def _single_label(row: dict[str, Any], label: Any, where: str) -> object:
     """Return the only label of an image; empty without any."""
     several = label["choices"] if isinstance(label, dict) else label
     found = list(dict.fromkeys(several if isinstance(several, list) else [several]))
@@ -541,16 +543,16 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
         if name is not None:
             spellings[name].append(text)
     none = {text: count for text, count in counts.items() if name_of[text] is None and text.strip()}
-    told: list[str] = []
+    notes: list[str] = []
     if none:
         listed = _join_first_few(f"{text.strip()!r} ({count} of {len(labels)})" for text, count in none.items())
-        told.append(f"labels read as unlabeled: {listed}; rename them if they are classes")
+        notes.append(f"labels read as unlabeled: {listed}; rename them if they are classes")
     joined = [
         f"{_join_first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1
     ]
     if joined:
-        told.append(f"labels that differ only in spaces, accents or .0 are one class: {_join_first_few(joined, '; ')}")
-    return [None if label is None else name_of[str(label)] for label in labels], told
+        notes.append(f"labels that differ only in spaces, accents or .0 are one class: {_join_first_few(joined, '; ')}")
+    return [None if label is None else name_of[str(label)] for label in labels], notes
 
 
 def match_known_spelling(labels: Mapping[int, str], known: Iterable[str]) -> dict[int, str]:

@@ -164,14 +164,14 @@ def worker_context() -> BaseContext:
     return context
 
 
-def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callable[[str], None]) -> int:
+def count_workers(requested: int | None, images: int, batch_bytes: int, show_message: Callable[[str], None]) -> int:
     """Return the number of decoding processes to start.
 
     Without a requested number, it is one per core, at most 8, and at most as many as fit in ``/dev/shm`` with batches
-    of ``batch_bytes``; ``say`` receives a message if this limits the number. ``images`` are decoded in a pass.
+    of ``batch_bytes``; ``show_message`` receives a message if this limits the number. ``images`` are decoded in a pass.
     """
-    if asked is not None or images < _FEW_IMAGES:  # few images are decoded before processes would have started
-        return asked or 0
+    if requested is not None or images < _FEW_IMAGES:  # few images are decoded before processes would have started
+        return requested or 0
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = min(_MAX_WORKERS, max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1))))
     if not SHARED_MEMORY.is_dir():  # not Linux
@@ -179,7 +179,9 @@ def count_workers(asked: int | None, images: int, batch_bytes: int, say: Callabl
     room = shutil.disk_usage(SHARED_MEMORY).free // batch_bytes
     found = min(wanted, max(0, (room - 1) // 2))  # each process prepares two batches in advance, and one is in use
     if found < wanted:
-        say(f"only {found} of {wanted} processes decode images: {SHARED_MEMORY} is small (docker run --shm-size=8g)")
+        show_message(
+            f"only {found} of {wanted} processes decode images: {SHARED_MEMORY} is small (docker run --shm-size=8g)"
+        )
     return found
 
 

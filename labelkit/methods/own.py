@@ -34,10 +34,10 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
     found: dict[str, MethodSpec] = {}
     sources: dict[str, OwnSource] = {}
     for source in dict.fromkeys(filter(None, named.split(os.pathsep))):
-        module = _imported(source)
+        module = _import_source(source)
         table = getattr(module, TABLE_NAME, None)
         if not isinstance(table, dict) or not table:
-            raise _problem(
+            raise _source_error(
                 source, f"has no table {TABLE_NAME}", f'Write {TABLE_NAME} = {{"my-method": MethodSpec(...)}} into it.'
             )
         path = Path(str(module.__file__))
@@ -45,27 +45,29 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
         for name, spec in table.items():
             _check(source, name, spec)
             if name in found or name in shipped:
-                raise _problem(source, f"names its method {name!r}, which is already taken", "Choose another name.")
+                raise _source_error(
+                    source, f"names its method {name!r}, which is already taken", "Choose another name."
+                )
             found[name] = spec
             sources[name] = where
     return found, sources
 
 
-def _imported(source: str) -> ModuleType:
+def _import_source(source: str) -> ModuleType:
     is_file = source.endswith(".py")
     if is_file and not Path(source).is_file():
-        raise _problem(str(Path(source).absolute()), "no such file", "Set it to files with methods, or unset it.")
+        raise _source_error(str(Path(source).absolute()), "no such file", "Set it to files with methods, or unset it.")
     try:
-        module = _from_file(Path(source).resolve()) if is_file else import_module(source)
+        module = _import_file(Path(source).resolve()) if is_file else import_module(source)
     except (Exception, SystemExit) as error:  # whatever the code of a user raises
         problem = f"cannot be imported: {type(error).__name__}: {error}"
-        raise _problem(source, problem, f"Correct the file, or unset {OWN_METHODS_VARIABLE}.") from error
+        raise _source_error(source, problem, f"Correct the file, or unset {OWN_METHODS_VARIABLE}.") from error
     if module.__file__ is None:
-        raise _problem(source, "is a folder without a module", "Pass the module with the table.")
+        raise _source_error(source, "is a folder without a module", "Pass the module with the table.")
     return module
 
 
-def _from_file(path: Path) -> ModuleType:
+def _import_file(path: Path) -> ModuleType:
     """Import a file under a unique name; it can import modules next to it."""
     name = f"labelkit_own_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = spec_from_file_location(name, path)
@@ -90,12 +92,12 @@ def _check(source: str, name: object, spec: object) -> None:
         ConfigError: it cannot be a method.
     """
     if not isinstance(spec, MethodSpec):
-        raise _problem(source, f"has no MethodSpec for {name!r}", "See labelkit.methods.spec.")
+        raise _source_error(source, f"has no MethodSpec for {name!r}", "See labelkit.methods.spec.")
     command = getattr(spec.options, "command", None)
     if command != ("train", name):
         problem = f"the options of {name!r} are not an options class with this command, but {command}"
-        raise _problem(source, problem, f'Write `command = ("train", "{name}")` in the class.')
+        raise _source_error(source, problem, f'Write `command = ("train", "{name}")` in the class.')
 
 
-def _problem(source: str, problem: str, remedy: str) -> ConfigError:
+def _source_error(source: str, problem: str, remedy: str) -> ConfigError:
     return ConfigError(OWN_METHODS_VARIABLE, f"{source}: {problem}", remedy)

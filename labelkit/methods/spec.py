@@ -25,14 +25,14 @@ class MethodSpec:
     @property
     def config(self) -> type[RunConfig]:
         """Return the options class of this method, importing no other method."""
-        return _imported(self.options)
+        return _import_class(self.options)
 
     def load(self) -> type[Method[Any]]:
         """Import and return the method class; this also imports torch."""
-        return _imported(self.target)
+        return _import_class(self.target)
 
 
-def _imported(named: str | type[T]) -> type[T]:
+def _import_class(named: str | type[T]) -> type[T]:
     """Return the class with a name ``module:Class``, or the class itself."""
     if not isinstance(named, str):
         return named

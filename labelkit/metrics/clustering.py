@@ -99,7 +99,7 @@ def cluster_accuracy(
             raise ValueError(f"mapping must not repeat a class, got class {named[times > 1][0]} twice or more")
         counts = contingency(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
 
-    per_class, hits = counts.sum(axis=0), _hits(counts, class_of_cluster)
+    per_class, hits = counts.sum(axis=0), _count_correct(counts, class_of_cluster)
     num_old, num_new = int(per_class[old_classes].sum()), int(per_class[~old_classes].sum())
     says_old = (class_of_cluster >= 0) & old_classes[class_of_cluster]
     old_said_old = int(counts[says_old][:, old_classes].sum())
@@ -139,7 +139,7 @@ def other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> di
     sizes, groups = counts.sum(axis=0), {"all": np.ones_like(old), "old": old, "new": ~old}
     apart = {name: match_counts(counts[:, groups[name]]).num_matched for name in ("old", "new") if groups[name].any()}
     apart["all"] = sum(apart.values())
-    by_class = np.divide(_hits(counts, score.mapping), sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
+    by_class = np.divide(_count_correct(counts, score.mapping), sizes, out=np.full(len(sizes), np.nan), where=sizes > 0)
     return {
         "v1": {name: _share(apart.get(name, 0), int(sizes[group].sum())) for name, group in groups.items()},
         "v2b": {
@@ -170,7 +170,7 @@ def accuracy_intervals(
     """
     sizes = score.confusion.sum(axis=0)
     present = np.flatnonzero(sizes)
-    hits, sizes = _hits(score.confusion, score.mapping)[present], sizes[present]
+    hits, sizes = _count_correct(score.confusion, score.mapping)[present], sizes[present]
     is_old = np.asarray(old_mask_per_class, dtype=bool)[present]
     drawn = generator.multinomial(sizes.sum(), np.concatenate([hits, sizes - hits]) / sizes.sum(), size=num_resamples)
     right, wrong = drawn[:, : len(sizes)], drawn[:, len(sizes) :]
@@ -183,7 +183,7 @@ def accuracy_intervals(
     return intervals
 
 
-def _hits(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDArray[np.int64]:
+def _count_correct(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the number of correct samples of each class, (c,), under a matching."""
     hits, matched = np.zeros(counts.shape[1], dtype=np.int64), np.flatnonzero(mapping >= 0)
     hits[mapping[matched]] = counts[matched, mapping[matched]]

@@ -37,8 +37,8 @@ def discovery_errors(
         each of :data:`FIRST` up to their number.
     """
     columns = [np.asarray(column, dtype=np.int64) for column in (labels, truth, rounds, ranks)]
-    judged = columns[1] >= 0
-    named, true, when, rank = (column[judged] for column in columns)
+    is_known = columns[1] >= 0
+    named, true, when, rank = (column[is_known] for column in columns)
     wrong = named != true
     by_rank = wrong[np.argsort(rank, kind="stable")]
 

@@ -1,4 +1,4 @@
-"""Score how well same-class samples are nearest neighbors: recall@k, R-precision, MAP@R.
+"""Score retrieval of samples of the same class: recall@k, R-precision, MAP@R.
 
 Queries are ranked against a gallery by cosine; without a gallery, all samples are ranked against each other, except
 against themselves. Queries whose class has no (other) member in the gallery are left out. Cosines are rounded to
@@ -122,11 +122,11 @@ def score_retrieval(
     """
     if (gallery is None) != (gallery_labels is None):
         raise ValueError("gallery and gallery_labels must be given together")
-    held = asked = _Side(queries, labels, "")
+    gallery_side = query_side = _SortedRows(queries, labels, "")
     if gallery is not None and gallery_labels is not None:
-        held = _Side(gallery, gallery_labels, "gallery ")
-    ranking = _Ranking(asked, held, own_rows, ks, at_r=at_r)
-    n, num_gallery = len(ranking.places), len(held.order)
+        gallery_side = _SortedRows(gallery, gallery_labels, "gallery ")
+    ranking = _Ranking(query_side, gallery_side, own_rows, ks, at_r=at_r)
+    n, num_gallery = len(ranking.places), len(gallery_side.order)
     size = max(1, min(max(_MIN_ROWS, _PRODUCT_PAIRS // num_gallery), max_bytes // num_threads // (8 * num_gallery)))
     score = partial(ranking.score_part, size=size, num_threads=num_threads)
     if spread is None:
@@ -134,18 +134,18 @@ def score_retrieval(
     else:
         step = size * max(1, _PART_QUERIES // size)  # the same blocks
         found = np.concatenate([*spread(score, [range(i, min(i + step, n)) for i in range(0, max(1, n), step)])])
-    order = np.argsort(query_rows := asked.order[ranking.places])
+    order = np.argsort(query_rows := query_side.order[ranking.places])
     above, strangers, matches, r_precision, average_precision = found[order].T
     recall = [_chance_of_a_match(k, above, strangers, matches) for k in ks]
     return RetrievalScores(
         ks=tuple(ks),
         query_rows=query_rows[order],
-        labels=asked.labels[ranking.places][order],
+        labels=query_side.labels[ranking.places][order],
         recall=np.stack(recall, axis=1) if recall else np.empty((n, 0)),
         r_precision=r_precision if at_r else None,
         average_precision=average_precision if at_r else None,
         tied=strangers > 0,
-        num_lone=len(asked.order) - n,
+        num_lone=len(query_side.order) - n,
         block_rows=size,
     )
 
@@ -154,7 +154,7 @@ def _mean(values: Floats | None) -> float:
     return float(values.mean()) if values is not None and len(values) else float("nan")
 
 
-class _Side:
+class _SortedRows:
     """Original rows and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
 
     def __init__(self, values: ArrayLike | StoredRows, labels: ArrayLike, name: str) -> None:
@@ -180,8 +180,8 @@ class _Side:
         for part in parts:
             self.unit[part] = self.exact(part)
 
-    def __reduce__(self) -> tuple[type[_Side], tuple[Any, ...]]:
-        return _Side, self._arguments  # another process reads rows of a store itself
+    def __reduce__(self) -> tuple[type[_SortedRows], tuple[Any, ...]]:
+        return _SortedRows, self._arguments  # another process reads rows of a store itself
 
     def exact(self, places: Ints | slice) -> Floats:
         """Return the float64 unit vectors at the given positions, which must be sorted."""
@@ -196,30 +196,40 @@ class _Ranking:
     in the gallery, -1 for none; ``starts`` and ``ends`` of its class there; ``wanted``, the number of matches.
     """
 
-    def __init__(self, asked: _Side, held: _Side, own_rows: ArrayLike | None, ks: Sequence[int], *, at_r: bool) -> None:
-        (n, dim), num_gallery = asked.unit.shape, len(held.order)
-        if held.unit.shape[1] != dim:
-            raise ValueError(f"queries have {dim} columns, but the gallery has {held.unit.shape[1]}")
-        given_own = np.arange(n) if held is asked else np.full(n, -1)
+    def __init__(
+        self,
+        query_side: _SortedRows,
+        gallery_side: _SortedRows,
+        own_rows: ArrayLike | None,
+        ks: Sequence[int],
+        *,
+        at_r: bool,
+    ) -> None:
+        (n, dim), num_gallery = query_side.unit.shape, len(gallery_side.order)
+        if gallery_side.unit.shape[1] != dim:
+            raise ValueError(f"queries have {dim} columns, but the gallery has {gallery_side.unit.shape[1]}")
+        given_own = np.arange(n) if gallery_side is query_side else np.full(n, -1)
         if own_rows is not None:
             given_own = np.asarray(own_rows, dtype=np.int64)
             if given_own.shape != (n,) or given_own.min() < -1 or given_own.max() >= num_gallery:
                 raise ValueError(f"own_rows must be {n} gallery rows, or -1 for none")
         place_of = np.empty(num_gallery, dtype=np.int64)
-        place_of[held.order] = np.arange(num_gallery)
-        own = given_own[asked.order]
+        place_of[gallery_side.order] = np.arange(num_gallery)
+        own = given_own[query_side.order]
         own = np.where(own >= 0, place_of[own], -1)
-        if (held.labels[own] != asked.labels)[own >= 0].any():
+        if (gallery_side.labels[own] != query_side.labels)[own >= 0].any():
             raise ValueError("own_rows must link each query to a gallery row with the same label")
         available = num_gallery - int((own >= 0).any())
         for k in ks:
             if not 1 <= k <= available:
                 raise ValueError(f"k must be from 1 to {available} (all samples except the query), got {k}")
-        starts, ends = (np.searchsorted(held.labels, asked.labels, side=side) for side in ("left", "right"))
+        starts, ends = (
+            np.searchsorted(gallery_side.labels, query_side.labels, side=side) for side in ("left", "right")
+        )
         wanted = ends - starts - (own >= 0)
         self.places = np.flatnonzero(wanted > 0)
         self.own, self.starts, self.ends, self.wanted = (part[self.places] for part in (own, starts, ends, wanted))
-        self.asked, self.held, self.at_r = asked, held, at_r
+        self.query_side, self.gallery_side, self.at_r = query_side, gallery_side, at_r
         # maximum float32 difference between two cosines that tie, or whose order is reversed
         self._margin = 2 * (dim + 4) * 2.0**-24 + 2 / _RESOLUTION
         self._limit = max(_MIN_ONE_BY_ONE, num_gallery // _ONE_BY_ONE_SHARE)
@@ -258,16 +268,16 @@ class _Ranking:
     def _similar(self, rows: Ints, *, exactly: bool) -> NDArray[Any]:
         """Return cosines of queries with the whole gallery, in float32 or as float64 multiples of the resolution."""
         if exactly:
-            num_gallery, dim = self.held.unit.shape
+            num_gallery, dim = self.gallery_side.unit.shape
             similar: NDArray[Any] = np.empty((len(rows), num_gallery))
-            left = self.asked.exact(self.places[rows])
+            left = self.query_side.exact(self.places[rows])
             step = max(1, _EXACT_NUMBERS // dim)
             for start in range(0, num_gallery if len(rows) else 0, step):
                 here = similar[:, start : start + step]
-                np.matmul(left, self.held.exact(slice(start, start + step)).T, out=here)
+                np.matmul(left, self.gallery_side.exact(slice(start, start + step)).T, out=here)
                 np.rint(np.multiply(here, _RESOLUTION, out=here), out=here)
         else:
-            similar = self.asked.unit[self.places[rows]] @ self.held.unit.T
+            similar = self.query_side.unit[self.places[rows]] @ self.gallery_side.unit.T
         itself = np.flatnonzero(self.own[rows] >= 0)
         similar[itself, self.own[rows][itself]] = -2 * _RESOLUTION
         return similar
@@ -284,7 +294,7 @@ class _Ranking:
         marks = similar >= level - margin
         marks ^= over
         if self.at_r:
-            marks |= similar >= _floors(similar, self.wanted[rows]) - margin
+            marks |= similar >= _rank_thresholds(similar, self.wanted[rows]) - margin
         for i, (start, end) in enumerate(ranges):
             marks[i, start:end] = similar[i, start:end] > -1.5 * _RESOLUTION  # not the query itself
         places, columns = np.divmod(np.flatnonzero(marks), similar.shape[1])
@@ -293,7 +303,7 @@ class _Ranking:
             keys = similar[places, columns].astype(np.int64)
         else:
             places, columns = places[~again[places]], columns[~again[places]]
-            left, right = self.asked.exact(self.places[rows])[places], self.held.exact(columns)
+            left, right = self.query_side.exact(self.places[rows])[places], self.gallery_side.exact(columns)
             keys = np.rint(np.einsum("ij,ij->i", left, right) * _RESOLUTION).astype(np.int64)
         hits = (columns >= self.starts[rows][places]) & (columns < self.ends[rows][places])
         best = np.full(len(rows), -4 * int(_RESOLUTION))
@@ -308,7 +318,7 @@ class _Ranking:
         return np.stack([above, strangers, matches, *at_r], axis=1), again
 
 
-def _floors(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
+def _rank_thresholds(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
     """Return (b, 1) limits that at least r values of each row reach, hardly more: the r-th largest group maximum."""
     # Neighboring columns belong to one class, so they are put in different groups.
     groups = min(max(_MIN_GROUPS, _GROUPS_PER_RANK * int(ranks.max())), values.shape[1])

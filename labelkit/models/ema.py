@@ -1,4 +1,4 @@
-"""Slow copies of a network: exponential moving averages of its weights, and of the weights of such a copy."""
+"""Exponential moving averages of the weights of a network, and of such an average."""
 
 import copy
 from typing import Any, Generic, Literal, Self, TypeVar

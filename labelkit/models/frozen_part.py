@@ -1,4 +1,4 @@
-"""The first part of a network that training never changes, whose output for a view can be cached in place of the view.
+"""The frozen first part of a network, whose output for a view can be cached instead of the view.
 
 In paired training of a ViT, the two views may need different tokens. If the teacher's keys follow the student's queries
 in frozen blocks (FlipClass), the teacher's tokens from the first such block on depend on the paired student view. The
@@ -33,7 +33,7 @@ class FrozenPart:
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
     pooled: bool = False  # whether only pooled features are needed, and no tokens, because only heads are trained
 
-    def kept_at(self, view: int | None) -> tuple[object, ...]:
+    def cache_point(self, view: int | None) -> tuple[object, ...]:
         """Return the indices of the cached blocks, and ``pooled`` if only pooled features are cached."""
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
 
@@ -127,14 +127,14 @@ class FrozenStages:
     names: tuple[str, ...]  # frozen modules, in the order in which they run
     shape: tuple[int, ...]  # (c, h, w) of their output, for an image of the size that the network is built for
 
-    def kept_at(self, view: int | None) -> tuple[object, ...]:
+    def cache_point(self, view: int | None) -> tuple[object, ...]:
         """Return the name of the last frozen stage, whose output is cached."""
         return (self.names[-1],)
 
     @torch.no_grad()
     def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
         """Compute the output maps (b, c', h', w') of the frozen stages for images (b, c, h, w)."""
-        return _left(net, self.names[-1], images)
+        return _run_until(net, self.names[-1], images)
 
     def fingerprint(self, net: nn.Module) -> str:
         """Return a digest (64 hexadecimal digits) of the weights of the frozen modules."""
@@ -209,7 +209,7 @@ class _StopForward(Exception):  # noqa: N818 - not an error, but a way to end a 
         self.maps = maps
 
 
-def _left(net: Any, last: str, images: Tensor) -> Tensor:
+def _run_until(net: Any, last: str, images: Tensor) -> Tensor:
     """Run images through a network up to a module, and return the output of that module."""
 
     def leave(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
@@ -241,7 +241,7 @@ def _cut(net: Any, units: Sequence[str], last: str, image_shape: Sequence[int]) 
     if len(set(order)) < len(order) or last not in order:
         return None
     names = tuple(order[: order.index(last) + 1])
-    maps = _left(net, last, images)
+    maps = _run_until(net, last, images)
     if not isinstance(maps, Tensor) or maps.ndim != 4 or tuple(maps.shape[1:]) == tuple(image_shape):
         return None
     try:

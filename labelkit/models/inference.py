@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from labelkit.models.backbones.registry import build_backbone
-from labelkit.models.patch_maps import no_feature_map
+from labelkit.models.patch_maps import no_feature_map_error
 from labelkit.models.row_layers import EmbeddingMLPShape, build_embedding_backbone
 from labelkit.models.weights.published import recorded_name
 
@@ -65,7 +65,7 @@ class InferenceNetwork(nn.Module, ABC):
             ConfigError: the network does not accept images of this size.
         """
         del images
-        raise no_feature_map(self.identity["name"], f"{self.identity['layer']} is one vector per image")
+        raise no_feature_map_error(self.identity["name"], f"{self.identity['layer']} is one vector per image")
 
     def embed_with_patches(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return the results of ``embed`` and ``patch_features``, in one pass if the network supports it."""

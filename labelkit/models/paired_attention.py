@@ -134,7 +134,7 @@ def paired_forward(
             collect[index] = (keys, queries)
         if record is not None and index in recorded:
             with torch.no_grad():
-                record[index] = _energies(keys, moved, queries, settings)
+                record[index] = _compute_energies(keys, moved, queries, settings)
         return made
 
     if kept is None:
@@ -269,7 +269,7 @@ def paired_block(
     return out, teacher_keys, moved, student_queries
 
 
-def _energies(before: Tensor, after: Tensor, queries: Tensor, update: KeyUpdate) -> BlockLog:
+def _compute_energies(before: Tensor, after: Tensor, queries: Tensor, update: KeyUpdate) -> BlockLog:
     """Return the diagnostics of one block, each a mean over images and heads."""
     num_keys, alpha, beta = before.shape[2], update.alpha, update.beta
     return {

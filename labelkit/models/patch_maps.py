@@ -24,7 +24,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
     """
     _checked_grid(net, images, name)
     if not callable(getattr(net, "forward_features", None)):
-        raise no_feature_map(name, "outputs one vector per image")
+        raise no_feature_map_error(name, "outputs one vector per image")
     with allow_any_image_size(net):
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
@@ -51,14 +51,16 @@ def as_feature_map(net: nn.Module, features: object, images: Tensor, name: str) 
         return features if last else features.permute(0, 2, 3, 1)
     if not isinstance(features, Tensor) or features.ndim != 3 or grid is None:
         shape = tuple(features.shape[1:]) if isinstance(features, Tensor) else type(features).__name__
-        raise no_feature_map(name, f"its features have no rows and columns ({shape} for each image)")
+        raise no_feature_map_error(name, f"its features have no rows and columns ({shape} for each image)")
     prefix = features.shape[1] - grid[0] * grid[1]
     if prefix != getattr(net, "num_prefix_tokens", max(prefix, 0)):
-        raise no_feature_map(name, f"its {features.shape[1]} tokens do not match its {grid[0]} x {grid[1]} patches")
+        raise no_feature_map_error(
+            name, f"its {features.shape[1]} tokens do not match its {grid[0]} x {grid[1]} patches"
+        )
     return features[:, prefix:].reshape(len(features), *grid, features.shape[2])
 
 
-def no_feature_map(name: str, problem: str) -> UnsupportedBackboneError:
+def no_feature_map_error(name: str, problem: str) -> UnsupportedBackboneError:
     """Return the error for a network without a feature map."""
     remedy = "Choose a vision transformer or a convolutional network, e.g. vit_small_patch16_224.dino or resnet18."
     return UnsupportedBackboneError(name, f"has no feature map: {problem}", remedy)

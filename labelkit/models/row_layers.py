@@ -1,4 +1,4 @@
-"""A small network on rows of a store, in place of the backbone of an image network.
+"""A small network on stored embeddings, which replaces the backbone of an image network.
 
 It adds the output of its layers to each row. This output starts at zero, so that training starts from the unchanged
 rows, and weight decay pulls back toward them.

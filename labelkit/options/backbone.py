@@ -26,7 +26,7 @@ class ReuseOptions(StageConfig):
     )
     reuse_dtype: Literal["float16", "float32"] = _REUSE(
         "float16",
-        "Data type of the cache for --reuse-frozen. float16 takes half the space; float32 is as exact as the network.",
+        "Data type of the cache for --reuse-frozen. float16 takes half the space; float32 keeps the full precision.",
         before="float16",
     )
 
@@ -99,7 +99,8 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
 
     eval_split: str = _MONITOR(
         "auto",
-        "Split to evaluate after each epoch; auto: test, otherwise val, unless used for training; none: no evaluation.",
+        "Split to evaluate after each epoch; auto: test if there is one, otherwise val, unless it is used for "
+        "training; none: no evaluation.",
     )
 
     @property

@@ -37,10 +37,10 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
-        "Which labels training may use. gcd: labels for a fraction --label-ratio of the old classes' "
-        "images; few-labels: --num-labels in total, equally many per class; given: all existing labels; none: no "
-        "labels. auto: few-labels with --num-labels; gcd with its options and for named sets; given for your own "
-        "folder or CSV.",
+        "Which labels training may use. gcd: labels for a fraction --label-ratio of the old classes' images; "
+        "few-labels: --num-labels in total, divided equally among the classes; given: all existing labels; none: no "
+        "labels. auto: few-labels with --num-labels; gcd with its options and for registered datasets; given for "
+        "your own folder or CSV.",
     )
     num_old_classes: int | None = _DATA(
         None,
@@ -57,7 +57,7 @@ class DataConfig(ListingOptions, DatasetOptions):
     label_ratio: float = _DATA(
         0.5,
         "Fraction of the images in the old classes that get a label (with --label-split gcd). Images are drawn from "
-        "all old classes together, so a rare class may get no label. Benchmarks have their own default.",
+        "all old classes together, as published, so a rare class may get no label. Presets set the published value.",
         gt=0,
         le=1,
     )
@@ -66,7 +66,7 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     max_per_class: int | None = _DATA(
         None,
-        "Maximum number of images per class; the first by id are kept. Images without a known class count "
+        "Maximum number of images per class; the first ones in id order are kept. Images without a known class count "
         "as one class.",
         ge=1,
     )

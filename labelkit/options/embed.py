@@ -112,8 +112,8 @@ class EmbedConfig(
     )
     extend: Path | None = _RUN_ONLY(
         None,
-        "Store in shards made with the same model. --out has its shards, which are not written again, and one more (or "
-        "--shards N) with the images that have other names. Default: none.",
+        "Sharded store to extend, created with the same model. --out contains its shards, which are linked rather "
+        "than rewritten, and one more (or --shards N) for images with new names. Default: none.",
     )
     dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
 
@@ -136,5 +136,5 @@ class EmbedConfig(
         if (self.reuse is not None or self.extend is not None) and self.dense:
             raise ValueError("--dense needs the network for every image: remove --reuse and --extend")
         if self.extend is not None and self.extend == self.out:
-            raise ValueError("--out must not be the store of --extend, whose results are of its images")
+            raise ValueError("--out must differ from the store of --extend, whose results belong to its images")
         return self

@@ -37,7 +37,10 @@ class PrototypesConfig(OverwriteOption):
     )
     max_iterations: int = Field(200, ge=1, description="Maximum number of iterations per value of the sharpness.")
     num_inits: int = Field(
-        1, ge=1, description="Number of random initializations (the best is kept); more help if there are few classes."
+        1,
+        ge=1,
+        description="Number of random initializations, of which the best is kept; more are useful if there "
+        "are few classes.",
     )
     seed: int = Field(
         0, ge=0, description="Random seed for the initializations, or for the rotation and order of a closed form."

@@ -61,7 +61,7 @@ class IndexOption(StageConfig):
 
     index: Path = _STORE(
         ...,
-        "Store to read, NAME.h5; or a folder that `labelkit start` made, for its newest finished store.",
+        "Store to read (NAME.h5), or an output folder of `labelkit start`, whose newest finished store is read.",
         aliases=["--store"],
     )
 
@@ -136,7 +136,7 @@ class DatasetOptions(StageConfig):
     )
     data_root: Path = _DATA(
         Path("data"),
-        "Folder that contains the registered datasets; also the folder to which paths in a CSV may be relative.",
+        "Folder that contains the registered datasets. Paths in a CSV may also be relative to it.",
     )
 
 
@@ -180,8 +180,8 @@ class ScoresOutOptions(StageConfig):
 class StoredImagesOptions(StageConfig):
     """Options for commands that reread the images of a store, for instance to draw them."""
 
-    dataset: str | None = _IMAGES(None, "Data set with the images, if they have moved since `labelkit embed`.")
-    data_root: Path = _IMAGES(Path("data"), "Folder with the named data sets for --dataset.")
+    dataset: str | None = _IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
+    data_root: Path = _IMAGES(Path("data"), "Folder that contains the registered datasets for --dataset.")
 
 
 class DeviceOption(StageConfig):

@@ -10,11 +10,11 @@ from labelkit.methods.registry import compute_method_digest
 from labelkit.store.commit import commit_json
 
 
-def check_method_code(noted: Path, method: str, remedy: str) -> None:
+def check_method_code(digest_path: Path, method: str, remedy: str) -> None:
     """Check that a user-defined method's code matches its recorded digest; record the digest if there is none.
 
     Args:
-        noted: file with the digest; its folder exists.
+        digest_path: file with the digest; its folder exists.
         method: name of the method; those that labelkit ships are not checked.
         remedy: what the error recommends.
 
@@ -26,11 +26,15 @@ def check_method_code(noted: Path, method: str, remedy: str) -> None:
     digest = compute_method_digest(method)
     if digest is None:
         return
-    if not noted.exists():
-        commit_json(noted, {"sha256": digest})
+    if not digest_path.exists():
+        commit_json(digest_path, {"sha256": digest})
     try:
-        same = read_object(noted, {"sha256": str})["sha256"] == digest
+        same = read_object(digest_path, {"sha256": str})["sha256"] == digest
     except (OSError, ValueError) as error:
-        raise StoreError(str(noted), f"cannot be read: {error}", "Delete this file and the runs next to it.") from error
+        raise StoreError(
+            str(digest_path), f"cannot be read: {error}", "Delete this file and the runs next to it."
+        ) from error
     if not same:
-        raise OutputExistsError(str(noted.parent), f"contains a run of a different version of {method}'s code", remedy)
+        raise OutputExistsError(
+            str(digest_path.parent), f"contains a run of a different version of {method}'s code", remedy
+        )

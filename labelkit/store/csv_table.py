@@ -1,4 +1,4 @@
-"""Tables in CSV format, as commands write and print them; only ``export`` has its own writer, in pieces."""
+"""CSV tables, as commands write and print them; only ``export`` has its own writer, which writes in chunks."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ class PatchSet:
         return np.concatenate([*parts, self._first_patches[-1:]])
 
     def blocks(self, max_bytes: int = 64 << 20) -> Iterator[PatchBlock]:
-        """Yield all patches in order, in blocks of about ``max_bytes``; a block contains at least one whole image.
+        """Yield all patches in order, in blocks of about ``max_bytes``, each with one or more whole images.
 
         Raises:
             StoreError: a file cannot be used.

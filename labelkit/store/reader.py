@@ -94,7 +94,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
         return h5py.File(handle, "r")
     except Exception as error:
         short = "truncated" in str(error)
-        problem = "is incomplete: it was cut off" if short else f"HDF5 cannot open it ({one_line(error)})"
+        problem = "is incomplete: it was truncated" if short else f"HDF5 cannot open it ({one_line(error)})"
         raise Damaged(where, problem, RESTORE) from error
 
 

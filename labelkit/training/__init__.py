@@ -1,1 +1,1 @@
-"""What every training run shares: the base class of methods, the trainer, checkpoints, guards and the run folder."""
+"""Shared parts of training: the base class of methods, the trainer, checkpoints, guards and the run folder."""

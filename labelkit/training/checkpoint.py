@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and canonical JSON, committed whole, verified before use.
+"""Checkpoints: safetensors and canonical JSON, committed atomically and verified before use.
 
     checkpoints/step-00012000/model.safetensors      parameters and buffers, under their names
                               training.safetensors   optimizer state by parameter name
@@ -228,11 +228,11 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
     return faults
 
 
-def load_checkpoint(run: Path, say: Callable[[str], None] = lambda text: None) -> LoadedCheckpoint | None:
+def load_checkpoint(run: Path, show_message: Callable[[str], None] = lambda text: None) -> LoadedCheckpoint | None:
     """Verify and open the last checkpoint of a run, or an older one if the last is damaged.
 
-    ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``say`` shows a message about skipped ones.
-    ``None``: the run has none yet.
+    ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``show_message`` reports
+    skipped ones. ``None``: the run has none yet.
 
     Raises:
         CheckpointDamaged: checkpoints exist but none verifies, or the requested one does not.
@@ -262,7 +262,7 @@ def load_checkpoint(run: Path, say: Callable[[str], None] = lambda text: None) -
             warnings.append(f"{error}")
         else:
             if warnings:
-                say(f"{'; '.join(warnings)}. {candidate.name} is used instead")
+                show_message(f"{'; '.join(warnings)}. {candidate.name} is used instead")
             return loaded
     problem = "no checkpoint is intact: " + "; ".join(warnings)
     raise CheckpointDamaged(str(folder), problem, "Restore the folder, or train again with --overwrite.")
@@ -358,6 +358,6 @@ def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: st
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise CheckpointMismatch(
-            where, "does not fit this network: " + "; ".join(faults[:5]) + more, "Use the options of its training."
+            where, "does not match this network: " + "; ".join(faults[:5]) + more, "Use the options of its training."
         )
     method.load_state_dict(tensors)

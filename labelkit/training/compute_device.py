@@ -16,9 +16,9 @@ def compute_device(device: str) -> torch.device:
         problem = "no CUDA device is visible to torch"
         raise ResourceError(f"--device {device}", problem, "Use --device cpu, or install torch for your GPU.")
     if number and int(number) >= torch.cuda.device_count():
-        there = torch.cuda.device_count()
-        problem = f"does not exist: only {there} GPU(s), numbered from 0, are visible to torch"
-        raise ResourceError(f"--device {device}", problem, f"Use cuda:0 to cuda:{there - 1}.")
+        num_gpus = torch.cuda.device_count()
+        problem = f"does not exist: only {num_gpus} GPU(s), numbered from 0, are visible to torch"
+        raise ResourceError(f"--device {device}", problem, f"Use cuda:0 to cuda:{num_gpus - 1}.")
     if device == "mps" and not torch.backends.mps.is_available():
         raise ResourceError("--device mps", "no Metal device is visible to torch", "Use --device cpu.")
     if device != "auto":

@@ -1,4 +1,4 @@
-"""Communication among the processes that torchrun started for one training."""
+"""Communication between the processes that torchrun started for a training run."""
 
 import os
 from datetime import timedelta

@@ -113,7 +113,7 @@ class Guard:
             raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (To continue anyway: --guard warn.)")
         if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
-            self.say(f"warning: step {step}: {problem}. {remedy}")
+            self.show_message(f"warning: step {step}: {problem}. {remedy}")
 
     def extra_state(self) -> dict[str, Any]:
         """Return the JSON values that a resumed run needs."""

@@ -1,4 +1,4 @@
-"""Inputs that a run passes, before its first step, to its method and to its monitor, which judges with true classes."""
+"""Inputs that a run passes to its method and its monitor before the first step; only the monitor gets true labels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

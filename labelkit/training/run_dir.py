@@ -87,7 +87,7 @@ class RunDir:
                 raise ConfigError(
                     str(self.path), "is not a run folder, so it is not overwritten", "Pass a different --out."
                 )
-            if present and overwrite and (foreign := _foreign(self.path)):
+            if present and overwrite and (foreign := _find_foreign_files(self.path)):
                 more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
                 problem = f"contains files that are not from training: {', '.join(foreign[:3])}{more}"
                 raise ConfigError(str(self.path), problem, "Move these files, or pass a different --out.")
@@ -196,7 +196,7 @@ def _is_own(path: Path, run: Path) -> bool:
     return not path.is_symlink() and _OWN.fullmatch(path.relative_to(run).as_posix()) is not None
 
 
-def _foreign(run: Path) -> list[str]:
+def _find_foreign_files(run: Path) -> list[str]:
     """Return the sorted paths in a run folder that training does not write, including all links."""
     found = [Path(folder, name) for folder, folders, files in os.walk(run) for name in (*folders, *files)]
     return sorted(path.relative_to(run).as_posix() for path in found if not _is_own(path, run))
@@ -263,7 +263,7 @@ def read_split(run: Path) -> dict[str, Any]:
         check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
         check_keys(found["info"], _INFO_KEYS)
         if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MAX_SAMPLES:
-            raise ValueError("more images are labeled than exist")
+            raise ValueError("num_samples is less than the number of labeled images, or too large")
         if not set(found["split"]["old_classes"]) <= set(range(len(found["class_names"]))):
             raise ValueError("old_classes contains unknown classes")
         labels = found.get("labels", found["split"]["labeled"])  # an earlier version stored no labels

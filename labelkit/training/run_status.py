@@ -105,7 +105,7 @@ def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int]
     if named is None and not any(folder.glob(f".trash-{name}-*")):
         status.faults.append(CheckpointDamaged(str(place), f"names {name}, which does not exist", _RESTORE))
     elif named is not None and named.state and sha256_file(named.folder / STATE) != pointer["state_sha256"]:
-        problem = f"{name} is not the checkpoint that it names: the digest of its state differs"
+        problem = f"{name} does not match the checkpoint that it names: the digest of its state differs"
         status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))
 
 

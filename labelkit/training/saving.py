@@ -1,4 +1,4 @@
-"""State of a run as saved in checkpoints, so that a resumed run ends with the same bits."""
+"""State of a run as saved in checkpoints, so that resumed runs are bit-identical."""
 
 import platform
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""Values that change during training, as pure functions of the clock: no state to save, none that drifts.
+"""Values that change during training, as pure functions of the clock, so that there is no state to save.
 
 The ranges of the numbers are checked by the options of a run.
 
@@ -108,7 +108,7 @@ def phase_lr(
             return 0.5 * peak * (1 + math.cos(math.pi * min(share / horizon, 1.0)))
         if shape == "fixmatch":
             return peak * math.cos(7 * math.pi * share / 16)
-        return peak * sigmoid_ramp(share, ramp_up) * _falling(share, ramp_down)
+        return peak * sigmoid_ramp(share, ramp_up) * _ramp_down(share, ramp_down)
 
     return rate
 
@@ -125,13 +125,13 @@ def adam_betas(
     """
 
     def betas(step: int) -> tuple[float, float]:
-        first = beta1_end + (BETAS[0] - beta1_end) * _falling(step / steps, ramp_down)
+        first = beta1_end + (BETAS[0] - beta1_end) * _ramp_down(step / steps, ramp_down)
         return first, beta2_start if step < ramp_up * steps else BETAS[1]
 
     return betas
 
 
-def _falling(share: float, length: float) -> float:
+def _ramp_down(share: float, length: float) -> float:
     """Return ``exp(-12.5 x^2)`` in the last ``length`` of a phase, x from 0 to 1; 1 before."""
     return math.exp(-12.5 * (max(0.0, share - (1 - length)) / length) ** 2) if length else 1.0
 

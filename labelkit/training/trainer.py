@@ -311,14 +311,14 @@ class Trainer:
         """Write a checkpoint if one is due, and return True if the run must stop here without an error."""
         due = time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
         if self.runtime.has_slow_communication and self.clock.step % ASK_EVERY and not end_of_epoch:
-            asked = due = False  # all processes count the same steps, so none communicates alone
+            stop_requested = due = False  # all processes count the same steps, so none communicates alone
         else:
             # processes see signals and clocks at slightly different steps: they decide together
-            asked, due = self.runtime.reduce_flags([bool(self._received), due])
-        if asked or self._stop_reached():
+            stop_requested, due = self.runtime.reduce_flags([bool(self._received), due])
+        if stop_requested or self._stop_reached():
             self._check_finite_state()
             self.save()
-            if asked:
+            if stop_requested:
                 raise Interrupted(self._received[-1] if self._received else signal.SIGTERM)
             return True
         if due and not end_of_epoch:  # otherwise the epoch's own checkpoint follows at once

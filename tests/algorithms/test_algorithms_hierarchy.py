@@ -25,8 +25,8 @@ def grow(x: NDArray[np.float64], labels: object = None) -> Hierarchy:
 
 def ward_unions(x: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Unions of rows as they are, without a class."""
-    pairs, costs = module._join(x, weights.astype(np.float64), 0)
-    return module._numbered(pairs, np.ones(len(x), dtype=np.int64))[0], costs
+    pairs, costs = module._merge_leaves(x, weights.astype(np.float64), 0)
+    return module._number_unions(pairs, np.ones(len(x), dtype=np.int64))[0], costs
 
 
 def test_unions_and_costs_are_those_of_scipy(rng: np.random.Generator) -> None:
@@ -125,7 +125,7 @@ def test_labels_say_which_directions_count() -> None:
     assert pure(groups) > 0.9 > pure(without)
 
 
-def test_small_groups_are_dissolved_and_others_take_their_place(rng: np.random.Generator) -> None:
+def test_find_small_groups_are_dissolved_and_others_take_their_place(rng: np.random.Generator) -> None:
     x, _ = blobs([20, 20, 1, 20], rng)
 
     plain, _ = plain_tree(x).cut(4)
@@ -156,7 +156,9 @@ def test_a_class_with_labels_is_never_dissolved(rng: np.random.Generator) -> Non
     assert groups[40] == 0
 
 
-def test_of_many_rows_small_groups_take_the_place(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_rows_find_small_groups_take_the_place(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_LEAVES", 50)
     monkeypatch.setattr(module, "_SMALL_GROUPS", 40)
     x, truth = blobs([100, 300, 50], rng)
@@ -171,7 +173,7 @@ def test_of_many_rows_small_groups_take_the_place(rng: np.random.Generator, monk
     assert set(groups[:3]) == {0}
 
 
-def test_leaves_of_small_groups_are_the_means_of_their_rows(
+def test_leaves_of_find_small_groups_are_the_means_of_their_rows(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     x, truth = blobs([30, 20, 10], rng)
@@ -180,14 +182,14 @@ def test_leaves_of_small_groups_are_the_means_of_their_rows(
     monkeypatch.setattr(module, "_SMALL_GROUPS", 8)
     monkeypatch.setattr(module, "move_to_neighbors", lambda places: places)
     placed: list[NDArray[np.float32]] = []
-    grouped = module._small_groups
+    grouped = module._find_small_groups
 
     def watched(*words: object) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         small, places = grouped(*words)  # type: ignore[arg-type] # as they come
         placed.append(places[small])
         return small, places
 
-    monkeypatch.setattr(module, "_small_groups", watched)
+    monkeypatch.setattr(module, "_find_small_groups", watched)
     tree = grow(x, labels)
     expected = [placed[0][tree.leaves == leaf].astype(np.float64).mean(axis=0) for leaf in range(tree.most)]
     np.testing.assert_allclose(tree.places, expected, rtol=1e-6, atol=1e-9)

@@ -12,7 +12,7 @@ def counts() -> set[int]:
 
 def test_libraries_use_one_thread_until_the_last_of_overlapping_blocks_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     # other tests may have loaded further libraries since they were looked for
-    monkeypatch.setattr(one_thread, "_libraries", lambda: one_thread._found.__wrapped__(True))
+    monkeypatch.setattr(one_thread, "_find_libraries", lambda: one_thread._loaded_libraries.__wrapped__(True))
     with threadpool_limits(2, user_api="blas"):
         if counts() != {2}:
             pytest.skip("the library behind numpy does not take a number of threads")

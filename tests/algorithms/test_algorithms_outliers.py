@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.algorithms.outliers import REASONS, deviations, measure_tones, outlier_scores
+from labelkit.algorithms.outliers import REASONS, measure_tones, outlier_scores, robust_z_scores
 from numpy.typing import NDArray
 
 USUAL = 40
@@ -50,13 +50,13 @@ def test_rounding_alone_is_no_sharpness() -> None:
 
 def test_deviations_of_a_normal_sample_are_standard_ones() -> None:
     sample = np.random.default_rng(0).normal(5, 2, 100_000)
-    assert deviations(sample) == pytest.approx((sample - 5) / 2, abs=0.1)
+    assert robust_z_scores(sample) == pytest.approx((sample - 5) / 2, abs=0.1)
 
 
 def test_what_is_not_known_stays_so_and_moves_nothing() -> None:
     values = np.array([1.0, 2.0, 3.0])
-    assert deviations(np.append(values, np.nan))[:3].tolist() == deviations(values).tolist()
-    assert np.isnan(deviations(np.append(values, np.nan))[3])
+    assert robust_z_scores(np.append(values, np.nan))[:3].tolist() == robust_z_scores(values).tolist()
+    assert np.isnan(robust_z_scores(np.append(values, np.nan))[3])
 
 
 def test_usual_images_are_not_odd() -> None:

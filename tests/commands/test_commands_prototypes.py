@@ -27,8 +27,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def make(said: list[str] | None = None, **changes: object) -> Prototypes:
-    say = None if said is None else said.append
-    return load_or_make_prototypes(**{"num_prototypes": 20, "dim": 4, "iterations": 10, "say": say, **changes})
+    show_message = None if said is None else said.append
+    return load_or_make_prototypes(
+        **{"num_prototypes": 20, "dim": 4, "iterations": 10, "show_message": show_message, **changes}
+    )
 
 
 def test_prototypes_are_written_and_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,7 +111,7 @@ def test_a_damaged_file_of_the_cache_is_found_said_and_made_again() -> None:
     assert again.source == "optimized"
     np.testing.assert_array_equal(again.vectors, first.vectors)
     assert len(said) == 1
-    assert "the file was changed, or the disk is failing; the prototypes are computed again" in said[0]
+    assert "the file was changed, or the disk is failing; the prototypes are recomputed" in said[0]
     assert make(said).source == "cache"
 
 

@@ -254,7 +254,7 @@ def test_a_stray_folder_beside_splits_is_neither_split_nor_class_and_named(tmp_p
     dataset = load(tmp_path)
     assert dataset.class_names == ("cat", "dog")
     assert folders_of(dataset)["extra/5.png"] == (None, None)
-    assert "extra/ (2 images) lies next to " in dataset.notes[0]
+    assert "extra/ (2 images) is next to " in dataset.notes[0]
     assert "(to leave it out: --exclude)" in dataset.notes[0]
     left = load_dataset(str(tmp_path), data_root=tmp_path, exclude=("extra", "more"))
     assert len(left) == (3 if second.startswith("test") else 2)

@@ -175,7 +175,7 @@ def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
     for length in (places[3] + 5, places[3] - 100, places[2] + 3):
         cut.write_bytes(whole[:length])
         with pytest.raises(
-            DatasetError, match=r"cut.tar: .*(unexpected end of data|cut off there). Download the file again"
+            DatasetError, match=r"cut.tar: .*(unexpected end of data|truncated there). Download the file again"
         ):
             listed(cut)
     cut.write_bytes(whole[: places[3] - 512] + b"x" * 512 + whole[places[3] :])

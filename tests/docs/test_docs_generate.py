@@ -132,7 +132,7 @@ def test_the_page_of_stand_ins_says_whether_rows_stand_in_the_published_order(
     kept = all(one["mean"] < two["mean"] for one, two in pairs)
 
     assert ("as measured: the same." in section) == kept
-    assert ("which is another order" in section) == (not kept)
+    assert ("which is a different order" in section) == (not kept)
     for row, value in zip(rows, firsts, strict=True):
         assert f"| {row['name']} | {value['name']} | {value['published']:.1f} | {value['mean']:.1f} ± " in section
 

@@ -52,7 +52,7 @@ def test_a_truncated_file_is_damaged_or_no_store(path, kept):
 
 def test_a_shortened_file_is_said_to_be_cut_off(path):
     path.write_bytes(path.read_bytes()[:-1])
-    assert refusal(path, Damaged) == ": is incomplete: it was cut off"
+    assert refusal(path, Damaged) == ": is incomplete: it was truncated"
 
 
 def content(data):

@@ -140,7 +140,9 @@ def make_method(labels: NDArray[np.int64]) -> Callable[..., Toy]:
 
 
 @pytest.fixture
-def make_trainer(bank: ImageBank, labels: NDArray[np.int64], make_method: Callable[..., Toy]) -> Callable[..., Trainer]:
+def build_trainer(
+    bank: ImageBank, labels: NDArray[np.int64], make_method: Callable[..., Toy]
+) -> Callable[..., Trainer]:
     """Return a function: run folder and options to a trainer of a new toy method."""
 
     def make(path: Path | None = None, *, monitor: Any = None, message: Any = None, **options: Any) -> Trainer:

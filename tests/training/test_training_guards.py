@@ -20,7 +20,7 @@ SOUND, ALIKE = 0.5, 1e-6
 
 def _guard(mode: Any = "stop") -> tuple[Guard, list[str]]:
     said: list[str] = []
-    return Guard(mode, say=said.append), said
+    return Guard(mode, show_message=said.append), said
 
 
 # --- what is measured
@@ -112,8 +112,8 @@ def test_the_guard_only_warns_or_is_silent_if_asked_to(mode: str, lines: int) ->
 # --- provoked in real trainings
 
 
-def test_a_learning_rate_far_too_high_ends_a_run_and_leaves_it_readable(tmp_path: Path, make_trainer: Make) -> None:
-    trainer = make_trainer(tmp_path / "run", epochs=20, lr=1e4, log_every_steps=1, lr_schedule="constant")
+def test_a_learning_rate_far_too_high_ends_a_run_and_leaves_it_readable(tmp_path: Path, build_trainer: Make) -> None:
+    trainer = build_trainer(tmp_path / "run", epochs=20, lr=1e4, log_every_steps=1, lr_schedule="constant")
     with pytest.raises(DivergenceError, match=r"diverging|not finite") as caught:
         trainer.fit()
     assert caught.value.exit_code == 4
@@ -123,8 +123,8 @@ def test_a_learning_rate_far_too_high_ends_a_run_and_leaves_it_readable(tmp_path
     assert checkpoint is None or all(v.isfinite().all() for v in checkpoint.tensors("model.safetensors").values())
 
 
-def test_weights_that_break_in_the_last_step_of_an_epoch_are_not_saved(tmp_path: Path, make_trainer: Make) -> None:
-    trainer = make_trainer(tmp_path / "run", epochs=4)
+def test_weights_that_break_in_the_last_step_of_an_epoch_are_not_saved(tmp_path: Path, build_trainer: Make) -> None:
+    trainer = build_trainer(tmp_path / "run", epochs=4)
 
     def poison(step: int) -> None:
         if step == 7:  # the second epoch's last one; its loss is still finite

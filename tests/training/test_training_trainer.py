@@ -47,8 +47,8 @@ class CountingMonitor(Monitor):
 
 
 @pytest.fixture
-def trainers(make_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
-    """Return a function like ``make_trainer`` that first closes the run of the trainer before."""
+def trainers(build_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
+    """Return a function like ``build_trainer`` that first closes the run of the trainer before."""
     made: list[Trainer] = []
 
     def close() -> None:
@@ -59,7 +59,7 @@ def trainers(make_trainer: MakeTrainer) -> Iterator[MakeTrainer]:
 
     def make(path: Path | None = None, **options: Any) -> Trainer:
         close()
-        made.append(make_trainer(path, **options))
+        made.append(build_trainer(path, **options))
         return made[-1]
 
     yield make

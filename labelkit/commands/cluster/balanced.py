@@ -41,7 +41,7 @@ _EXACT_MAX_ROWS = 8000
 _LARGEST_PRIOR_BYTES = 1 << 26
 
 
-def balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> Grouping:
+def assign_balanced_groups(config: SinkhornConfig, store: EmbeddingStore, rows: NDArray[np.int64]) -> Grouping:
     """Assign rows of a store to groups of prescribed sizes.
 
     Raises:
@@ -105,7 +105,7 @@ def _optimize_alternately(
         if same or last:
             break
         before, potentials = found.cluster_ids, found.potentials
-        prototypes = _means(points, found.cluster_ids, prototypes)
+        prototypes = _compute_mean_directions(points, found.cluster_ids, prototypes)
     cluster_ids, confidence = found.cluster_ids, found.confidence
     if config.exact_balance:
         cluster_ids = balanced_labels(torch.as_tensor(points[:]) @ prototypes.T, prior)
@@ -128,7 +128,7 @@ def _optimize_alternately(
     )
 
 
-def _means(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
+def _compute_mean_directions(points: Tensor | StoredRows, cluster_ids: Tensor, prototypes: Tensor) -> Tensor:
     """Compute the mean direction of each group; a group that is empty or cancels out keeps its prototype."""
     sums = torch.zeros(prototypes.shape, dtype=torch.float64)
     for block in blocks(*points.shape):

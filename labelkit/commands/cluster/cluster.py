@@ -93,11 +93,13 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     started = time.monotonic()
     with current_progress().task(f"{algorithm}, {config.num_clusters} clusters", total=None):
         if isinstance(config, SinkhornConfig):
-            from labelkit.commands.cluster.balanced import balanced_groups  # loads torch, for this algorithm only
+            from labelkit.commands.cluster.balanced import (
+                assign_balanced_groups,
+            )  # loads torch, for this algorithm only
 
-            found = balanced_groups(config, store, rows)
+            found = assign_balanced_groups(config, store, rows)
         else:
-            found = _run(config, store, rows, given)
+            found = _cluster_rows(config, store, rows, given)
     seconds = time.monotonic() - started
     classes = None
     if found.classes is not None and given is not None:
@@ -139,7 +141,7 @@ def cluster_store(config: ClusterConfig) -> SimpleResult:
     }
     shown: dict[str, Cell] = {"rows": len(rows), "smallest": int(used.min()), "largest": int(used.max()), **found.shown}
     shown["seconds"] = round(seconds, 2)
-    return _save(config, store, name, "clusters", arrays, params, values | lasting.to_json(), shown)
+    return _write_groups(config, store, name, "clusters", arrays, params, values | lasting.to_json(), shown)
 
 
 def _check_result(config: ClusterConfig, store: EmbeddingStore, name: str, kind: str) -> dict[str, object]:
@@ -152,7 +154,7 @@ def _check_result(config: ClusterConfig, store: EmbeddingStore, name: str, kind:
     return params
 
 
-def _save(
+def _write_groups(
     config: ClusterConfig,
     store: EmbeddingStore,
     name: str,
@@ -172,7 +174,9 @@ def _save(
     return SimpleResult({**head, "num_clusters": config.num_clusters, **values}, (path,), (table,))
 
 
-def _run(config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None) -> Grouping:
+def _cluster_rows(
+    config: ClusterConfig, store: EmbeddingStore, rows: NDArray[np.int64], given: UsableLabels | None
+) -> Grouping:
     """Group the rows by k-means, according to the config."""
     features = load_within_memory_limit(config, store, rows, unit=bool(getattr(config, "normalize", False)))
     options: dict[str, Any] = {
@@ -265,7 +269,7 @@ def _cluster_patches(config: PatchClusterConfig, store: EmbeddingStore) -> Simpl
         "seconds": round(seconds, 2),
     }
     params |= {"patches_digest": patches.digest, **facts}
-    return _save(config, store, name, "patch_clusters", arrays, params, values, shown)
+    return _write_groups(config, store, name, "patch_clusters", arrays, params, values, shown)
 
 
 def _run_on_patches(

@@ -95,10 +95,11 @@ class SinkhornConfig(ClusterConfig):
         "initialize the prototypes.",
     )
     max_iterations: int = Field(
-        100, ge=1, description="Maximum number of assignments with a prototype update in between; 1: assign only."
+        100, ge=1, description="Maximum number of iterations of assignment and prototype update; 1: only assign."
     )
     tolerance: float = Field(
         1e-6,
         gt=0,
-        description="Stop when the absolute differences from the requested cluster fractions sum to less than this.",
+        description="Stop when the absolute deviations from the requested cluster fractions sum to less than this "
+        "value.",
     )

@@ -1,8 +1,8 @@
-"""Apply a function to items in processes of this machine, or on a Ray cluster; each item ends in a finished file.
+"""Apply a function to items, in processes on this machine or on a Ray cluster; each item produces a complete file.
 
-The function commits its files whole, or its arrays are kept here, and an item whose files are there is not given again.
-So a process or a node that dies costs the items that it had begun: others do them, and a command that is repeated does
-the rest. What is applied does not know where it runs.
+The function writes its files atomically, or its arrays are cached here, and items whose files exist are not processed
+again. If a process or a node dies, only the items that it was working on are lost: other processes redo them, and
+repeating the command processes the remaining ones. The function does not depend on where it runs.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def apply(
         ResourceError: processes die again and again.
     """
     if ray_address is not None:
-        return _on_ray(function, items, ray_address, gpus)
-    return _in_processes(function, items, processes, gpus)
+        return _run_on_ray(function, items, ray_address, gpus)
+    return _run_in_processes(function, items, processes, gpus)
 
 
 def apply_to_rows(
@@ -139,7 +139,7 @@ def apply_to_parts(
         for part, result in results:
             found[part] = result
             if part in files and not write_arrays(files[part], _as_tuple(result)):
-                problem = f"finished parts cannot be kept in {files[part].parent}"
+                problem = f"finished parts cannot be cached in {files[part].parent}"
                 current_progress().warning(f"{problem}: if this command is interrupted, it starts over")
                 files.clear()
             task.advance(len(part))
@@ -154,12 +154,12 @@ def _as_tuple(result: Any) -> tuple[Any, ...]:
 
 
 def _call_with_core_share(function: Callable[[Item], Result], item: Item) -> Result:
-    """Call a function with the number of cores that a process may use."""
+    """Call a function that may use only its process's share of the cores."""
     with threadpool_limits(max(1, (os.cpu_count() or 1) // int(os.environ["LOCAL_WORLD_SIZE"]))):
         return function(item)
 
 
-def _in_processes(
+def _run_in_processes(
     function: Callable[[Item], Result], items: Sequence[Item], processes: int, gpus: bool
 ) -> Iterator[tuple[Item, Result]]:
     context, left, deaths = get_context("spawn"), list(items), 0
@@ -169,7 +169,9 @@ def _in_processes(
         numbers = context.Queue()
         for number in range(count):
             numbers.put(number)
-        pool = ProcessPoolExecutor(count, mp_context=context, initializer=_begin, initargs=(numbers, processes, gpus))
+        pool = ProcessPoolExecutor(
+            count, mp_context=context, initializer=_initialize_process, initargs=(numbers, processes, gpus)
+        )
         try:
             futures = {pool.submit(function, item): item for item in left}
             for future in as_completed(futures):
@@ -189,7 +191,7 @@ def _in_processes(
             pool.shutdown(cancel_futures=True)
 
 
-def _begin(numbers: Queue[int], processes: int, gpus: bool) -> None:
+def _initialize_process(numbers: Queue[int], processes: int, gpus: bool) -> None:
     """Begin a process of the pool: it ends with the main process, reads with its share of the cores, and has a GPU."""
     end_with_main("a process of the pool")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
@@ -218,15 +220,15 @@ def check_cluster(address: str | None) -> None:
         if port.isdecimal():  # Ray itself waits for minutes
             socket.create_connection((host, int(port)), timeout=_SECONDS_TO_CONNECT).close()
     except OSError as error:
-        raise _no_cluster(address, error) from error
+        raise _no_cluster_error(address, error) from error
 
 
-def _no_cluster(address: str, error: Exception) -> ConfigError:
+def _no_cluster_error(address: str, error: Exception) -> ConfigError:
     remedy = "Start Ray there (`ray start --head`), or pass the address that it prints, or local for no cluster."
     return ConfigError("--ray-address", f"no Ray cluster at {address} ({error})", remedy)
 
 
-def _on_ray(
+def _run_on_ray(
     function: Callable[[Item], Result], items: Sequence[Item], address: str, gpus: bool
 ) -> Iterator[tuple[Item, Result]]:
     check_cluster(address)
@@ -235,7 +237,7 @@ def _on_ray(
     try:
         ray.init(address, log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise _no_cluster(address, error) from error
+        raise _no_cluster_error(address, error) from error
     try:
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
         if gpus and not nodes:

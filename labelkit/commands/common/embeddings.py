@@ -1,7 +1,7 @@
-"""Rows of a store for a command: those of a split, checked to be finite or nonzero, or scaled to length 1.
+"""Embeddings of a store for a command: those of a split, checked to be finite or nonzero, or normalized.
 
 ``--max-memory`` sets the block sizes of the commands that hold more than rows: half of it is for rows, and a quarter
-for what is computed from a block of them; the rest is for Python, libraries and results.
+for values computed from a block of rows; the rest is for Python, libraries and results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rows of a store as a training data set: their listing, their embeddings, and the model that made them."""
+"""The embeddings of a store as a training data set: their listing, their values, and the model that computed them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,9 @@ class EmbeddingDataset:
         if store.n < 2:
             problem = "contains only one embedding, so there is nothing to learn"
             raise DatasetError(str(path), problem, "Embed more images.")
-        return cls(store, unit_rows(features), None if views == "off" else _stored_views(store, needed=views == "on"))
+        return cls(
+            store, unit_rows(features), None if views == "off" else _read_stored_views(store, needed=views == "on")
+        )
 
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
         """Return a training bank that contains the embeddings of the listed samples, in the same order."""
@@ -90,7 +92,7 @@ class EmbeddingDataset:
         }
 
 
-def _stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None:
+def _read_stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] | None:
     """Return the views of a store, after checking that each has a direction; ``None`` if it has none."""
     views = store.view_embeddings
     if views is None:

@@ -89,11 +89,11 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
     shown = SimpleResult(values | {"gate": verdict}, result.paths, (*result.shown, table))
     if not missed:
         return shown, None
-    lines = "".join(f"\n  {_sentence(check)}" for check in missed)
+    lines = "".join(f"\n  {_describe_check(check)}" for check in missed)
     return shown, GateError(where, f"{len(missed)} of {len(checks)} limits are not met:{lines}")
 
 
-def _sentence(check: Mapping[str, Any]) -> str:
+def _describe_check(check: Mapping[str, Any]) -> str:
     score, value, limit, rule = (check[key] for key in ("score", "value", "limit", "rule"))
     if value is None:
         return f"{score} is undefined; {rule} {limit:.6g}"

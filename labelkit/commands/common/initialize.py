@@ -1,4 +1,4 @@
-"""Initialize weights, and nothing else, from another run or a file."""
+"""Initialize only the weights from another run or a file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def initialize_from(method: Method[Any], source: Path) -> None:
         method.on_backbone_loaded()
         describe_weights(method.network)
         return
-    checkpoint = load_checkpoint(source, say=current_progress().warning)
+    checkpoint = load_checkpoint(source, show_message=current_progress().warning)
     if checkpoint is None:
         raise CheckpointError(str(source), "contains no checkpoint", "Pass the --out folder of a `labelkit train` run.")
     tensors = checkpoint.tensors(MODEL)
@@ -69,7 +69,7 @@ def describe_weights(network: InferenceNetwork) -> None:
         return
     text = f"weights from {backbone.source}: {len(report.loaded)} tensors loaded"
     if report.prefix:
-        text += f", {report.prefix!r} cut from their names"
+        text += f", {report.prefix!r} removed from their names"
     for kind, names in (("not in the file", report.missing), ("not needed", report.unexpected)):
         if names:
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""

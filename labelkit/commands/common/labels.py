@@ -1,4 +1,4 @@
-"""Labels of a store that may be used: the store's own, those of a result or a file, or a draw of them.
+"""Labels that a command may use: those of the store, of a result or a file, or a random subset of them.
 
 Only this module decides this for ``cluster``, ``discover``, ``evaluate``, ``suggest`` and ``label``; it also warns
 if the images contradict the labels.
@@ -119,11 +119,13 @@ def _apart(
     return place[labels], tuple(class_names[label] for label in used.tolist()), np.full_like(truth, -1)
 
 
-def _merge_labels(labels: NDArray[np.int64], own: NDArray[np.int64], where: str, there: str) -> NDArray[np.int64]:
+def _merge_labels(
+    labels: NDArray[np.int64], own: NDArray[np.int64], where: str, other_source: str
+) -> NDArray[np.int64]:
     """Fill in missing labels from ``own``; where both exist but differ, keep the one from ``labels`` and warn."""
     if differ := int(((labels >= 0) & (own >= 0) & (labels != own)).sum()):
         current_progress().warning(
-            f"{where}: {differ} images have a different label in {there}; the file takes precedence"
+            f"{where}: {differ} images have a different label in {other_source}; the file takes precedence"
         )
     return np.where(labels >= 0, labels, own)
 
@@ -188,8 +190,8 @@ def collect_class_names(store: EmbeddingStore, result: Result) -> tuple[str, ...
     names = tuple(store.class_names)
     if "labeled" not in result.arrays or "names" not in result.arrays or "new_classes" not in result.arrays:
         return names
-    told = zip(result.arrays["names"], np.asarray(result.arrays["new_classes"], dtype=bool), strict=True)
-    return (*names, *(name for name, is_new in told if not is_new and name not in names))
+    result_classes = zip(result.arrays["names"], np.asarray(result.arrays["new_classes"], dtype=bool), strict=True)
+    return (*names, *(name for name, is_new in result_classes if not is_new and name not in names))
 
 
 def network_saw_labels(
@@ -213,18 +215,18 @@ def similar_names(name: str, known: Iterable[str]) -> str | None:
     def only(kind: Callable[[str], bool], text: str) -> str:
         return "".join(filter(kind, text))
 
-    mine, digits = only(str.isalnum, name.casefold()), only(str.isdigit, name)
+    letters, digits = only(str.isalnum, name.casefold()), only(str.isdigit, name)
     others: dict[str, str] = {}
     for other in known:
         if other != name and only(str.isdigit, other) == digits:
             others.setdefault(only(str.isalnum, other.casefold()), other)
-    if mine and mine in others:
-        return others[mine]
-    if len(only(str.isalpha, mine)) < 4:
+    if letters and letters in others:
+        return others[letters]
+    if len(only(str.isalpha, letters)) < 4:
         return None
-    swapped = {mine[:at] + mine[at + 1] + mine[at] + mine[at + 2 :] for at in range(len(mine) - 1)}
+    swapped = {letters[:at] + letters[at + 1] + letters[at] + letters[at + 2 :] for at in range(len(letters) - 1)}
     close = [text for text in others if text in swapped]
-    for text in [] if close else difflib.get_close_matches(mine, list(others), cutoff=0.85):
+    for text in [] if close else difflib.get_close_matches(letters, list(others), cutoff=0.85):
         ours, theirs = (re.findall(r"\w+", one.casefold()) for one in (name, others[text]))
         rest, other_rest = ("".join(word for word in a if word not in b) for a, b in ((ours, theirs), (theirs, ours)))
         if difflib.SequenceMatcher(None, other_rest, rest).ratio() >= 0.85:
@@ -246,13 +248,13 @@ def encode_labels(
 
 def _of_store(result: Result, class_names: Sequence[str]) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the usable labels of all rows, numbered as in the store, and all class names."""
-    theirs: list[str] = list(result.arrays["class_names"])
-    names = (*class_names, *(name for name in theirs if name not in set(class_names)))
+    result_names: list[str] = list(result.arrays["class_names"])
+    names = (*class_names, *(name for name in result_names if name not in set(class_names)))
     number = {name: label for label, name in enumerate(names)}
-    to_mine = np.array([number[name] for name in theirs] or [-1], dtype=np.int64)
+    to_store = np.array([number[name] for name in result_names] or [-1], dtype=np.int64)
     labels = np.asarray(result.arrays["labels"], dtype=np.int64)
     usable = np.asarray(result.arrays["labeled"], dtype=bool) & (labels >= 0)
-    return np.where(usable, to_mine[np.maximum(labels, 0)], -1), names
+    return np.where(usable, to_store[np.maximum(labels, 0)], -1), names
 
 
 _MAX_LABELS = 3000

@@ -1,7 +1,7 @@
-"""Where models and images were last seen on this machine; recorded in the user's cache, never in a store.
+"""Last known locations of models and images on this machine, recorded in the user's cache, never in a store.
 
-A store names its model by fingerprint and holds no path, so that the same input gives the same bytes everywhere.
-These records only say where to look; files found there are checked before use.
+A store identifies its model by a fingerprint and contains no path, so that the same input gives the same bytes
+everywhere. These records only store locations; files found there are checked before use.
 """
 
 from __future__ import annotations

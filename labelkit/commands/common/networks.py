@@ -1,4 +1,4 @@
-"""The network that a command embeds with: from a run, from a backbone's name, or as a store recorded it."""
+"""The network with which a command embeds images: from a run, a backbone name, or the record in a store."""
 
 from __future__ import annotations
 
@@ -181,7 +181,11 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
         return load_run_network(config.checkpoint)
     if config.backbone == "pixels":
         return build_pixel_network(config.image_size or 32, in_channels)
-    name = _best_backbone(fetch=config.pretrained, several=whole) if config.uses_best_backbone else str(config.backbone)
+    name = (
+        _best_backbone(fetch=config.pretrained, allow_several=whole)
+        if config.uses_best_backbone
+        else str(config.backbone)
+    )
     pretrained = config.pretrained or config.uses_best_backbone
     source = f"{_RANDOM}{config.seed}" if config.random_weights else None
     parts = name.split(SEPARATOR)
@@ -197,7 +201,9 @@ def build_embedding_network(config: ModelConfig, in_channels: int, *, whole: boo
         )
         for number, part in enumerate(parts)
     ]
-    return _named_backbone(networks[0], source, config.weights) if len(parts) == 1 else _side_by_side(networks, source)
+    return (
+        _load_named_backbone(networks[0], source, config.weights) if len(parts) == 1 else _concatenate(networks, source)
+    )
 
 
 def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: bool) -> EmbeddingNetwork:
@@ -212,9 +218,9 @@ def join_class_tokens(model: EmbeddingNetwork, last_blocks: int, *, mean_patch: 
     return replace(model, network=joined, weights=model.weights or fingerprint(model.network))
 
 
-def _best_backbone(*, fetch: bool, several: bool) -> str:
+def _best_backbone(*, fetch: bool, allow_several: bool) -> str:
     """Choose the best backbone with weights on this machine, and show a message about the choice."""
-    name = find_best_available_backbone(several=several)
+    name = find_best_available_backbone(allow_several=allow_several)
     if name is None and fetch:
         return TO_FETCH
     if name is None:
@@ -312,21 +318,23 @@ def load_run(checkpoint: Path) -> TrainedRun:
     spec = METHODS[method_name]
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
     retired = retired_options(spec.config)
-    gone = [
+    ignored = [
         f"{key} {value_text(value)} (now always {value_text(retired[key])})"
         for key, value in options.items()
         if key in retired and not is_constant_value(retired[key], value)
     ]
-    if gone:
+    if ignored:
         current_progress().warning(
-            f"{run / CONFIG}: was trained with {', '.join(gone)}, which this version does not support; its weights are "
-            "used unchanged"
+            f"{run / CONFIG}: was trained with {', '.join(ignored)}, which this version does not support; its weights "
+            "are used unchanged"
         )
     try:
         config = spec.config.model_validate(own)
     except ValueError as error:  # from pydantic: the code of the method has changed
         problem = f"has options that {method_name} no longer supports: {' '.join(str(error).split())}"
-        raise CheckpointError(str(run / CONFIG), problem, "Use the code that trained the run.") from error
+        raise CheckpointError(
+            str(run / CONFIG), problem, "Use the version of labelkit that trained the run."
+        ) from error
     # all weights come from the checkpoint, so nothing is fetched to build the network
     method = spec.load()(without_weights(config), info)
     load_model_state(method, loaded.tensors(MODEL), str(loaded.folder))
@@ -348,7 +356,7 @@ def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embe
         CheckpointError: the network cannot be found.
         Mismatch: the network found there differs.
     """
-    found = _find_recorded(model, checkpoint)
+    found = _find_recorded_network(model, checkpoint)
     joined = parse_joined_layer(model.layer)
     if joined is not None:
         found = join_class_tokens(found, joined[0], mean_patch=joined[1])
@@ -363,7 +371,7 @@ def load_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> Embe
     return found
 
 
-def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
+def _find_recorded_network(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNetwork:
     if not model.weights_fingerprint:
         raise CheckpointError(
             model.source,
@@ -373,12 +381,12 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     size, channels = int(model.preprocess["size"]), int(model.preprocess["channels"])
     name = buildable_name(model.name)
     if model.layer == SIDE_BY_SIDE:
-        return _recorded_side_by_side(model, name.split(SEPARATOR), channels, checkpoint)
+        return _load_recorded_networks(model, name.split(SEPARATOR), channels, checkpoint)
 
     def built(weights: Path | None, source: str | None, location: Path | None, seed: int = 0) -> EmbeddingNetwork:
         network = BackboneNetwork(name, weights=weights, image_size=size, in_channels=channels, seed=seed)
         # the ratio that the rows were made with, regardless of the current default
-        return _named_backbone(network, source, location, model.preprocess.get("resize_ratio"))
+        return _load_named_backbone(network, source, location, model.preprocess.get("resize_ratio"))
 
     if checkpoint is not None and checkpoint.is_dir():
         return load_run_network(checkpoint)
@@ -399,7 +407,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
             tried.append(str(candidate))
             continue
         try:
-            found = load_run_network(candidate) if candidate.is_dir() else _find_recorded(model, candidate)
+            found = load_run_network(candidate) if candidate.is_dir() else _find_recorded_network(model, candidate)
         except LabelkitError as error:
             tried.append(str(error))
             continue
@@ -414,7 +422,7 @@ def _find_recorded(model: ModelIdentity, checkpoint: Path | None) -> EmbeddingNe
     raise CheckpointError(model.source, problem, remedy)
 
 
-def _side_by_side(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:
+def _concatenate(networks: list[BackboneNetwork], source: str | None) -> EmbeddingNetwork:
     network = ConcatenatedNetworks(networks)
     return EmbeddingNetwork(
         network.eval().to(memory_format=torch.channels_last),
@@ -429,7 +437,7 @@ def _center_view(network: InferenceNetwork, **changes: Any) -> ViewSpec:
     return ViewSpec(size=spec.size, crop="center", **values)
 
 
-def _recorded_side_by_side(
+def _load_recorded_networks(
     model: ModelIdentity, names: list[str], channels: int, checkpoint: Path | None
 ) -> EmbeddingNetwork:
     if checkpoint is not None:
@@ -451,10 +459,10 @@ def _recorded_side_by_side(
         if weights is not None:
             network.backbone.source = source
         networks.append(network)
-    return _side_by_side(networks, model.source)
+    return _concatenate(networks, model.source)
 
 
-def _named_backbone(
+def _load_named_backbone(
     network: BackboneNetwork, source: str | None, weights: Path | None, resize_ratio: float | None = None
 ) -> EmbeddingNetwork:
     backbone = network.backbone

@@ -1,4 +1,4 @@
-"""A warning where the store that a command reads has been followed by a newer one."""
+"""A warning if there is a newer store than the one that a command reads."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ def warn_of_newer_store(index: Path) -> None:
     """Warn if ``labelkit start`` has finished a newer store in the folder of this one."""
     newest = find_newest_store(index.parent)
     if newest is not None and newest.name != index.name:
-        told = f"{index}: {newest.name} is newer; to use the newest store, pass --index {index.parent}"
-        current_progress().warning(told)
+        warning = f"{index}: {newest.name} is newer; to use the newest store, pass --index {index.parent}"
+        current_progress().warning(warning)

@@ -28,7 +28,7 @@ _CHECKED = 8
 _NEEDED = ("onnx", "onnxscript", "onnxruntime")
 
 
-class _Embeds(nn.Module):
+class _EmbeddingModule(nn.Module):
     """The part of a network that embeds."""
 
     def __init__(self, network: InferenceNetwork) -> None:
@@ -87,7 +87,7 @@ def export_onnx_bytes(network: InferenceNetwork, notes: Mapping[str, str] | None
         try:
             with torch.no_grad():
                 torch.onnx.export(
-                    _Embeds(network).eval(),
+                    _EmbeddingModule(network).eval(),
                     (torch.zeros(shape),),
                     path,
                     dynamo=True,

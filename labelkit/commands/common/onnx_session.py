@@ -1,7 +1,7 @@
-"""Embed a few images without torch, by the network of a store as ONNX; the only module that imports ONNX Runtime.
+"""Embed a few images without torch, with a store's network in ONNX format; only this module imports ONNX Runtime.
 
-``onnx_export`` fills the cache, and compares each network with torch. Pillow and NumPy prepare images here, to the
-same pixels as elsewhere.
+``onnx_export`` fills the cache, and compares each network with torch. Here, Pillow and NumPy preprocess images, with
+the same resulting pixels as elsewhere.
 """
 
 from __future__ import annotations

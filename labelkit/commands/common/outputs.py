@@ -1,4 +1,4 @@
-"""Checks of what every command reads and writes, before any work and before torch is imported.
+"""Checks of the inputs and outputs of every command, before any work and before torch is imported.
 
 An output is never a file that the command reads, is never in a folder that labelkit manages, and never replaces a file
 of another kind, with or without ``--overwrite``.
@@ -106,7 +106,7 @@ def check_output(config: StageConfig, path: Path, makes: str, option: str = "--o
     place = path.resolve()
     if makes != "store" and not place.parent.is_dir():
         raise ConfigError(option, f"the folder of {path} does not exist", "Create the folder first.")
-    for name, other in _named(config, outputs=True):
+    for name, other in _list_named_paths(config, outputs=True):
         if name != option and other.resolve() == place:
             raise ConfigError(option, f"{path} is also {name}", "Choose another name.")
     for folder in place.parents:
@@ -127,19 +127,19 @@ def _check_replaced(config: StageConfig, path: Path, makes: str, option: str) ->
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
         raise ConfigError(option, f"{path} is not a regular file", "Choose another name.")
-    for name, source in _named(config, outputs=False):
+    for name, source in _list_named_paths(config, outputs=False):
         if source.exists() and os.path.samestat(source.stat(), status):
             raise ConfigError(option, f"{path} is also {name}, an input", "Choose another name.")
     from labelkit.training.run_dir import is_file_of_run
 
     if is_file_of_run(path.resolve()):
         raise ConfigError(option, f"{path} is a file of a training run", "Choose another name.")
-    if not _fits(path, makes):
+    if not _is_earlier_output(path, makes):
         problem = f"{path} exists, but is not {_SAID[makes]}"
         raise ConfigError(option, problem, "Choose another name, or remove that file yourself.")
 
 
-def _fits(path: Path, makes: str) -> bool:
+def _is_earlier_output(path: Path, makes: str) -> bool:
     """Return whether a file resembles an earlier output: HDF5 of that format, our picture, or text that begins so."""
     with open_regular(path) as file:
         head = file.read(_HEAD_BYTES)
@@ -177,7 +177,7 @@ def _is_format(path: Path, wanted: str) -> bool:
         return False
 
 
-def _named(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
+def _list_named_paths(config: StageConfig, *, outputs: bool) -> Iterator[tuple[str, Path]]:
     """Yield the paths in the inputs or outputs of a command, with their options; a string may be a path."""
     for name, field in type(config).model_fields.items():
         if (field_extra(field, "makes") is not None) == outputs:

@@ -1,4 +1,4 @@
-"""Patches of images during embedding: which are stored, where they are in their image, and writing them in pieces."""
+"""Patches during embedding: which ones are stored, their positions in the image, and writing them in chunks."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class PatchCollector:
             self._run.write_piece(self._pieces.pop(0), *piece)
 
 
-def patch_summary(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:
+def summarize_patches(folder: Path, plan: PatchPlan, num_patches: int) -> dict[str, object]:
     """Return a summary of the stored patches for a command's output."""
     size = sum(path.stat().st_size for path in folder.iterdir())
     return {

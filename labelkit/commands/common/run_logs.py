@@ -64,7 +64,7 @@ def read_log(folder: Path, name: str) -> LoggedMetrics:
     for number, line in enumerate(lines, start=1):
         if not line.endswith(b"\n"):  # the run is being written, or was killed in the middle of a line
             break
-        records.append(_record(line, path, number))
+        records.append(_parse_record(line, path, number))
     if not records:
         raise CheckpointError(str(folder), "has no log yet", "Wait for the end of the first epoch, or start training.")
     ends = {record["epoch"] + 1: record["step"] for record in records if record.get("kind") != "step"}
@@ -75,11 +75,11 @@ def read_log(folder: Path, name: str) -> LoggedMetrics:
             having = [record for record in of_kind if key in record]
             steps = np.array([record["step"] for record in having], dtype=np.int64)
             logged = np.array([np.nan if record[key] is None else record[key] for record in having], dtype=np.float64)
-            series.setdefault(key, []).append(Series(kind, steps, _in_epochs(steps, ends), logged))
+            series.setdefault(key, []).append(Series(kind, steps, _steps_to_epochs(steps, ends), logged))
     return LoggedMetrics(name, folder, series)
 
 
-def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def _parse_record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
         record = parse_object(line, {"epoch": int, "step": int})
         if not all(value is None or isinstance(value, int | float) for key, value in record.items() if key != "kind"):
@@ -90,7 +90,7 @@ def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
     return record
 
 
-def _in_epochs(steps: NDArray[np.int64], ends: dict[int, int]) -> NDArray[np.float64]:
+def _steps_to_epochs(steps: NDArray[np.int64], ends: dict[int, int]) -> NDArray[np.float64]:
     """Convert steps to epochs by interpolation; after the last epoch, epochs are assumed to be as long as it."""
     if not ends:
         return np.full(len(steps), np.nan)

@@ -84,7 +84,7 @@ def load_store_queries(store: EmbeddingStore, rows: Sequence[int]) -> Queries:
         ConfigError: a row does not exist, or all rows are zero where directions are compared.
     """
     check_rows(store, rows, "--query-rows")
-    return _from_store(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
+    return _load_queries(store, np.asarray(rows, dtype=np.int64), store, "--query-rows")
 
 
 def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
@@ -103,10 +103,10 @@ def load_other_store_queries(index: EmbeddingStore, query: Path) -> Queries:
             f"was embedded differently from {index.path}: {', '.join(differing)} differ",
             f"Embed the queries with {index.model.name} from {index.model.source}, as this store was.",
         )
-    return _from_store(store, np.arange(store.n, dtype=np.int64), index, str(query))
+    return _load_queries(store, np.arange(store.n, dtype=np.int64), index, str(query))
 
 
-def _from_store(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
+def _load_queries(store: EmbeddingStore, rows: NDArray[np.int64], index: EmbeddingStore, where: str) -> Queries:
     features = check_features(store, rows)
     usable = ~find_zero_embeddings(features) if index.metric == "cosine" else np.ones(len(rows), dtype=np.bool_)
     skipped = tuple((store.sample_ids[row], _ZERO) for row in rows[~usable])

@@ -83,9 +83,9 @@ class StableIds:
     @property
     def retired(self) -> NDArray[np.bool_]:
         """Mask (num_ids,) of the earlier ids that no longer belong to any group."""
-        gone = np.ones(self.num_ids, dtype=bool)
-        gone[self.ids] = False
-        return gone
+        is_retired = np.ones(self.num_ids, dtype=bool)
+        is_retired[self.ids] = False
+        return is_retired
 
     def place(self, values: NDArray[Any]) -> NDArray[Any]:
         """Reorder values per group into values per id (num_ids, ...); retired ids get NaN, or -1 for integers."""
@@ -135,8 +135,8 @@ class StableIds:
         if self.earlier is None:
             return {}
         new = sorted(set(self.ids.tolist()) - set(self.kept))
-        told = {"shared_images": self.shared, "kept": self.kept, "new": new}
-        return {"previous": {**told, "retired": np.flatnonzero(self.retired).tolist()}}
+        counts = {"shared_images": self.shared, "kept": self.kept, "new": new}
+        return {"previous": {**counts, "retired": np.flatnonzero(self.retired).tolist()}}
 
 
 def match_groups(
@@ -253,13 +253,13 @@ def read_groups(store: EmbeddingStore, name: str) -> Groups:
         raise StoreError(
             str(result.path), f"contains {result.kind} ({result.stage}), not groups of images", "Choose another result."
         )
-    told = result.arrays.get("names")
+    names = result.arrays.get("names")
     lengths = [len(result.arrays[key]) for key in ("names", "centroids", "prototypes") if key in result.arrays]
     num_ids = max([int(ids.max()) + 1, *lengths])
     is_class = np.zeros(num_ids, dtype=bool)
-    if told is not None and "new_classes" in result.arrays:
-        is_class[: len(told)] = ~np.asarray(result.arrays["new_classes"], dtype=bool)
-    return Groups(store, result, ids, num_ids, None if told is None else list(told), is_class)
+    if names is not None and "new_classes" in result.arrays:
+        is_class[: len(names)] = ~np.asarray(result.arrays["new_classes"], dtype=bool)
+    return Groups(store, result, ids, num_ids, None if names is None else list(names), is_class)
 
 
 def shared_rows(before: EmbeddingStore, after: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

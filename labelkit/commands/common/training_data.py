@@ -262,10 +262,10 @@ def prepare_data(config: DataConfig) -> PreparedData:
     """
     scene_config = config.scenes()
     if scene_config is None:
-        return _prepare_one(config)
+        return _prepare_single(config)
     if not config.has_objects:
-        return replace(_prepare_one(scene_config), num_objects=0)
-    objects, scenes = _prepare_one(config), choose_images(scene_config, read_listing(scene_config)[0])
+        return replace(_prepare_single(scene_config), num_objects=0)
+    objects, scenes = _prepare_single(config), choose_images(scene_config, read_listing(scene_config)[0])
     # images of one object with their labels, then scenes, whose labels are not used
     return replace(
         objects,
@@ -277,7 +277,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
     )
 
 
-def _prepare_one(config: DataConfig) -> PreparedData:
+def _prepare_single(config: DataConfig) -> PreparedData:
     """Prepare the rows of a store if the options name one, otherwise the images of the dataset."""
     stored = None
     if isinstance(config, RowOptions) and config.index is not None:
@@ -314,7 +314,7 @@ def prepare_listing(
     return PreparedData(dataset, split, labels, listing, held_out, replaces_splits, rows=stored)
 
 
-def eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
+def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDataset | None:
     """Return the images of the evaluation split, limited by ``--max-per-class``; ``None`` if none has a label.
 
     Raises:
@@ -396,7 +396,7 @@ def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
     That is the rule whose options are given; all labels of a user's own data; a draw in registered datasets.
     """
     kind: str = config.label_split
-    asked = config.num_old_classes is not None or config.old_classes is not None
+    has_class_options = config.num_old_classes is not None or config.old_classes is not None
     if _labels_file(config) is not None:
         kind = "given"
     elif kind == "auto" and config.num_labels is not None:
@@ -407,7 +407,7 @@ def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
         kind = config.full_label_split
     elif kind == "auto":
         drawn = config.label_ratio != type(config).model_fields["label_ratio"].default
-        kind = "gcd" if asked or drawn else "given"
+        kind = "gcd" if has_class_options or drawn else "given"
     owners = {"num_old_classes": "gcd", "old_classes": "gcd", "num_labels": "few-labels", "label_seed": "few-labels"}
     for name, owner in owners.items():
         if getattr(config, name) is not None and kind != owner:
@@ -426,8 +426,8 @@ def _is_own_folder(config: DataConfig) -> bool:
 def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Classes) -> LabelSplit:
     """Label some images of the old classes, which are those of the benchmark if there is one."""
     old_classes, new_classes = _old_and_new_classes(config, dataset)
-    asked = "--old-classes" if config.old_classes is not None else "--label-split gcd"
-    with _raise_as_option_error(asked if config.num_old_classes is None else "--num-old-classes"):
+    option = "--old-classes" if config.old_classes is not None else "--label-split gcd"
+    with _raise_as_option_error(option if config.num_old_classes is None else "--num-old-classes"):
         split = gcd_split(
             classes,
             old_classes=old_classes,
@@ -440,8 +440,9 @@ def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Clas
     if config.old_classes is None and old_classes is None and _is_own_folder(config):
         # the class order of a benchmark is published; that of folder names may be arbitrary
         first, last = (dataset.class_names[split.old_classes[at]] for at in (0, -1))
-        told = f"the old classes are the first {len(split.old_classes)} of {classes.count} by name, {first} to {last}"
-        return replace(split, warnings=(*split.warnings, f"{told} (choose others with --old-classes)"))
+        count = f"{len(split.old_classes)} of {classes.count}"
+        note = f"the old classes are the first {count} classes in name order, {first} to {last}"
+        return replace(split, warnings=(*split.warnings, f"{note} (choose others with --old-classes)"))
     return split
 
 

@@ -49,7 +49,7 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     if not all(count.agrees(found.get(split, 0)) for split, count in spec.num_images.items()):
         problems.append(compare_counts(found, spec.num_images))
     classes = (dataset.class_names, dataset.mask_classes, dataset.object_classes)
-    for (key, (what, expected)), names in zip(_classes(spec).items(), classes, strict=True):
+    for (key, (what, expected)), names in zip(_list_class_counts(spec).items(), classes, strict=True):
         found[key] = len(names)
         if len(names) != expected:
             problems.append(f"expected {expected:,} {what}, found {len(names):,}")
@@ -62,7 +62,7 @@ def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
     return Inventory("incomplete", dataset.root, found, fault)
 
 
-def _classes(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
+def _list_class_counts(spec: DatasetSpec) -> dict[str, tuple[str, int]]:
     """Return the name and the published number of each kind of classes."""
     return {
         "classes": ("classes", spec.num_classes),
@@ -85,7 +85,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
         for spec in specs:
             rows.append((spec, take_inventory(spec, config.data_root)))
             task.advance()
-    values: dict[str, object] = {"data_root": config.data_root, "datasets": [_record(*row) for row in rows]}
+    values: dict[str, object] = {"data_root": config.data_root, "datasets": [_build_record(*row) for row in rows]}
     if config.dataset is not None:
         return SimpleResult(values, shown=(_build_detail_table(*rows[0]),), fault=rows[0][1].fault)
     columns = ("name", "state", "images", "expected", "classes", "mask classes", "object classes", "for")
@@ -96,14 +96,14 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
         if found.state == "incomplete" and found.fault is not None
     ]
     tables = (
-        Table(f"data sets in {config.data_root}", columns, [_state_row(*row) for row in rows]),
+        Table(f"data sets in {config.data_root}", columns, [_build_state_row(*row) for row in rows]),
         Table(f"sources, and folders in {config.data_root}", ("name", "source", "license", "layout"), sources),
     )
     wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)
     return SimpleResult(values, shown=(*tables, wrong) if faults else tables)
 
 
-def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
+def _build_record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
     classes = benchmark_classes(spec.name) if spec.num_classes else None
     fault = inventory.fault
     return {
@@ -124,7 +124,7 @@ def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
         },
         **{
             key: {"expected": expected, "found": inventory.found.get(key)}
-            for key, (_, expected) in _classes(spec).items()
+            for key, (_, expected) in _list_class_counts(spec).items()
         },
         "old_classes": None if classes is None else len(classes.old_classes),
         "new_classes": None if classes is None else len(classes.new_classes),
@@ -133,7 +133,7 @@ def _record(spec: DatasetSpec, inventory: Inventory) -> dict[str, object]:
     }
 
 
-def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
+def _build_state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
     images = " + ".join(f"{inventory.found.get(split, 0):,} {split}" for split in spec.num_images)
     return (
         spec.name,
@@ -144,7 +144,7 @@ def _state_row(spec: DatasetSpec, inventory: Inventory) -> tuple[Cell, ...]:
             f"{found:,} of {expected:,}"
             if (found := inventory.found.get(key, expected)) != expected
             else expected or None
-            for key, (_, expected) in _classes(spec).items()
+            for key, (_, expected) in _list_class_counts(spec).items()
         ),
         spec.purpose,
     )
@@ -154,7 +154,7 @@ def _build_detail_table(spec: DatasetSpec, inventory: Inventory) -> Table:
     rows: list[tuple[Cell, Cell, Cell]] = [
         ("state", None, inventory.state),
         *((f"{split} images", str(count), inventory.found.get(split)) for split, count in spec.num_images.items()),
-        *((what, expected, inventory.found.get(key)) for key, (what, expected) in _classes(spec).items()),
+        *((what, expected, inventory.found.get(key)) for key, (what, expected) in _list_class_counts(spec).items()),
         ("folder", spec.layout, inventory.folder),
         ("what it is", None, spec.summary),
         ("for", None, spec.purpose),

@@ -194,7 +194,7 @@ def _answer_all(
 
 
 def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -> tuple[_Answers, NDArray[np.bool_]]:
-    """Give images that are the same file as one with a label this label; return the answers, and which images, (n,)."""
+    """Copy labels to images with an identical labeled file; return the predictions, and a mask (n,) of these images."""
     labels, copies = read.given.labels, np.zeros(len(read.rows), dtype=bool)
     if not store.has_images:
         return answers, copies
@@ -219,7 +219,7 @@ def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -
 def _predict(
     rule: AnswerRule, stored: NDArray[np.float32], likeliest: float, numbers_per_row: int, rows: StoredRows
 ) -> tuple[NDArray[Any], ...]:
-    """Predict rows from others: columns of their confidences, and the probability of each to be correct, (m,)."""
+    """Predict rows from other rows; return the columns of confidences, and the probability (m,) of being correct."""
     assert rule.temperature is not None
     parts, expected = [], []
     for block in blocks(len(rows), numbers_per_row):
@@ -322,7 +322,7 @@ def _given_labels(
 
 
 def _say(answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]) -> None:
-    """Warn about limits that the numbers do not show."""
+    """Warn about limitations that the reported numbers do not show."""
     progress = current_progress()
     if saw == "yes":
         progress.warning(

@@ -1,1 +1,1 @@
-"""``embed``: turn images into rows of an embedding store, with patches if requested."""
+"""``embed``: embed images into a store, with patches if requested."""

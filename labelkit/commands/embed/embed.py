@@ -1,4 +1,4 @@
-"""Embed all images of a data set into a store, which appears once it is complete; or estimate the time."""
+"""Embed all images of a data set into a store, which appears once it is complete, or estimate the time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from labelkit.commands.common.onnx_session import (
     onnx_version,
     read_onnx_record,
 )
-from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, patch_summary, plan_patches
+from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches, summarize_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
@@ -93,14 +93,14 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     begun = _begin(work)
     work, run, patches = begun
     embedded_now = _embed_pending(begun)
-    store = _published(begun)
+    store = _publish(begun)
     warn_of_lost_content(work.dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     if work.model.location is not None:
         record_model_location(store.model.weights_fingerprint, work.model.location)
     record_image_location(store.content_digest, config.dataset, config.data_root)
-    return _summary(begun, store, embedded_now, time.monotonic() - started)
+    return _summarize(begun, store, embedded_now, time.monotonic() - started)
 
 
 def _choose_views(
@@ -127,7 +127,7 @@ def _choose_views(
 
 
 @dataclass(frozen=True)
-class _Work:
+class _EmbeddingJob:
     """Everything that embedding needs; the network is on its device.
 
     Attributes:
@@ -169,12 +169,12 @@ class _Work:
 class _StartedRun(NamedTuple):
     """Embedding that has begun, with the runs that write the store and the patches (``None`` without patches)."""
 
-    work: _Work
+    work: _EmbeddingJob
     run: EmbeddingRun
     patches: PatchRun | None
 
 
-def _prepare(config: EmbedConfig) -> _Work:
+def _prepare(config: EmbedConfig) -> _EmbeddingJob:
     """List the images, load the network, and plan; nothing is written."""
     order: NDArray[np.int64] | None = None
     if config.checkpoint is None:
@@ -232,10 +232,10 @@ def _prepare(config: EmbedConfig) -> _Work:
         current_progress().message,
     )
     reader = Reader(dataset.source, model.channels, num_workers)
-    return _Work(config, model, dataset, plan, runtime, order, reused, view, shape, reader)
+    return _EmbeddingJob(config, model, dataset, plan, runtime, order, reused, view, shape, reader)
 
 
-def _begin(work: _Work) -> _StartedRun:
+def _begin(work: _EmbeddingJob) -> _StartedRun:
     """Begin or continue the run."""
     config, plan, network = work.config, work.plan, work.model.network
     patch_plan = None
@@ -291,19 +291,19 @@ def _embed_pending(begun: _StartedRun) -> int:
 
 
 @lru_cache(maxsize=1)
-def _begun(options: str) -> _StartedRun:
+def _begin_once(options: str) -> _StartedRun:
     """Begin the run in a process of a pool, only once."""
     return _begin(_prepare(EmbedConfig.model_validate(json.loads(options))))
 
 
 def _embed_part_elsewhere(options: str, part: tuple[int, bool, bool]) -> tuple[int, dict[int, str]]:
     """Embed one part of a store that another process has started; see ``_embed_part`` and ``_Work.lost``."""
-    begun = _begun(options)
+    begun = _begin_once(options)
     begun.work.lost.clear()
     return _embed_part(begun, *part, Task()), dict(begun.work.lost)
 
 
-def _published(begun: _StartedRun) -> EmbeddingStore:
+def _publish(begun: _StartedRun) -> EmbeddingStore:
     """Join the parts, first of the store, then of the patches; return the store."""
     work, run, patches = begun
     shards = work.config.shards
@@ -325,7 +325,7 @@ def _published(begun: _StartedRun) -> EmbeddingStore:
 
 
 def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
-    """Warn if image files have another size than when they were embedded, because files are recognized by name."""
+    """Warn if the size of image files has changed since they were embedded, because files are recognized by name."""
     if root is None or not store.has_images:
         return
     changed = []
@@ -336,12 +336,12 @@ def _warn_of_changed_files(root: Path | None, store: EmbeddingStore) -> None:
     if changed:
         count = "1 image file was" if len(changed) == 1 else f"{len(changed):,} image files were"
         current_progress().warning(
-            f"{count} changed after {store.path} was made, first: {changed[0]}; the store stays as it is (to embed all "
-            "images again: --overwrite)"
+            f"{count} changed after {store.path} was created, first: {changed[0]}; the store is not updated (to embed "
+            "all images again: --overwrite)"
         )
 
 
-def _summary(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
+def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, seconds: float) -> SimpleResult:
     """Return the final report."""
     work, run, patches = begun
     out = work.config.out
@@ -356,7 +356,7 @@ def _summary(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, secon
         ]
         tables.append(Table("copied, not computed", ["from", "rows"], shown))
     if patches is not None:
-        found = patch_summary(patches_folder(out), patches.plan, open_patches(store).num_patches)
+        found = summarize_patches(patches_folder(out), patches.plan, open_patches(store).num_patches)
         values["patches"] = found
         paths.append(patches_folder(out))
         grid, plan = patches.plan.grid, patches.plan
@@ -379,9 +379,9 @@ def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset
     source: ImageSource
     if dataset.root is None:
         place = {name: row for row, name in enumerate(dataset.sample_ids)}
-        gone = [name for name in ids if name not in place]
-        if gone:
-            problem = f"{len(gone)} images have disappeared since this run began, first: {gone[0]!r}"
+        missing = [name for name in ids if name not in place]
+        if missing:
+            problem = f"{len(missing)} images have disappeared since this run began, first: {missing[0]!r}"
             raise DatasetError(dataset.name, problem, "Restore these images, or pass a different --out.")
         source = select_source(dataset.source, np.array([place[name] for name in ids], dtype=np.int64))
     else:
@@ -430,7 +430,7 @@ def _embed_part(begun: _StartedRun, k: int, with_rows: bool, with_patches: bool,
 
 
 def _embed_rows(
-    work: _Work, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
+    work: _EmbeddingJob, rows: NDArray[np.int64], collector: PatchCollector | None, task: Task
 ) -> tuple[dict[str, NDArray[Any]], list[tuple[int, str]]]:
     """Embed some images of ``work.dataset``; return columns of the readable ones, and the others with reasons."""
     runtime, config, network, order = work.runtime, work.config, work.model.network, work.order
@@ -491,7 +491,7 @@ def _embed_rows(
     return {name: np.concatenate(pieces) for name, pieces in found.items()}, skipped
 
 
-def _describe_plan(work: _Work) -> SimpleResult:
+def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
     """Estimate the time for embedding from two batches of real images after a warm-up batch; no store is written."""
     config, runtime, model, dataset = work.config, work.runtime, work.model, work.dataset
     plan, shape = work.plan, work.patch_shape

@@ -40,10 +40,10 @@ _COMPARED: Final = 8
 
 def select_by_label_split(config: EmbedConfig) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
     """Select the images to embed, their labeled rows and the old classes according to ``--label-split``."""
-    return _chosen(prepare_data(config))
+    return _collect_selection(prepare_data(config))
 
 
-def _chosen(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
+def _collect_selection(prepared: PreparedData) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_]]:
     split = prepared.split
     for warning in split.warnings:
         current_progress().warning(warning)
@@ -91,7 +91,7 @@ def select_by_run_split(
             dataset = apply_holdout(dataset, run_split["held_out"])
         dataset = apply_run_labels(run_split, dataset)
         if is_drawn:
-            dataset, labeled, old = _chosen(prepare_listing(config, dataset))
+            dataset, labeled, old = _collect_selection(prepare_listing(config, dataset))
         else:
             dataset = choose_images(config, dataset)
             labeled, old = find_run_labels(run_split, dataset)
@@ -101,7 +101,7 @@ def select_by_run_split(
             "--label-split"
         )
         dataset, labeled, old = select_by_label_split(config)
-    order = class_columns(run_split, num_outputs, dataset, old, wanted=config.logits)
+    order = class_columns(run_split, num_outputs, dataset, old, include=config.logits)
     return dataset, labeled, old, order
 
 
@@ -163,7 +163,7 @@ def find_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tupl
 
 
 def class_columns(
-    run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, wanted: bool
+    run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, include: bool
 ) -> NDArray[np.int64] | None:
     """Return the order of a classifier's output columns in a store; ``None`` if the output is not stored.
 
@@ -172,14 +172,14 @@ def class_columns(
         num_outputs: number of columns of the classifier; 0: there is no classifier.
         dataset: the images to embed.
         old: (k,) mask of its labeled classes.
-        wanted: show a message if the output is not stored.
+        include: show a message if the output is not stored.
     """
     if not num_outputs:
         return None
     trained_names = _trained_names(run_split)
     names = [name for name, is_old in zip(dataset.class_names, old, strict=True) if is_old]
     if set(names) != set(trained_names):
-        if wanted:
+        if include:
             current_progress().message(
                 "the classes of the run's classifier differ from the labels here, so its logits are not stored"
             )

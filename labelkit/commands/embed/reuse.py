@@ -62,30 +62,31 @@ def plan_reuse(
 def _extend(
     plan: EmbeddingPlan, stores: Sequence[EmbeddingStore], digests: Sequence[bytes | None], dataset: str
 ) -> EmbeddingPlan:
-    """Put the rows of the first store in front of the plan, which then has only those of images with other names."""
+    """Prepend the rows of the first store to the plan, which then computes only images with other names."""
     base, place = stores[0], {name: row for row, name in enumerate(plan.sample_ids)}
     rows = np.array([place.pop(name, -1) for name in base.sample_ids] + [*place.values()], dtype=np.int64)
-    new, gone = rows[base.n :].tolist(), np.flatnonzero(rows < 0)
+    new, removed = rows[base.n :].tolist(), np.flatnonzero(rows < 0)
     pairs = zip(base.sample_ids, rows.tolist(), base.sha256, strict=False)
     changed = [name for name, row, digest in pairs if row >= 0 and digests[row] not in (None, digest.tobytes())]
     if changed:
-        problem = f"has the names of {len(changed)} images with other content, first: {changed[0]}"
+        problem = f"{len(changed)} of its images have the same names as images with other content, first: {changed[0]}"
         raise Mismatch(str(base.path), problem, "Rename these images, or pass this store as --reuse, not --extend.")
-    current_progress().message(f"{len(new):,} images are new, and follow the {base.n:,} of {base.path}")
-    if len(gone):
-        told = f"{len(gone):,} of these are not in {dataset}, and stay, first: {base.sample_ids[gone[0]]}"
-        current_progress().message(told)
+    current_progress().message(f"{len(new):,} new images are added to the {base.n:,} images of {base.path}")
+    if len(removed):
+        first = base.sample_ids[removed[0]]
+        note = f"{len(removed):,} of the earlier images are not in {dataset}, but are kept, first: {first}"
+        current_progress().message(note)
     values: dict[str, Any] = {}
     for column, names in (("labels", "class_names"), ("splits", "split_names")):
         now, then, old_names = getattr(plan, column), getattr(base, column), getattr(base, names)
         known = tuple(dict.fromkeys((*getattr(plan, names), *old_names)))
         if known:
             numbers = np.full(len(rows), -1) if now is None else now[rows]
-            numbers[gone] = -1 if then is None else np.array([*map(known.index, old_names), -1])[then[gone]]
+            numbers[removed] = -1 if then is None else np.array([*map(known.index, old_names), -1])[then[removed]]
             values |= {column: numbers, names: known}
     if "labels" in values:
         labeled = np.zeros(len(rows), bool) if plan.labeled is None else plan.labeled[rows]
-        labeled[gone] = False if base.labeled is None else base.labeled[gone]
+        labeled[removed] = False if base.labeled is None else base.labeled[removed]
         used = np.isin(np.arange(len(values["class_names"])), values["labels"][labeled])
         values |= {"labeled": labeled, "old_classes": used | np.isin(values["class_names"], _old_names(plan))}
     ids = [plan.sample_ids[row] for row in new]
@@ -168,18 +169,18 @@ def _match_rows(
 def copy_rows(
     stores: Sequence[EmbeddingStore], places: NDArray[np.int64], names: Sequence[str]
 ) -> dict[str, NDArray[np.generic]]:
-    """Read columns of rows of several stores, each with m rows, from places (m, 2): index of a store and row in it.
+    """Read columns with m rows from several stores, given (m, 2) positions: index of a store and row in it.
 
     Raises:
         Damaged: a block of rows is not as it was written.
     """
     columns: dict[str, NDArray[np.generic]] = {}
     for number, store in enumerate(stores):
-        mine = places[:, 0] == number
-        rows = places[mine, 1]
+        in_store = places[:, 0] == number
+        rows = places[in_store, 1]
         for name in names:
             source = store.extras[name] if name in store.extras else getattr(store, name)
             source = source.reshape(store.n, -1) if name == VIEWS else source
             column = columns.setdefault(name, np.zeros((len(places), *source.shape[1:]), dtype=source.dtype))
-            column[mine] = source[rows]
+            column[in_store] = source[rows]
     return columns

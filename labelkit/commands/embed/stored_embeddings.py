@@ -1,4 +1,4 @@
-"""``embed --index``: pass the rows of a store through a head that was trained on such rows, into a new store."""
+"""``embed --index``: apply a head trained on stored embeddings to a store, and write a new store."""
 
 from __future__ import annotations
 
@@ -110,8 +110,10 @@ def _write(
         labeled, old = find_run_labels(run.saved, dataset)
     else:
         labeled = dataset.given
-        old = _used(dataset.labels[labeled], len(dataset.class_names))
-    order = class_columns(run.saved, network.num_outputs, dataset, old, wanted=config.logits) if config.logits else None
+        old = _find_used_classes(dataset.labels[labeled], len(dataset.class_names))
+    order = (
+        class_columns(run.saved, network.num_outputs, dataset, old, include=config.logits) if config.logits else None
+    )
     embedded: list[Tensor] = []
     outputs: list[Tensor] = []
     with current_progress().task("embed", total=store.n) as task, torch.inference_mode():
@@ -131,7 +133,9 @@ def _write(
         labels=dataset.labels if dataset.class_names else store.labels,
         class_names=dataset.class_names,
         labeled=labeled if dataset.class_names else None,
-        old_classes=_used(dataset.labels[labeled], len(dataset.class_names)) if dataset.class_names else None,
+        old_classes=_find_used_classes(dataset.labels[labeled], len(dataset.class_names))
+        if dataset.class_names
+        else None,
         splits=store.splits,
         split_names=store.split_names,
     )
@@ -148,7 +152,7 @@ def _write(
     )
 
 
-def _used(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
+def _find_used_classes(labels: NDArray[np.int64], num_classes: int) -> NDArray[np.bool_]:
     return np.isin(np.arange(num_classes), labels)
 
 

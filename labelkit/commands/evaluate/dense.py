@@ -1,4 +1,4 @@
-"""Common parts of the commands on patch features: inputs, scores, and sheets of true and predicted masks."""
+"""Shared parts of the evaluations of patch features: inputs, scores, and contact sheets of true and predicted masks."""
 
 from __future__ import annotations
 

@@ -41,10 +41,10 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         StoreError: the store has no labels, or no grouping.
     """
     store = open_store(config.index)
-    truth, class_names = _truth(store, config)
+    truth, class_names = _read_true_labels(store, config)
     scored: list[dict[str, Any]] = []
     any_held_out = False
-    for result, ids in _groupings(store, config):
+    for result, ids in _list_groupings(store, config):
         # rows whose label the result or the store's training could use
         used = np.zeros(store.n, dtype=bool)
         for mask in (store.labeled, result.arrays.get("labeled")):
@@ -62,8 +62,8 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
             sizes = {"num_clusters": int(ids.max()) + 1, "num_classes": len(class_names)}
             mapping = match_clusters(ids[rows], truth[rows], **sizes).class_of_cluster
         scored += [
-            _score(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes, mapping)
-            for split, rows in _rows(store, config, counted).items()
+            _score_grouping(class_names, config, result, ids, truth, split, rows[ids[rows] >= 0], old_classes, mapping)
+            for split, rows in _select_rows(store, config, counted).items()
             if (ids[rows] >= 0).any()
         ]
     if not scored:
@@ -76,7 +76,7 @@ def evaluate_clustering(config: EvaluateClusteringConfig) -> SimpleResult:
         "bootstrap": {"resamples": config.bootstrap, "level": 0.95, "seed": config.seed},
         "scores": scored,
     }
-    return SimpleResult(values, (), tuple(_tables(config, scored, held_out=any_held_out)))
+    return SimpleResult(values, (), tuple(_build_tables(config, scored, held_out=any_held_out)))
 
 
 def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_out: bool) -> StoreError:
@@ -88,7 +88,9 @@ def _no_scores_error(store: EmbeddingStore, mapping_from: str | None, *, held_ou
     return StoreError(str(store.path), problem, remedy)
 
 
-def _truth(store: EmbeddingStore, config: EvaluateClusteringConfig) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+def _read_true_labels(
+    store: EmbeddingStore, config: EvaluateClusteringConfig
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """Return the labels to compare with, (n,) int64 with -1 = none, and the names of the classes."""
     rows, own = np.arange(store.n, dtype=np.int64), config.labels is None
     given = choose_usable_labels(config.labels, store, rows, label_column=config.label_column, own_labels=own)
@@ -117,7 +119,7 @@ def _old_classes(
     return old
 
 
-def _score(
+def _score_grouping(
     class_names: tuple[str, ...],
     config: EvaluateClusteringConfig,
     result: Result,
@@ -174,7 +176,7 @@ def _score(
     }
 
 
-def _tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]], *, held_out: bool) -> list[Table]:
+def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]], *, held_out: bool) -> list[Table]:
     def rows(kept: Callable[[dict[str, Any]], Sequence[Cell]]) -> list[list[Cell]]:
         return [[one["result"], one["split"], *kept(one)] for one in scored]
 
@@ -216,7 +218,7 @@ def _tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]], *, h
     return tables
 
 
-def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[tuple[Result, NDArray[np.int64]]]:
+def _list_groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[tuple[Result, NDArray[np.int64]]]:
     names = config.results or tuple(list_results(store))
     found: list[tuple[Result, NDArray[np.int64]]] = []
     unusable: list[str] = []
@@ -248,7 +250,7 @@ def _groupings(store: EmbeddingStore, config: EvaluateClusteringConfig) -> list[
     raise StoreError(str(store.path), problem, remedy)
 
 
-def _rows(
+def _select_rows(
     store: EmbeddingStore, config: EvaluateClusteringConfig, keep: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.int64]]:
     """Return the rows to score of each split, among those of ``keep``."""

@@ -1,4 +1,4 @@
-"""Evaluate the features of a store by a vote of the nearest rows and by a linear classifier, as published tables do."""
+"""Evaluate the features of a store by kNN and by a linear classifier, as in published tables."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def choose_labeled_splits(
         )
     if labels is None:
         known = labeled_rows(store, gallery, option="--gallery")
-        asked = labeled_rows(store, queries, option="--queries")
+        query_rows = labeled_rows(store, queries, option="--queries")
         known_labels, class_names = np.asarray(store.labels, dtype=np.int64)[known], tuple(store.class_names)
     else:
         given = choose_usable_labels(labels, store, every, label_column=label_column, own_labels=False)
@@ -95,9 +95,9 @@ def choose_labeled_splits(
         known = known[given.labeled[known]]
         if not len(known):
             raise DatasetError(given.where, f"has no labels in split {gallery}", "Pass a different --gallery.")
-        asked = labeled_rows(store, queries, option="--queries")
-        asked = asked[~given.labeled[asked]]
-        if not len(asked):
+        query_rows = labeled_rows(store, queries, option="--queries")
+        query_rows = query_rows[~given.labeled[query_rows]]
+        if not len(query_rows):
             problem = f"every image of split {queries} with a known class has a label in {given.where}, so none is left"
             raise StoreError(f"{store.path}:/labels", problem, "Pass a different value for --queries.")
         known_labels, class_names = given.labels[known], given.class_names
@@ -105,10 +105,10 @@ def choose_labeled_splits(
     if find_zero_embeddings(features).all():
         problem = f"all embeddings of {gallery} are zero"
         raise StoreError(f"{store.path}:/embeddings", problem, "Run `labelkit embed` again.")
-    truth = np.asarray(store.labels, dtype=np.int64)[asked]
+    truth = np.asarray(store.labels, dtype=np.int64)[query_rows]
     places = np.full(store.n, -1, dtype=np.int64)
     places[known] = np.arange(len(known))
-    found, own = stored_rows(store, asked, in_blocks=True), places[asked]
+    found, own = stored_rows(store, query_rows, in_blocks=True), places[query_rows]
     return LabeledSplits(store, features, known_labels, found, truth, class_names, (gallery, queries), own)
 
 
@@ -210,7 +210,7 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
             raise ConfigError("--gallery", problem, "Choose a split with at least two labeled images.")
         reason = "the two splits are the same" if store.split_names else f"{store.path} has no splits"
         current_progress().message(f"{reason}: each image is classified by all others (leave-one-out)")
-    by_k, votes = _votes(config, splits)
+    by_k, votes = _compute_votes(config, splits)
     linear: dict[str, float] = {}
     if config.linear:
         train = (splits.gallery, splits.gallery_labels, splits.queries)
@@ -245,7 +245,9 @@ def evaluate_knn(config: EvaluateKNNConfig) -> SimpleResult:
     return SimpleResult(values, (), (table,))
 
 
-def _votes(config: EvaluateKNNConfig, splits: LabeledSplits) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
+def _compute_votes(
+    config: EvaluateKNNConfig, splits: LabeledSplits
+) -> tuple[list[dict[str, float]], NDArray[np.float64]]:
     """Compute the scores of each number of neighbors, and the votes (q, c) of the first number."""
     num_classes, wanted = len(splits.class_names), splits.query_labels
     queries: StoredRows | NDArray[np.float32] = splits.queries

@@ -122,7 +122,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     hflip = 0.0 if dataset.chiral else 0.5
     view = ViewSpec(size, area_range=_SCALES, aspect_range=(1.0, 1.0), hflip=hflip, interpolation="bilinear")
     _train(config, head, train, view)
-    scores, presence = _score(config, head, test, view), _presence(test, test.rows)
+    scores, presence = _score(config, head, test, view), _read_presence(test, test.rows)
     counted = [presence[:, label] >= 0 for label in range(len(names))]
     pairs = [(scores[rows, label], presence[rows, label] == 1) for label, rows in enumerate(counted)]
     over_all = [float(average_precision_score(has, values)) if has.any() else float("nan") for values, has in pairs]
@@ -162,7 +162,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     return SimpleResult(values, (), tuple(tables))
 
 
-def _presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
+def _read_presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.int8]:
     """Return the presence (n, c) of classes in some images."""
     assert images.bank.dataset.presence is not None
     return images.bank.dataset.presence[rows]
@@ -175,7 +175,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImage
     with current_progress().task("train classifier", total=config.steps) as task:
         for step, batch in enumerate(itertools.islice(_repeat_batches(config, images, view), config.steps)):
             optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
-            wanted = torch.from_numpy(_presence(images, batch.rows)).to(images.bank.device)
+            wanted = torch.from_numpy(_read_presence(images, batch.rows)).to(images.bank.device)
             loss = presence_loss(head(batch.images), wanted)
             if not torch.isfinite(loss):
                 raise DivergenceError("evaluate presence", f"the loss is not finite at step {step + 1}", "Lower --lr.")

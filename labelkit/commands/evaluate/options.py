@@ -70,8 +70,8 @@ class EvaluateClusteringConfig(
     mapping_from: str | None = Field(
         None,
         description="Split, or all, on whose images clusters are matched to classes; other splits are scored with "
-        "this matching (train is stricter than matching each split separately). --rows applies, too. Default: the "
-        "scored images.",
+        "this matching (train is stricter than matching each split separately). --rows also applies. Default: "
+        "the scored images.",
     )
 
 
@@ -361,7 +361,9 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
 
-    split: str = _DATA("auto", "Split whose patches are clustered and scored; auto: val, otherwise test.")
+    split: str = _DATA(
+        "auto", "Split whose patches are clustered and scored; auto: val if there is one, otherwise test."
+    )
     num_clusters: int | None = Field(
         None,
         ge=2,

@@ -1,4 +1,4 @@
-"""Evaluate patch features without training: groups of k-means against the classes of the pixels.
+"""Evaluate patch features without training, by comparing k-means clusters with the classes of the pixels.
 
 Source: our CoTAP specification, section 6.
 """
@@ -62,12 +62,12 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     split, rows = choose_rows(
         given.dataset, config.split, ("val", "test"), option="--split", limit=config.max_images, seed=config.seed
     )
-    maps, images = _reduced(given, rows, config)
+    maps, images = _reduce_features(given, rows, config)
     scores: list[SegmentationScores] = []
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
-        groups = _group(maps, num_clusters, seed)
-        found, counts = _matched(groups, [mask for _, _, mask in images], num_clusters, len(names))
+        groups = _cluster_patches(maps, num_clusters, seed)
+        found, counts = _match_clusters(groups, [mask for _, _, mask in images], num_clusters, len(names))
         scores.append(compute_mask_scores(counts, given.dataset))
         if not pictures:
             pictures = [
@@ -100,7 +100,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     return make_mask_result(config, values, pictures, names, title, columns, row)
 
 
-def _reduced(
+def _reduce_features(
     given: DenseInput, rows: NDArray[np.int64], config: EvaluatePatchClustersConfig
 ) -> tuple[NDArray[np.float32], list[_Image]]:
     """Return the principal components of all standardized patches, (n, rows, cols, d), and the n images."""
@@ -126,7 +126,7 @@ def _reduced(
     return reduced, images
 
 
-def _group(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDArray[np.int64]]:
+def _cluster_patches(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDArray[np.int64]]:
     """Return the group of every patch, image by image."""
     generator = keyed_generator(seed, "patch clusters")
     seen = flat = maps.reshape(-1, maps.shape[-1])
@@ -142,11 +142,11 @@ def _group(maps: NDArray[np.float32], num_clusters: int, seed: int) -> list[NDAr
     ]
 
 
-def _matched(
+def _match_clusters(
     groups: list[NDArray[np.int64]], truths: list[NDArray[np.uint8]], num_clusters: int, num_classes: int
 ) -> tuple[list[NDArray[np.uint8]], SegmentationCounts]:
     """Match each group with a class; return the predicted masks and their counts."""
-    stretched = [_nearest(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
+    stretched = [_enlarge(ids, truth.shape) for ids, truth in zip(groups, truths, strict=True)]
     together = np.zeros((num_clusters, num_classes), dtype=np.int64)
     for ids, truth in zip(stretched, truths, strict=True):
         seen = truth != IGNORE
@@ -177,7 +177,7 @@ def match_by_iou(counts: NDArray[np.int64]) -> NDArray[np.int64]:
     return class_of_group
 
 
-def _nearest(ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
+def _enlarge(ids: NDArray[np.int64], shape: tuple[int, ...]) -> NDArray[np.int64]:
     """Return, for each pixel of (h, w), the group of the patch that contains it."""
     rows, columns = (np.arange(size) * cells // size for size, cells in zip(shape, ids.shape, strict=True))
     return np.asarray(ids[np.ix_(rows, columns)])

@@ -1,7 +1,7 @@
-"""Score confident answers against the true classes, on rows whose labels neither training nor calibration had.
+"""Score predictions against true classes, on rows whose labels were used neither for training nor for calibration.
 
-Known classes are compared by name. New groups have no class name: they are matched one to one with the classes without
-a group, so that the most samples agree, as in the protocols of category discovery.
+Known classes are compared by name. New groups have no class name: they are matched one to one with the classes that
+have no group, maximizing the number of agreeing samples, as in category discovery.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
     before, after = (reliability(chances, correct) for chances in (uncalibrated, confidence))
     says_known = ~np.asarray(arrays["new_classes"], dtype=bool)[groups]
     of_kinds = {
-        name: reliability(confidence[mine], correct[mine]) if mine.any() else None
-        for name, mine in (("known", says_known), ("new", ~says_known))
+        name: reliability(confidence[selected], correct[selected]) if selected.any() else None
+        for name, selected in (("known", says_known), ("new", ~says_known))
     }
     risk = risk_coverage(confidence, correct)
     is_old, answered = np.isin(labels, class_of_group[class_of_group >= 0]), kinds != UNSURE
@@ -86,8 +86,8 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
             for name, label in zip(arrays["names"], matched, strict=True)
         ],
         "outcomes": [
-            _outcome("class with labels", is_old, kinds, correct),
-            _outcome("class without labels", ~is_old, kinds, correct),
+            _count_outcomes("class with labels", is_old, kinds, correct),
+            _count_outcomes("class without labels", ~is_old, kinds, correct),
         ],
     }
     if config.plot is not None:
@@ -96,7 +96,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
         curves = {"before calibration": before, "after": after}
         title = f"{len(rows):,} images held out from calibration"
         write_reliability_plot(config.plot, curves, risk, title=title)
-    return SimpleResult(values, () if config.plot is None else (config.plot,), tuple(_tables(values)))
+    return SimpleResult(values, () if config.plot is None else (config.plot,), tuple(_build_tables(values)))
 
 
 def _choose_evaluated_rows(
@@ -119,19 +119,19 @@ def _share(values: NDArray[np.bool_]) -> float:
     return float(values.mean()) if len(values) else float("nan")
 
 
-def _outcome(
+def _count_outcomes(
     name: str, chosen: NDArray[np.bool_], kinds: NDArray[np.int64], correct: NDArray[np.bool_]
 ) -> dict[str, Cell]:
     """Count how many of some rows are predicted as known, new or unsure, and how many of each are correct."""
     line: dict[str, Cell] = {"truth": name, "rows": int(chosen.sum())}
     for kind in (KNOWN, NEW, UNSURE):
-        mine = chosen & (kinds == kind)
-        line[DECISIONS[kind]] = int(mine.sum())
-        line[f"{DECISIONS[kind]}_right"] = int(correct[mine].sum())
+        selected = chosen & (kinds == kind)
+        line[DECISIONS[kind]] = int(selected.sum())
+        line[f"{DECISIONS[kind]}_right"] = int(correct[selected].sum())
     return line
 
 
-def _tables(values: Mapping[str, Any]) -> list[Table]:
+def _build_tables(values: Mapping[str, Any]) -> list[Table]:
     answers: list[Cell] = [values["rows"], percent(values["answered_share"]), percent(values["accuracy_answered"])]
     answers += [*map(percent, values["accuracy_at_coverage"].values()), values["aurc"]]
     of = [values[name] for name in ("before", "after", "after_known", "after_new")]
@@ -139,7 +139,7 @@ def _tables(values: Mapping[str, Any]) -> list[Table]:
     filled = [entry for entry in values["after"]["bins"] if entry["count"]]
     return [
         Table(
-            "answers for images whose labels neither training nor calibration used (%, except AURC)",
+            "answers for images that were used neither for training nor for calibration (%, except AURC)",
             ["rows", "answered", "correct if answered", *(f"right at {int(100 * v)}" for v in _SHARES), "AURC"],
             [answers],
         ),

@@ -19,7 +19,7 @@ from torchvision.transforms.functional import center_crop, five_crop, ten_crop
 
 from labelkit.commands.common.networks import load_run
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import eval_images, prepare_data
+from labelkit.commands.common.training_data import choose_eval_images, prepare_data
 from labelkit.commands.evaluate.options import EvaluateProbesConfig
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -39,12 +39,12 @@ from labelkit.training.devices import Runtime
 _RESIZED = 256 / 224
 
 
-def resize_side(size: int) -> int:
+def compute_resize_side(size: int) -> int:
     """Return the side length to which images are resized before cropping to ``size``, such as 256 for 224."""
     return round(size * _RESIZED)
 
 
-def make_crops(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
+def crop_images(images: Tensor, size: int, *, ten: bool, mirror: bool) -> Sequence[Tensor]:
     """Crop the center of images (b, c, s, s); with ``ten``, also the corners and, with ``mirror``, mirror images."""
     if not ten:
         return [center_crop(images, [size, size])]
@@ -170,7 +170,7 @@ class EvalImages:
     ) -> EvalImages:
         """Prepare the readable images of a data set, resized so that crops of the network's size fit."""
         spec = network.input_spec
-        bank = ImageBank(images, base_size=resize_side(spec.size), device=device)
+        bank = ImageBank(images, base_size=compute_resize_side(spec.size), device=device)
         bank.check(max_bad_fraction)
         return cls(bank, bank.rows, Normalize(spec.mean, spec.std), num_workers or 0)
 
@@ -215,8 +215,8 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     changes = {"eval_split": config.split, "data_root": config.data_root or run.config.data_root}
     options = run.config.model_copy(update=changes)
     prepared = prepare_data(options)
-    judged = eval_images(options, prepared)
-    if judged is None:
+    evaluated = choose_eval_images(options, prepared)
+    if evaluated is None:
         raise ConfigError(
             "--split", "there is no held-out split with labels", "Train with --holdout, or choose another split."
         )
@@ -226,7 +226,7 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": options.max_bad_fraction}
     train, test = (
         EvalImages.for_network(images, network, runtime.device, **limits).labeled()
-        for images in (prepared.dataset, judged)
+        for images in (prepared.dataset, evaluated)
     )
     for one in (train, test):
         if len(one.rows) < 2:
@@ -319,14 +319,14 @@ def _score(
     mirror: bool,
 ) -> list[dict[str, Any]]:
     """Return the accuracy of each probe, averaging outputs over an image's crops; top 5 with more than five classes."""
-    view, ten = ViewSpec(resize_side(size), resize_ratio=1.0), config.crops == "ten"
+    view, ten = ViewSpec(compute_resize_side(size), resize_ratio=1.0), config.crops == "ten"
     for probe in probes:
         probe.eval()
     right = np.zeros((len(probes), 2), dtype=np.int64)
     shapes: list[tuple[int, int]] = []
     for batch in images.batches(view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size)):
         sums: list[Tensor] = []
-        for crop in make_crops(batch.images, size, ten=ten, mirror=mirror):
+        for crop in crop_images(batch.images, size, ten=ten, mirror=mirror):
             maps = look(crop)
             shapes = [(one.shape[1], one.shape[2]) for one in maps]
             found = [probe(one) for probe, one in zip(probes, maps, strict=True)]

@@ -1,4 +1,4 @@
-"""Score the rows of a store by how well those of one class find each other."""
+"""Score the embeddings of a store by retrieval of images of the same class."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _REMEDY = "Remove these images from the dataset, or embed with another model."
 
 
 @dataclass(frozen=True)
-class _Side:
+class _LabeledRows:
     """Labeled rows (n,) of a store that are looked up or found; ``labels`` are classes of both sides together."""
 
     store: EmbeddingStore
@@ -65,26 +65,26 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     check_cluster(config.ray_address)
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     names = list(store.class_names)
-    asked, held = _sides(store, names, config)
-    same = asked is held
-    own_rows = _own_rows(asked, held)
-    available = len(held.rows) - int((own_rows >= 0).any())
+    query_side, gallery_side = _load_queries_and_gallery(store, names, config)
+    same = query_side is gallery_side
+    own_rows = _find_self_positions(query_side, gallery_side)
+    available = len(gallery_side.rows) - int((own_rows >= 0).any())
     if max(config.k) > available:
         problem = f"{max(config.k)} hits were requested, but only {available} images are available"
         raise ConfigError("-k", problem, "Lower -k.")
-    features = stored_rows(asked.store, asked.rows)
-    check_nonzero_embeddings(asked.store, asked.rows, features, _REMEDY)
+    features = stored_rows(query_side.store, query_side.rows)
+    check_nonzero_embeddings(query_side.store, query_side.rows, features, _REMEDY)
     found = features
     if not same:
-        found = stored_rows(held.store, held.rows)
-        check_nonzero_embeddings(held.store, held.rows, found, _REMEDY)
+        found = stored_rows(gallery_side.store, gallery_side.rows)
+        check_nonzero_embeddings(gallery_side.store, gallery_side.rows, found, _REMEDY)
     on_ray = config.ray_address is not None
     score = partial(
         score_retrieval,
         features,
-        asked.labels,
+        query_side.labels,
         gallery=None if same else found,
-        gallery_labels=None if same else held.labels,
+        gallery_labels=None if same else gallery_side.labels,
         own_rows=None if same else own_rows,
         ks=config.k,
         at_r=config.at_r,
@@ -94,15 +94,19 @@ def evaluate_retrieval(config: EvaluateRetrievalConfig) -> SimpleResult:
     if on_ray or config.processes > 1:
         scores = score(spread=partial(apply_to_parts, config=config, name="ranking", resumable=True))
     else:
-        with current_progress().task("ranking", total=len(asked.rows)) as task:
+        with current_progress().task("ranking", total=len(query_side.rows)) as task:
             scores = score(on_block=task.advance)
     if not len(scores.query_rows):
         problem = "no image has the same class as another image"
         raise StoreError(f"{store.path}:/labels", problem, "Choose other images with --split.")
-    return _result(config, asked, held, scores, _nmi(asked, held, features, found, config), names)
+    return _build_result(
+        config, query_side, gallery_side, scores, _compute_nmi(query_side, gallery_side, features, found, config), names
+    )
 
 
-def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalConfig) -> tuple[_Side, _Side]:
+def _load_queries_and_gallery(
+    store: EmbeddingStore, names: list[str], config: EvaluateRetrievalConfig
+) -> tuple[_LabeledRows, _LabeledRows]:
     """Rows that are looked up, and rows that are found, in the same object if they are the same.
 
     Classes of a second store are added to ``names``.
@@ -114,8 +118,8 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
             problem = f"was embedded differently from {store.path}: {', '.join(differing)} differ"
             raise Mismatch(str(other.path), problem, "Embed both stores with the same model.")
         names += [name for name in other.class_names if name not in set(names)]
-        asked = _side(store, (config.queries or "all",), names, "--queries")
-        return asked, _side(other, (config.gallery or "all",), names, "--gallery")
+        query_side = _load_labeled_rows(store, (config.queries or "all",), names, "--queries")
+        return query_side, _load_labeled_rows(other, (config.gallery or "all",), names, "--gallery")
     if config.queries is not None and config.gallery is not None:
         queries, gallery = ((resolve_split(split, store.split_names),) for split in (config.queries, config.gallery))
     elif config.split == ("auto",) and set(_ROLES) <= set(store.split_names):
@@ -125,13 +129,17 @@ def _sides(store: EmbeddingStore, names: list[str], config: EvaluateRetrievalCon
         splits = config.split
         if splits == ("auto",):
             splits = ("test",) if "test" in store.split_names and len(store.rows("test")) else ("all",)
-        side = _side(store, splits, names, "--split")
+        side = _load_labeled_rows(store, splits, names, "--split")
         return side, side
-    asked = _side(store, queries, names, "--queries")
-    return (asked, asked) if queries == gallery else (asked, _side(store, gallery, names, "--gallery"))
+    query_side = _load_labeled_rows(store, queries, names, "--queries")
+    return (
+        (query_side, query_side)
+        if queries == gallery
+        else (query_side, _load_labeled_rows(store, gallery, names, "--gallery"))
+    )
 
 
-def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _Side:
+def _load_labeled_rows(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], option: str) -> _LabeledRows:
     if store.metric != "cosine":
         problem = f"its embeddings are compared by {store.metric}, but retrieval scores require cosine"
         raise StoreError(str(store.path), problem, "Run `labelkit embed` again.")
@@ -146,25 +154,25 @@ def _side(store: EmbeddingStore, splits: tuple[str, ...], names: list[str], opti
     if num_unlabeled:
         current_progress().warning(f"{num_unlabeled} images of {store.path} ({what}) have no label and are left out")
     rows = rows[known]
-    return _Side(store, what, rows, numbers[np.asarray(store.labels)[rows]], num_unlabeled)
+    return _LabeledRows(store, what, rows, numbers[np.asarray(store.labels)[rows]], num_unlabeled)
 
 
-def _own_rows(asked: _Side, held: _Side) -> NDArray[np.int64]:
+def _find_self_positions(query_side: _LabeledRows, gallery_side: _LabeledRows) -> NDArray[np.int64]:
     """Position among the rows that can be found of each query itself, -1 if it is not there.
 
     In another store, it is the row of the same image file and class.
     """
-    if asked.store.content_digest != held.store.content_digest:
-        if not (asked.store.has_images and held.store.has_images):
-            return np.full(len(asked.rows), -1, dtype=np.int64)
+    if query_side.store.content_digest != gallery_side.store.content_digest:
+        if not (query_side.store.has_images and gallery_side.store.has_images):
+            return np.full(len(query_side.rows), -1, dtype=np.int64)
         keys, held_keys = (
             [(bytes(digest), label) for digest, label in zip(side.store.sha256[side.rows], side.labels, strict=True)]
-            for side in (asked, held)
+            for side in (query_side, gallery_side)
         )
         places = {key: place for place, key in enumerate(held_keys)}
         return np.array([places.get(key, -1) for key in keys], dtype=np.int64)
-    place = np.minimum(np.searchsorted(held.rows, asked.rows), len(held.rows) - 1)
-    return np.where(held.rows[place] == asked.rows, place, -1)
+    place = np.minimum(np.searchsorted(gallery_side.rows, query_side.rows), len(gallery_side.rows) - 1)
+    return np.where(gallery_side.rows[place] == query_side.rows, place, -1)
 
 
 def _num_threads() -> int:
@@ -174,9 +182,9 @@ def _num_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _nmi(
-    asked: _Side,
-    held: _Side,
+def _compute_nmi(
+    query_side: _LabeledRows,
+    gallery_side: _LabeledRows,
     features: StoredRows,
     found: StoredRows,
     config: EvaluateRetrievalConfig,
@@ -186,18 +194,18 @@ def _nmi(
 
     if not config.nmi_seeds:
         return []
-    labels = asked.labels
+    labels = query_side.labels
     rows: NDArray[np.float32] | StoredRows
-    if asked is held:
-        rows = load_within_memory_limit(config, asked.store, asked.rows, unit=True)
+    if query_side is gallery_side:
+        rows = load_within_memory_limit(config, query_side.store, query_side.rows, unit=True)
     else:
         # A row on both sides counts once.
-        fresh = np.ones(len(held.rows), dtype=np.bool_)
-        own = _own_rows(asked, held)
+        fresh = np.ones(len(gallery_side.rows), dtype=np.bool_)
+        own = _find_self_positions(query_side, gallery_side)
         fresh[own[own >= 0]] = False
         others = found.subset(np.flatnonzero(fresh))
         rows = np.concatenate([unit_rows(features.to_array()), unit_rows(others.to_array())])
-        labels = np.concatenate([labels, held.labels[fresh]])
+        labels = np.concatenate([labels, gallery_side.labels[fresh]])
     values = []
     with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:
         for seed in range(config.seed, config.seed + config.nmi_seeds):
@@ -208,23 +216,23 @@ def _nmi(
     return values
 
 
-def _result(
+def _build_result(
     config: EvaluateRetrievalConfig,
-    asked: _Side,
-    held: _Side,
+    query_side: _LabeledRows,
+    gallery_side: _LabeledRows,
     scores: RetrievalScores,
     nmi: list[float],
     names: list[str],
 ) -> SimpleResult:
     values: dict[str, Any] = {
         "index": config.index,
-        "protocol": "self" if asked is held else "query-gallery",
-        "queries": {"store": asked.store.path, "splits": asked.what, "rows": len(asked.rows)},
-        "gallery": {"store": held.store.path, "splits": held.what, "rows": len(held.rows)},
+        "protocol": "self" if query_side is gallery_side else "query-gallery",
+        "queries": {"store": query_side.store.path, "splits": query_side.what, "rows": len(query_side.rows)},
+        "gallery": {"store": gallery_side.store.path, "splits": gallery_side.what, "rows": len(gallery_side.rows)},
         "n_queries": len(scores.query_rows),
         "n_lone": scores.num_lone,
         "n_tied": int(scores.tied.sum()),
-        "n_unlabeled": asked.num_unlabeled + (held.num_unlabeled if asked is not held else 0),
+        "n_unlabeled": query_side.num_unlabeled + (gallery_side.num_unlabeled if query_side is not gallery_side else 0),
         "n_classes": len(np.unique(scores.labels)),
         "recall": {str(k): value for k, value in scores.recall_at.items()},
         "map_at_r": scores.map_at_r if config.at_r else None,
@@ -234,15 +242,15 @@ def _result(
         "block_rows": scores.block_rows,
     }
     if config.per_class:
-        values["per_class"] = _per_class(scores, names)
+        values["per_class"] = _build_class_table(scores, names)
     at_r = ["MAP@R", "R-precision"] if config.at_r else []
     columns = [*(f"R@{k}" for k in config.k), *at_r]
     cells: list[Cell] = [percent(scores.recall_at[k]) for k in config.k]
     cells += [percent(scores.map_at_r), percent(scores.mean_r_precision)] if config.at_r else []
     cells += [percent(values["nmi"])] if nmi else []
-    who = f"{asked.what}, each row among the others"
-    if asked is not held:
-        who = " among ".join(f"{side.what} of {side.store.path.name}" for side in (asked, held))
+    who = f"{query_side.what}, each row among the others"
+    if query_side is not gallery_side:
+        who = " among ".join(f"{side.what} of {side.store.path.name}" for side in (query_side, gallery_side))
     counts: list[Cell] = [values[f"n_{name}"] for name in ("queries", "classes", "lone", "tied")]
     tables = [
         Table(f"in %, by cosine: {who}", [*columns, *(["NMI"] if nmi else [])], [cells]),
@@ -262,7 +270,7 @@ def _result(
     return SimpleResult(values, (), tuple(tables))
 
 
-def _per_class(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:
+def _build_class_table(scores: RetrievalScores, names: list[str]) -> list[dict[str, Any]]:
     """Name, queries, recalls and scores at R of every class that has queries."""
     found = []
     for label in np.unique(scores.labels):

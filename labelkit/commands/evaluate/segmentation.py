@@ -133,14 +133,14 @@ def _choose_lr(
         return config.rates[0], []
     order = keyed_generator(config.seed, "choose lr").permutation(rows.train_rows)
     cut = max(1, len(order) // 5)
-    judged, trained = np.sort(order[:cut]), np.sort(order[cut:])
+    validation, trained = np.sort(order[:cut]), np.sort(order[cut:])
     if not len(trained):
         problem = "one training image is too few to choose among several learning rates"
         raise ConfigError("--lr", problem, "Pass a single learning rate.")
     tried = []
     for lr in config.rates:
         network, head = train_segmenter(config, given.frozen, given.dataset, trained, lr, seed=config.seed)
-        found, _ = _score(network, given, head, judged)
+        found, _ = _score(network, given, head, validation)
         tried.append({"lr": lr, "mean_iou": found.mean_iou})
     return max(tried, key=lambda entry: entry["mean_iou"])["lr"], tried
 
@@ -187,7 +187,7 @@ def train_segmenter(
             crops = training_crops(config, dataset, rows, frozen.size, seed)
             source: Iterator[tuple[Tensor, Tensor]] = ((frozen.features(images), labels) for images, labels in crops)
         else:
-            source = _cached(config, frozen, dataset, rows, seed)
+            source = _iterate_cached_batches(config, frozen, dataset, rows, seed)
         first = next(source)
         head = build_segmentation_head(config.head, first[0].shape[3], num_classes, seed).to(frozen.device)
         # clone, so that features are no longer inference tensors
@@ -243,7 +243,7 @@ def predict_masks(head: nn.Module, batch: ImageBatch) -> list[NDArray[np.uint8]]
     ]
 
 
-def _drawn_rows(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
+def _draw_batches(config: EvaluateSegmentationConfig, count: int, seed: int) -> Iterator[tuple[NDArray[np.int64], int]]:
     """Yield batches of positions among ``count`` rows, and the number drawn before; each pass has a new order."""
     passes = -(-config.samples // count)
     orders = [keyed_generator(seed, "segmentation", epoch).permutation(count) for epoch in range(passes)]
@@ -258,26 +258,26 @@ def training_crops(
     """Yield training batches of images (b, c, s, s) in [0, 1] and masks (b, s, s); s is ``size`` by default."""
     size = config.train_size or size
     view = ViewSpec(size, area_range=_AREA, hflip=0.0 if dataset.chiral else 0.5, interpolation="bilinear")
-    for places, drawn in _drawn_rows(config, len(rows), seed):
+    for places, drawn in _draw_batches(config, len(rows), seed):
         if config.augment:
             keys = np.arange(drawn, drawn + len(places), dtype=np.int64)
             yield masked_crops(dataset, rows[places], keys, view, seed=seed)
             continue
         images, _, masks = read_whole_images(dataset, rows[places], size)
-        yield images, _labels(masks, size)
+        yield images, _resize_labels(masks, size)
 
 
-def _cached(
+def _iterate_cached_batches(
     config: EvaluateSegmentationConfig, frozen: FrozenNetwork, dataset: ImageDataset, rows: NDArray[np.int64], seed: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield features and masks of whole images; features are computed only once."""
     size = config.train_size or frozen.size
     batches = list(iterate_image_batches(FrozenNetwork(frozen.network, size, frozen.batch_size), dataset, rows))
     features = torch.cat([batch.features for batch in batches])
-    labels = _labels([mask for batch in batches for mask in batch.masks], size)
-    for places, _ in _drawn_rows(config, len(rows), seed):
+    labels = _resize_labels([mask for batch in batches for mask in batch.masks], size)
+    for places, _ in _draw_batches(config, len(rows), seed):
         yield features[places], labels[places]
 
 
-def _labels(masks: list[NDArray[np.uint8]], size: int) -> Tensor:
+def _resize_labels(masks: list[NDArray[np.uint8]], size: int) -> Tensor:
     return torch.from_numpy(np.stack([resize_mask(mask, size, size) for mask in masks]).astype(np.int64))

@@ -1,4 +1,4 @@
-"""Evaluate patch features by tracking: masks of the first frame of a film are propagated through the others.
+"""Evaluate patch features by tracking: the masks of a video's first frame are propagated to the other frames.
 
 Sources: A. Jabri et al., "Space-Time Correspondence as a Contrastive Random Walk" (NeurIPS 2020), with the settings of
 DINO (``facebookresearch/dino:eval_video_segmentation.py``); our CoTAP specification, section 6.

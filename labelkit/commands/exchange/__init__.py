@@ -1,1 +1,1 @@
-"""``import`` and ``export``: carry embeddings into other formats and back."""
+"""``import`` and ``export``: exchange embeddings with other programs."""

@@ -1,4 +1,4 @@
-"""Write rows, labels, a result or the network of a store for other programs."""
+"""Write embeddings, labels, a result or the network of a store for other programs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Values = Sequence[str | None] | NDArray[Any]
 
 
 @dataclass
-class _Export:
+class _ExportedData:
     """What is written.
 
     Attributes:
@@ -64,11 +64,11 @@ def export_store(config: ExportConfig) -> SimpleResult:
     store = open_store(config.index)
     if config.what == "model":
         return _export_model(config, store)
-    export = _result_export(store, config, kind) if config.result is not None else _store_export(store, config)
+    export = _collect_result(store, config, kind) if config.result is not None else _collect_store(store, config)
     if kind == ".npy":
-        commit_bytes(names_path, _csv_lines(_Export(export.columns)), replace=config.overwrite)
+        commit_bytes(names_path, _generate_csv(_ExportedData(export.columns)), replace=config.overwrite)
     if kind == ".csv":
-        commit_bytes(out, _csv_lines(export), replace=config.overwrite)
+        commit_bytes(out, _generate_csv(export), replace=config.overwrite)
     elif kind == ".npy":
         array: Any = export.single if export.embeddings is None else export.embeddings
         commit_file(out, lambda file: np.save(file, array, allow_pickle=False), replace=config.overwrite)
@@ -126,7 +126,7 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
         content = export_onnx_bytes(network, notes)
     except OnnxExportError as error:
         problem = f"cannot be written as ONNX: {error}"
-        raise CheckpointError(model.name, problem, "Use this model only in labelkit.") from error
+        raise CheckpointError(model.name, problem, "This model can be used only in labelkit.") from error
     commit_bytes(out, content, replace=config.overwrite)
     values: dict[str, object] = {
         "path": out,
@@ -144,19 +144,19 @@ def _export_model(config: ExportConfig, store: EmbeddingStore) -> SimpleResult:
 # ---- what is written
 
 
-def _store_export(store: EmbeddingStore, config: ExportConfig) -> _Export:
-    columns = _named(store, "path", np.arange(store.n))
+def _collect_store(store: EmbeddingStore, config: ExportConfig) -> _ExportedData:
+    columns = _build_name_column(store, "path", np.arange(store.n))
     arrays: dict[str, NDArray[Any]] = {"sample_ids": strings(store.sample_ids)}
     with_rows = config.what == "embeddings"
     if store.labels is not None:
-        columns["label"] = _texts(store.labels, store.class_names)
+        columns["label"] = _decode_names(store.labels, store.class_names)
         arrays["labels"] = store.labels
         if store.class_names:
             arrays["class_names"] = strings(store.class_names)
     elif not with_rows:
         raise StoreError(str(store.path), "has no labels to write", "Choose --what embeddings, or another store.")
     if store.splits is not None:
-        columns["split"] = _texts(store.splits, store.split_names)
+        columns["split"] = _decode_names(store.splits, store.split_names)
         arrays.update(splits=store.splits, split_names=strings(store.split_names))
     if store.labeled is not None:
         columns["labeled"] = arrays["labeled"] = store.labeled.astype(np.uint8)
@@ -166,10 +166,10 @@ def _store_export(store: EmbeddingStore, config: ExportConfig) -> _Export:
         arrays.update({name: np.asarray(getattr(store, name)) for name in IMAGE_COLUMNS})
     if with_rows:
         arrays.update(store.extras)
-    return _Export(columns, store.embeddings if with_rows else None, arrays, store.labels)
+    return _ExportedData(columns, store.embeddings if with_rows else None, arrays, store.labels)
 
 
-def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _Export:
+def _collect_result(store: EmbeddingStore, config: ExportConfig, kind: str) -> _ExportedData:
     assert config.result is not None
     result = read_result(store, config.result)
     arrays = {"sample_ids": strings(store.sample_ids)}
@@ -178,17 +178,17 @@ def _result_export(store: EmbeddingStore, config: ExportConfig, kind: str) -> _E
         arrays[name] = strings(texts).reshape(np.shape(value)) if isinstance(texts, list) else value
     arrays["params"] = strings([canonical_json(result.params)]).reshape(())
     if kind == ".npz":
-        return _Export({}, None, arrays)
+        return _ExportedData({}, None, arrays)
     single = next((result.arrays[name] for name in _SINGLE if name in result.arrays), None)
-    columns = _hits(store, result) if "neighbor_rows" in result.arrays else _row_columns(store, result)
+    columns = _list_hits(store, result) if "neighbor_rows" in result.arrays else _list_image_columns(store, result)
     if single is None if kind == ".npy" else not columns:
         held = ", ".join(sorted(result.arrays))
         problem = f"{result.path} contains nothing that can be written as {kind}: {held}"
         raise ConfigError("--out", problem, "Write a .npz file, which can contain all arrays.")
-    return _Export(columns, None, arrays, single)
+    return _ExportedData(columns, None, arrays, single)
 
 
-def _row_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
+def _list_image_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
     """One line per image: all that the result says about each."""
     found: dict[str, Values] = {}
     for name, value in result.arrays.items():
@@ -197,31 +197,31 @@ def _row_columns(store: EmbeddingStore, result: Result) -> dict[str, Values]:
             found[name] = value.astype(np.uint8) if value.dtype == np.bool_ else value
     names = result.arrays.get("names")
     if names is not None and "pseudo_labels" in found:
-        found["name"] = _texts(np.asarray(found["pseudo_labels"]), names)
-    return {**_named(store, "path", np.arange(store.n)), **found} if found else {}
+        found["name"] = _decode_names(np.asarray(found["pseudo_labels"]), names)
+    return {**_build_name_column(store, "path", np.arange(store.n)), **found} if found else {}
 
 
-def _hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
+def _list_hits(store: EmbeddingStore, result: Result) -> dict[str, Values]:
     """One line per hit of a search."""
     neighbors, scores = result.arrays["neighbor_rows"], result.arrays["scores"]
     queries, ranks = np.nonzero(neighbors >= 0)
     rows = neighbors[queries, ranks]
     columns: dict[str, Values] = {}
     if "query_rows" in result.arrays:
-        asked = np.asarray(result.arrays["query_rows"])[queries]
-        columns["query_row"] = asked
-        if (asked >= 0).all():
-            columns.update(_named(store, "query", asked))
+        query_rows = np.asarray(result.arrays["query_rows"])[queries]
+        columns["query_row"] = query_rows
+        if (query_rows >= 0).all():
+            columns.update(_build_name_column(store, "query", query_rows))
     else:
         columns["query_number"] = queries
     columns["rank"], columns["row"] = ranks + 1, rows
     if result.gallery_digest in ("", store.content_digest):
-        columns.update(_named(store, "path", rows))
+        columns.update(_build_name_column(store, "path", rows))
     columns["score"] = scores[queries, ranks]
     return columns
 
 
-def _named(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str, Values]:
+def _build_name_column(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str, Values]:
     r"""Names of rows; where some are no text, all are escaped, and the heading says so."""
     names = [store.sample_ids[row] for row in rows.tolist()]
     if not any(needs_escape(name) or "\\" in name for name in names):  # `import` reads a plain backslash as a slash
@@ -230,7 +230,7 @@ def _named(store: EmbeddingStore, heading: str, rows: NDArray[Any]) -> dict[str,
     return {escaped: [escape_name(name) for name in names]}
 
 
-def _texts(numbers: NDArray[Any], names: Any) -> list[str | None]:
+def _decode_names(numbers: NDArray[Any], names: Any) -> list[str | None]:
     """Names of classes or splits; bytes that are no text become backslash escapes."""
     known = [escape_name(name) if needs_escape(name) else name for name in names]
     return [None if number < 0 else known[number] if known else str(number) for number in numbers.tolist()]
@@ -239,7 +239,7 @@ def _texts(numbers: NDArray[Any], names: Any) -> list[str | None]:
 # ---- how
 
 
-def _csv_lines(export: _Export) -> Iterator[bytes]:
+def _generate_csv(export: _ExportedData) -> Iterator[bytes]:
     """Yield a CSV in chunks; nine digits represent every float32 exactly."""
     columns = list(export.columns.values())
     width = 0 if export.embeddings is None else export.embeddings.shape[1]
@@ -247,7 +247,7 @@ def _csv_lines(export: _Export) -> Iterator[bytes]:
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow([*export.columns, *(f"e{number}" for number in range(width))])
     lists = [values.tolist() if isinstance(values, np.ndarray) else values for values in columns]
-    lines = ([_cell(values[row]) for values in lists] for row in range(len(columns[0])))
+    lines = ([_format_cell(values[row]) for values in lists] for row in range(len(columns[0])))
     if export.embeddings is None:
         writer.writerows(lines)
         yield buffer.getvalue().encode()
@@ -264,5 +264,5 @@ def _csv_lines(export: _Export) -> Iterator[bytes]:
         buffer.truncate()
 
 
-def _cell(value: object) -> object:
+def _format_cell(value: object) -> object:
     return f"{value:.9g}" if isinstance(value, float) else "" if value is None else value

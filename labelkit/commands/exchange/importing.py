@@ -1,4 +1,4 @@
-"""Make a store of rows that another program wrote."""
+"""Create a store from embeddings written by another program."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     store = open_store(config.out)
     if config.images is not None:
         record_image_location(store.content_digest, str(config.images), config.images)
-    _say_left_out(config.source, rows)
+    _report_ignored_arrays(config.source, rows)
     values: dict[str, object] = {
         "index": config.out,
         "rows": store.n,
@@ -84,7 +84,7 @@ def import_store(config: ImportConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), tuple(tables))
 
 
-def _say_left_out(path: Path, rows: ForeignRows, *, has_keys: bool = True) -> None:
+def _report_ignored_arrays(path: Path, rows: ForeignRows, *, has_keys: bool = True) -> None:
     if rows.left_out:
         more = ", ..." if len(rows.left_out) > _SHOWN_NAMES else ""
         hint = "; to read one as labels, pass --labels-key" if has_keys and "labels" not in rows.columns else ""
@@ -115,7 +115,7 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
         return rows, rows.where
     keys = wanted if kind == ".npy" else {}
     named = read_names(ids, keys) if ids.suffix.lower() == ".txt" else read_csv(ids, keys, with_rows=False)
-    _say_left_out(ids, named, has_keys=kind == ".npy")
+    _report_ignored_arrays(ids, named, has_keys=kind == ".npy")
     if "labels" in named.columns and not named.found:
         current_progress().message(f"{ids}: the number or text after each name is read as its label")
     name_where = _match_names(config, rows, named)
@@ -125,9 +125,9 @@ def _read(config: ImportConfig) -> tuple[ForeignRows, Callable[[int], str]]:
 
 
 def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) -> Callable[[int], str]:
-    """Put the columns of ``--ids`` in the order of the source's own names, if it has any; return where a row stands.
+    """Reorder the columns of ``--ids`` to match the names in the source, if any; return how messages refer to a row.
 
-    The numbers of a source that are no names in ``--ids`` are numbers of rows, which say no other order.
+    Numbers in a source that are not names in ``--ids`` are row numbers, which imply no other order.
     """
     own, given = rows.columns.get("ids"), named.columns["ids"]
     if own is None or list(own) == list(given):
@@ -141,7 +141,7 @@ def _match_names(config: ImportConfig, rows: ForeignRows, named: ForeignRows) ->
         row = next((row for row, (a, b) in enumerate(zip(names, given, strict=False)) if a != b), 0)
         what = f"the name {other!r} is not in it" if other is not None else "a name occurs twice in it"
         problem = (
-            f"does not fit the names in {config.source}: {what}; first difference: {given[row]!r}, not {names[row]!r}"
+            f"does not match the names in {config.source}: {what}; first difference: {given[row]!r}, not {names[row]!r}"
         )
         remedy = "Use the names of the source, in any order, or save the embeddings without names as a .npy file."
         raise Mismatch(str(config.ids), problem, remedy)
@@ -186,14 +186,14 @@ def _write(
     if dtype == "auto":
         dtype = "float16" if rows.embeddings.dtype == np.float16 else "float32"
     check_rows(rows.embeddings, dtype, config.normalized, rows.where)
-    names = _names(rows.columns.get("ids"), n, name_where, config.images)
+    names = _build_names(rows.columns.get("ids"), n, name_where, config.images)
     order = np.array(sorted(range(n), key=[name_bytes(name) for name in names].__getitem__), dtype=np.int64)
     for first, second in itertools.pairwise(order.tolist()):
         if names[first] == names[second]:
             problem = f"{names[second]!r} is also the name in {name_where(first)}"
             raise Refused(name_where(second), problem, "Give every embedding a unique name.")
     sample_ids = [names[row] for row in order]
-    columns = _columns(rows.columns, order, name_where)
+    columns = _build_columns(rows.columns, order, name_where)
     word = f"sha256:{digests['source']}" if config.model is None else config.model
     plan = EmbeddingPlan(
         sample_ids=sample_ids,
@@ -210,29 +210,29 @@ def _write(
         plan,
         embeddings=rows.embeddings,
         order=order,
-        images=None if config.images is None else _look_at_images(config.images, sample_ids),
+        images=None if config.images is None else _read_images(config.images, sample_ids),
         recipe={"imported": dict(digests), "found": rows.found, "images": config.images is not None},
         shards=config.shards,
         overwrite=config.overwrite,
     )
 
 
-def _names(column: Column | None, n: int, where: Callable[[int], str], images: Path | None) -> list[str]:
+def _build_names(column: Column | None, n: int, where: Callable[[int], str], images: Path | None) -> list[str]:
     """Names of the rows; without any, their numbers, filled with zeros so that they sort as they are."""
     if column is None:
         return [f"{row:0{len(str(n - 1))}d}" for row in range(n)]
     names = column if isinstance(column, list) else [str(number) for number in column.tolist()]
-    names = _below_one_folder([name.removeprefix("./") for name in names], images)
+    names = _strip_common_folder([name.removeprefix("./") for name in names], images)
     for row, name in enumerate(names):
-        fault = name_fault(name) or _text_fault(name)
+        fault = name_fault(name) or _find_text_fault(name)
         if fault:
-            remedy = "Use paths relative to one folder, such as cat/0.png, or all with the same folder in front."
+            remedy = "Use paths relative to one folder, such as cat/0.png, or add the same folder to all paths."
             raise Refused(where(row), f"the name {name!r} {fault}", remedy)
     return names
 
 
-def _below_one_folder(names: list[str], images: Path | None) -> list[str]:
-    """Cut off the folder that all names share if all are absolute, addresses or begin with ``..``.
+def _strip_common_folder(names: list[str], images: Path | None) -> list[str]:
+    """Remove the common folder of all names if all are absolute paths or URLs, or begin with ``..``.
 
     It is the deepest such folder, or the one that leaves the path of a file below ``images``.
     """
@@ -249,7 +249,7 @@ def _below_one_folder(names: list[str], images: Path | None) -> list[str]:
     return ["/".join(folders[at:]) for folders in parts]
 
 
-def _text_fault(text: str) -> str | None:
+def _find_text_fault(text: str) -> str | None:
     try:
         name_bytes(text)
     except UnicodeEncodeError:
@@ -257,10 +257,12 @@ def _text_fault(text: str) -> str | None:
     return "contains a NUL byte" if "\0" in text else None
 
 
-def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]) -> dict[str, Any]:
+def _build_columns(
+    columns: Mapping[str, Column], order: NDArray[np.int64], where: Callable[[int], str]
+) -> dict[str, Any]:
     """Return labels and splits as a plan has them."""
-    labels, class_names = _numbered("label", columns.get("labels"), columns.get("class_names"), where)
-    splits, split_names = _numbered("split", columns.get("splits"), columns.get("split_names"), where)
+    labels, class_names = _number_values("label", columns.get("labels"), columns.get("class_names"), where)
+    splits, split_names = _number_values("split", columns.get("splits"), columns.get("split_names"), where)
     first = [name for name in _FIRST_SPLITS if name in split_names]
     if splits is not None and columns.get("split_names") is None:
         ordered = [*first, *(name for name in split_names if name not in first)]
@@ -288,7 +290,7 @@ def _columns(columns: Mapping[str, Column], order: NDArray[np.int64], where: Cal
     return found
 
 
-def _numbered(
+def _number_values(
     what: str, column: Column | None, names: Column | None, where: Callable[[int], str]
 ) -> tuple[NDArray[np.int64] | None, list[str]]:
     """Return numbers and the name of each, sorted naturally or as ``names`` are; empty or -1 = none."""
@@ -307,20 +309,20 @@ def _numbered(
             raise Refused(where(row), f"{what} {column[row]}, expected {expected}", "Correct this entry.")
         if raw is not None:
             texts = [raw[number] if number >= 0 else None for number in column.tolist()]
-    named, told = class_names(texts)
-    for note in told:
+    named, notes = class_names(texts)
+    for note in notes:
         current_progress().message(f"{what}s: {note}")
     known = None if raw is None else [class_name(name) or name for name in raw]
     found = list(dict.fromkeys(known or sorted({name for name in named if name is not None}, key=natural_key)))
-    there = {None, *found}
+    known_names = {None, *found}
     for row, name in enumerate(named):
-        fault = (name and _text_fault(name)) or (None if name in there else "is not among the names")
+        fault = (name and _find_text_fault(name)) or (None if name in known_names else "is not among the names")
         if fault:
             raise Refused(where(row), f"the {what} {name!r} {fault}", "Correct this entry.")
     return find_positions(named, found), found
 
 
-def _look_at_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
+def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[Any]]:
     """Read every image once."""
     if not folder.is_dir():
         raise DatasetError(str(folder), "is not a folder", "Pass the folder that the image names are relative to.")

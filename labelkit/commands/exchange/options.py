@@ -1,4 +1,4 @@
-"""Options for ``import`` and ``export``: rows from files of others, and to them."""
+"""Options for ``import`` and ``export``: files of other programs."""
 
 from __future__ import annotations
 

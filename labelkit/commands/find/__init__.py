@@ -1,1 +1,1 @@
-"""``find``: images of a store that a person should look at: near-duplicates, outliers, new ones, doubtful labels."""
+"""``find``: images of a store to review: near-duplicates, outliers, new classes, doubtful labels."""

@@ -46,12 +46,12 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
     images = None if config.sheet is None else StoredImages(store, of_store, config)
     doubts = score_labels(check_features(store, of_store), labels.astype(np.int64))
     names = [given.class_names[int(one)] for one in classes]
-    judged = int(np.isfinite(doubts.score).sum())
-    if judged < len(labeled):
-        alone = len(labeled) - judged
-        current_progress().message(f"labels that cannot be checked, since no other image has them: {alone}")
+    num_checked = int(np.isfinite(doubts.score).sum())
+    if num_checked < len(labeled):
+        alone = len(labeled) - num_checked
+        current_progress().message(f"labels that cannot be checked, because only one image has them: {alone}")
     found = np.flatnonzero(doubts.doubtful)
-    if len(found) > MANY_DOUBTS * judged:
+    if len(found) > MANY_DOUBTS * num_checked:
         current_progress().message(
             "many labels look doubtful, because there are few labels per class or the embeddings do not separate the "
             "classes: check only the first images in the list"
@@ -75,13 +75,13 @@ def find_mislabeled(config: FindMislabeledConfig) -> SimpleResult:
         "csv": config.out,
         "sheet": sheet,
         "labels": len(labeled),
-        "judged": judged,
+        "judged": num_checked,
         "doubtful_labels": len(lines),
         "doubtful": [dict(zip(COLUMNS, line, strict=True)) | {"doubt": float(str(line[3]))} for line in lines],
     }
     shown: list[list[Cell]] = [[str(one) for one in line[:4]] for line in lines[:_SHOWN]]
     more = f", the first {_SHOWN}" if len(lines) > _SHOWN else ""
-    title = f"{len(lines)} of {judged} labels are doubtful{more}"
+    title = f"{len(lines)} of {num_checked} labels are doubtful{more}"
     advice = (
         f"Look at the first lines of {config.out}, correct the column label, and pass it to `labelkit label --from "
         "FILE --conflicts new` or `labelkit start --labels`."

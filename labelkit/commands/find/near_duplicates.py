@@ -1,7 +1,7 @@
-"""Find images of a store that come twice: the same file, a copy that was edited or turned, or the same scene.
+"""Find near-duplicates in a store: identical files, edited or rotated copies, and photos of the same scene.
 
-Pairs that may be copies are named by the embeddings and by the pixels (16 x 16 gray values), and are then compared
-pixel by pixel once one is laid over the other, see :mod:`labelkit.algorithms.near_duplicates`.
+Candidate pairs are chosen by embeddings and by pixels (16 x 16 gray values), then aligned and compared pixel by
+pixel; see :mod:`labelkit.algorithms.near_duplicates`.
 """
 
 from __future__ import annotations
@@ -63,19 +63,21 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
     kept = _read_cache(config.cache)
     place_of = {digest.tobytes(): place for place, digest in enumerate(kept["sha256"])}
     known = np.array([place_of.get(digest.tobytes(), -1) for digest in np.asarray(store.sha256)[rows]], dtype=np.int64)
-    places, pictures = _pictures(images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]), known, kept["pictures"])
+    places, pictures = _load_pictures(
+        images, np.setdiff1d(np.arange(len(rows)), same_file[:, 1]), known, kept["pictures"]
+    )
     _, near = find_nearest_other_embeddings(features.subset(places), config.neighbors, "nearest embeddings")
     coarse = compute_coarse_vectors(pictures)
     _, near_pixels = find_nearest_other_embeddings(coarse, config.neighbors, "nearest pixels")
     pairs = _merge_neighbor_pairs(near, near_pixels)
     sides = np.asarray(store.image_sizes)[rows[places]].min(axis=1)
-    agreement = _agreement(pictures, sides, pairs, known[places][pairs], kept)
+    agreement = _compare_pictures(pictures, sides, pairs, known[places][pairs], kept)
     if config.cache is not None:
         digests = np.asarray(store.sha256)[rows[places]]
         cached: dict[str, Any] = {"version": _CACHE_VERSION, "sha256": digests, "pictures": pictures, "pairs": pairs}
         commit_file(config.cache, lambda file: np.savez(file, **cached, **vars(agreement)))
     turned = _find_rotated_copies(pictures, coarse, sides)
-    found, kinds, scores, numbers = _judged(
+    found, kinds, scores, numbers = _classify_pairs(
         store, rows, same_file, places[pairs], agreement, (places[turned[0]], turned[1]), bursts=config.bursts
     )
     lines: list[list[object]] = []
@@ -110,7 +112,7 @@ def find_duplicates(config: FindDuplicatesConfig) -> SimpleResult:
         [kind, int((kinds == number).sum()), len(np.unique(found[kinds == number]))]
         for number, kind in enumerate(KINDS)
     ]
-    title = f"{len(images.rows)} images, {spare} could go since a copy stays"
+    title = f"{len(images.rows)} images, {spare} of which could be deleted because a copy remains"
     tables = [Table(title, ["kind", "pairs", "images"], counts)]
     shown: list[list[Cell]] = [
         [number, kind, len(places), ", ".join(images.name(place) for place in places[:3])]
@@ -147,7 +149,7 @@ def _read_cache(path: Path | None) -> dict[str, NDArray[Any]]:
     return kept if kept["version"] == _CACHE_VERSION else found
 
 
-def _agreement(
+def _compare_pictures(
     pictures: NDArray[np.uint8],
     sides: NDArray[np.integer],
     pairs: NDArray[np.int64],
@@ -170,7 +172,7 @@ def _agreement(
     return Agreement(**joined)
 
 
-def _pictures(
+def _load_pictures(
     images: StoredImages, wanted: NDArray[np.int64], known: NDArray[np.int64], kept: NDArray[np.uint8]
 ) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
     """Read the wanted images (w,) as gray squares (m, 64, 64), unless an earlier call did; some cannot be read.
@@ -233,12 +235,14 @@ def _find_rotated_copies(
 
 def _is_same(agreement: Agreement) -> NDArray[np.bool_]:
     """Return which pairs are the same picture."""
-    same = agreement.detail >= _at(agreement, {level: limit for level, (limit, _) in _SAME.items()})
-    return same & (agreement.weakest >= _at(agreement, {level: limit for level, (_, limit) in _SAME.items()}))
+    same = agreement.detail >= _select_limits(agreement, {level: limit for level, (limit, _) in _SAME.items()})
+    return same & (
+        agreement.weakest >= _select_limits(agreement, {level: limit for level, (_, limit) in _SAME.items()})
+    )
 
 
-def _at(agreement: Agreement, limits: dict[int, float]) -> NDArray[np.float64]:
-    """(p,) limits of the levels at which pairs are compared."""
+def _select_limits(agreement: Agreement, limits: dict[int, float]) -> NDArray[np.float64]:
+    """Return the limits (p,) of the levels at which pairs are compared."""
     return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
 
 
@@ -253,7 +257,7 @@ def _merge_neighbor_pairs(*neighbors: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.stack(np.divmod(joined, max(1, len(neighbors[0]))), axis=1)
 
 
-def _judged(
+def _classify_pairs(
     store: EmbeddingStore,
     rows: NDArray[np.int64],
     same_file: NDArray[np.int64],
@@ -263,7 +267,7 @@ def _judged(
     *,
     bursts: bool,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Say which pairs are copies and bursts, and number what hangs together; two images of one cluster are no burst.
+    """Classify pairs as copies or bursts, and number connected clusters; a burst joins images of two clusters.
 
     Returns:
         pairs: (p, 2) places. The first has more pixels, or else a larger file, or else the earlier name.
@@ -273,11 +277,15 @@ def _judged(
     """
     same = _is_same(agreement)
     copies = np.concatenate([same_file, pairs[same]])
-    ids = _components(len(rows), copies)
+    ids = _find_components(len(rows), copies)
     fresh = ids[turned[0][:, 0]] != ids[turned[0][:, 1]]
     copies = np.concatenate([copies, turned[0][fresh]])
-    copy_ids = _components(len(rows), copies)
-    scene = ~same & (agreement.detail >= _at(agreement, _BURST)) & (copy_ids[pairs[:, 0]] != copy_ids[pairs[:, 1]])
+    copy_ids = _find_components(len(rows), copies)
+    scene = (
+        ~same
+        & (agreement.detail >= _select_limits(agreement, _BURST))
+        & (copy_ids[pairs[:, 0]] != copy_ids[pairs[:, 1]])
+    )
     # of the pairs of one scene the best one between any two clusters of copies
     scenes = np.flatnonzero(scene & bursts)
     scenes = scenes[np.argsort(-agreement.detail[scenes], kind="stable")]
@@ -287,7 +295,7 @@ def _judged(
     kinds = np.repeat(np.arange(len(KINDS)), [len(same_file), int(same.sum()), int(fresh.sum()), len(burst)])
     details = (agreement.detail[same], turned[1][fresh], agreement.detail[burst])
     scores = np.concatenate([np.ones(len(same_file)), *details]).clip(0, 1)
-    scene_ids = len(rows) + _components(len(rows), every)
+    scene_ids = len(rows) + _find_components(len(rows), every)
     ids = np.where(kinds < _SCENE_KIND, copy_ids[every[:, 0]], scene_ids[every[:, 0]])
     # the image that one would keep stands first
     pixels = np.asarray(store.image_sizes, dtype=np.int64)[rows].prod(axis=1)
@@ -301,8 +309,8 @@ def _judged(
     return every[order], kinds[order], scores[order], clusters.reshape(-1)[order] + 1
 
 
-def _components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(count,) the smallest place that each place hangs together with."""
+def _find_components(count: int, pairs: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the smallest position (count,) to which each position is connected."""
     from scipy.sparse import coo_array
     from scipy.sparse.csgraph import connected_components
 

@@ -33,20 +33,20 @@ def find_nearest_other_embeddings(
         cosines (m, k) float32 and places (m, k) int64; NaN and -1 for rows of zeros, which have no direction and are
         nobody's neighbor, and where there are no more.
     """
-    asked = np.arange(len(rows)) if queries is None else queries
-    cosines = np.full((len(asked), k), np.nan, dtype=np.float32)
-    places = np.full((len(asked), k), -1, dtype=np.int64)
+    query_rows = np.arange(len(rows)) if queries is None else queries
+    cosines = np.full((len(query_rows), k), np.nan, dtype=np.float32)
+    places = np.full((len(query_rows), k), -1, dtype=np.int64)
     directed = ~find_zero_embeddings(rows)
     gallery = np.flatnonzero(directed if among is None else directed & among)
-    number = min(k, len(gallery) - int(np.isin(asked, gallery).any()))
+    number = min(k, len(gallery) - int(np.isin(query_rows, gallery).any()))
     if number < 1:
         return cosines, places
     search = ExactSearch(rows.subset(gallery) if isinstance(rows, StoredRows) else rows[gallery], metric="cosine")
-    lines = np.flatnonzero(directed[asked])
+    lines = np.flatnonzero(directed[query_rows])
     with current_progress().task(what, total=len(lines)) as task:
         for start in range(0, len(lines), _QUERIES):
             part = lines[start : start + _QUERIES]
-            own = asked[part]
+            own = query_rows[part]
             scores, found = search.search(rows[own], min(number + 1, len(gallery)))
             # the row itself comes last, so that it is cut off; or else one too many
             kept = np.argsort(gallery[found] == own[:, None], axis=1, kind="stable")[:, :number]

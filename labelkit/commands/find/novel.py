@@ -1,4 +1,4 @@
-"""Find images of a store that are likely of no class with labels."""
+"""Find images of a store that likely belong to none of the labeled classes."""
 
 from __future__ import annotations
 
@@ -69,12 +69,12 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
             problem = f"contains all but {len(rows)} of the unlabeled images, but at least 2 new images are required"
             raise StoreError(str(config.previous), problem, "Pass an earlier store, or remove --previous.")
     images = None if config.sheet is None else StoredImages(store, np.arange(store.n), config)
-    cosines, near_rows = _nearest(store, rows, given, 1)
+    cosines, near_rows = _find_nearest(store, rows, given, 1)
     if earlier is None:
-        scores = novelty(_new_shares(config, store, result, rows, is_new), cosines[:, 0])
+        scores = novelty(_compute_new_shares(config, store, result, rows, is_new), cosines[:, 0])
     else:
-        there = np.flatnonzero(earlier | (kinds == "given"))
-        sides = [_nearest(store, rows, among, _NEIGHBORS)[0] for among in (there, rows)]
+        known_rows = np.flatnonzero(earlier | (kinds == "given"))
+        sides = [_find_nearest(store, rows, among, _NEIGHBORS)[0] for among in (known_rows, rows)]
         scores = score_arrival_novelty(*sides)
     new_names = {name for name, new in zip(group_names(result), is_new, strict=True) if new}
     guesses = [label if (label := found.labels[row]) in new_names else "" for row in rows.tolist()]
@@ -113,9 +113,8 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
         "novel": [dict(zip(COLUMNS, line, strict=True)) | {"unlikeness": float(str(line[2]))} for line in lines],
     }
     shown: list[list[Cell]] = [[str(one) for one in (line[0], *line[2:])] for line in lines[:_SHOWN]]
-    title = f"of {len(rows)} images without a label, the {len(shown)} least like {len(given)} with a label"
-    if earlier is not None:
-        title = f"of {len(rows)} later images, the {len(shown)} least like {int(earlier.sum())} earlier ones"
+    kind, known = ("unlabeled", f"{len(given)} labeled") if earlier is None else ("new", f"{earlier.sum()} earlier")
+    title = f"the {len(shown)} of {len(rows)} {kind} images that are least similar to the {known} images"
     made = (config.out,) if config.sheet is None else (config.out, config.sheet)
     advice = (
         f"If some of these are of a class without a label, fill in the column label of {config.out} for two or three "
@@ -126,7 +125,7 @@ def find_novel(config: FindNovelConfig) -> SimpleResult:
 
 
 def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[np.int64]:
-    """Let groups without a label take turns in their places, some images each: the first are not all of one class."""
+    """Interleave groups without a label, a few images at a time, so that the first images are not all of one class."""
     seen: Counter[str] = Counter()
     places = [place for place, one in enumerate(order.tolist()) if groups[one]]
     turns = []
@@ -138,7 +137,7 @@ def _interleave_groups(order: NDArray[np.int64], groups: list[str]) -> NDArray[n
     return found
 
 
-def _nearest(
+def _find_nearest(
     store: EmbeddingStore, rows: NDArray[np.int64], among: NDArray[np.int64], k: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return cosines and rows, (m, k) each, of the k nearest other images among some; -1 where there is none."""
@@ -151,10 +150,10 @@ def _nearest(
     return np.nan_to_num(cosines[:, :columns].astype(np.float64), nan=-1.0), places[:, :columns]
 
 
-def _new_shares(
+def _compute_new_shares(
     config: FindNovelConfig, store: EmbeddingStore, result: Result, rows: NDArray[np.int64], is_new: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """Say what new groups take of each row together, (n,); of rows not answered together as the rule says."""
+    """Return the total share of new groups for each row, (n,), computed by the rule for rows not predicted jointly."""
     rule = AnswerRule.from_arrays(result.arrays, result.params)
     if rule is None:
         problem = "was created by an earlier version of labelkit and lacks data that this command requires"

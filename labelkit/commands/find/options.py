@@ -1,4 +1,4 @@
-"""Options for ``labelkit find``: images that come twice, odd ones, wrong labels, and images of classes without any."""
+"""Options for ``labelkit find``: near-duplicates, outliers, label errors, and images of unlabeled classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find odd images of a store: unlike all others, blank, dark, bright, blurred, tiny, of an odd shape."""
+"""Find outliers in a store: images unlike all others, blank, dark, bright, blurred, tiny, or of unusual shape."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     if store.has_images or config.sheet is not None:
         images = StoredImages(store, rows, config)
     else:
-        current_progress().warning(f"{store.path} has no image files: images are judged only by their embeddings")
+        current_progress().warning(f"{store.path} has no image files, so only embeddings are checked")
     if len(rows) < MIN_IMAGES:
         current_progress().warning(
             f"{len(rows)} images are too few to judge outliers, so images are not compared with each other"
@@ -51,7 +51,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     tones = sizes = None
     usual: NDArray[np.bool_] | None = None
     if images is not None:
-        tones, sizes = _tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
+        tones, sizes = _measure_all_tones(images), np.asarray(store.image_sizes, dtype=np.int64)[rows]
         # dark or blurred images lie together with whatever is strange, and would vouch for it
         nothing_else = (outlier_scores(tones=tones, sizes=sizes) == 0).all(axis=1)
         if int(nothing_else.sum()) >= MIN_IMAGES:
@@ -105,7 +105,7 @@ def find_odd(config: FindOddConfig) -> SimpleResult:
     return SimpleResult(values, made, tuple(tables))
 
 
-def _tones(images: StoredImages) -> NDArray[np.float64]:
+def _measure_all_tones(images: StoredImages) -> NDArray[np.float64]:
     """(n, 3) brightness, contrast and sharpness of all images; NaN where one cannot be read."""
 
     def measured(pixels: NDArray[np.uint8]) -> tuple[float, float, float]:

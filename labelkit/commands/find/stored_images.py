@@ -1,4 +1,4 @@
-"""The images behind rows of a store: each is read once, made small and measured; some are drawn.
+"""The images of a store: each is read once, downscaled and measured; some are drawn.
 
 The table that ``labelkit find`` writes.
 """
@@ -82,8 +82,8 @@ class StoredImages:
 
         def one(place: int) -> T | str:
             row = int(self.rows[place])
-            there = row_of.get(self.store.sample_ids[row])
-            pixels = read_embedded_image(self.files, there, self._digests[row], 1, least_side)
+            file_row = row_of.get(self.store.sample_ids[row])
+            pixels = read_embedded_image(self.files, file_row, self._digests[row], 1, least_side)
             return pixels if isinstance(pixels, str) else work(pixels)
 
         places = range(len(self.rows)) if wanted is None else wanted.tolist()

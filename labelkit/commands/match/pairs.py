@@ -112,8 +112,8 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
         "matched": len(found),
         "kept": len(kept),
         "covered": len(np.unique(kept.pairs[:, 0])),
-        "same_class": _same_class(store, rows, found.pairs),
-        "same_class_compared": _same_class(store, rows, pairs),
+        "same_class": _same_class_fraction(store, rows, found.pairs),
+        "same_class_compared": _same_class_fraction(store, rows, pairs),
         "keypoints_from_cache": from_cache,
         "seconds": round(time.monotonic() - started, 2),
     }
@@ -131,7 +131,7 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
             paths, values["sheet"] = (out, config.sheet), config.sheet
         else:
             progress.warning("there is no match to draw")
-    return SimpleResult(values, paths, (_table(values),))
+    return SimpleResult(values, paths, (_build_table(values),))
 
 
 class StoredPhotos:
@@ -158,7 +158,7 @@ class StoredPhotos:
         self._dataset, self._rows, self._opencv = dataset, [position[name] for name in names], opencv
         self.sha256: NDArray[np.uint8] = np.asarray(store.sha256)[rows]
         self.from_cache: set[int] = set()
-        self.keypoints = lru_cache(_HELD_IMAGES)(self._keypoints)
+        self.keypoints = lru_cache(_HELD_IMAGES)(self._load_keypoints)
 
     def name(self, place: int) -> str:
         """Return the name of an image."""
@@ -184,7 +184,7 @@ class StoredPhotos:
         except BadImage as error:
             return error.reason
 
-    def _keypoints(self, place: int) -> Keypoints:
+    def _load_keypoints(self, place: int) -> Keypoints:
         recipe = {"version": _VERSION, "opencv": self._opencv, "image": self.sha256[place].tobytes().hex()}
         recipe["channels"] = self._dataset.in_channels
         name = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()[:32]
@@ -242,7 +242,7 @@ def keep_best_partners(found: Matches, partners: int) -> Matches:
     return both.take(kept[np.lexsort((both.pairs[kept, 1], both.pairs[kept, 0]))])
 
 
-def _same_class(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
+def _same_class_fraction(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:
     """Return the fraction of pairs whose images have the same label; it is only reported, not used for any choice."""
     if store.labels is None:
         return None
@@ -251,7 +251,7 @@ def _same_class(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[n
     return round(float((labels[known, 0] == labels[known, 1]).mean()), 4) if known.any() else None
 
 
-def _table(values: dict[str, object]) -> Table:
+def _build_table(values: dict[str, object]) -> Table:
     names = ("images", "without_keypoints", "compared", "matched", "covered", "same_class", "seconds")
     cells = [cell if isinstance(cell := values[name], int | float | str) else None for name in names]
     title = "matched: pairs of images; covered: images with a partner; same class: of the matched pairs, where known"

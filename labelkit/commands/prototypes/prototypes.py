@@ -37,14 +37,14 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
             num_starts=config.num_inits,
             device=_device(config),
             use_cache=config.cache,
-            say=progress.warning,
+            show_message=progress.warning,
             report=lambda t, largest: task.advance(1, sharpness=t, max_cosine=largest),
         )
     seconds = time.monotonic() - started
     spread = measure_spread(made.vectors)
     out = config.out or Path(f"prototypes-{config.num_classes}x{config.embed_dim}.h5")
     digest = write_prototypes(out, made.vectors, made.recipe, asdict(spread), overwrite=config.overwrite)
-    bounds = _bounds(config.num_classes, config.embed_dim)
+    bounds = _compute_bounds(config.num_classes, config.embed_dim)
     values: dict[str, object] = {
         "path": out,
         "classes": config.num_classes,
@@ -58,7 +58,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
         "seconds": round(seconds, 3),
     }
     title = f"{config.num_classes} prototypes in {config.embed_dim} dimensions ({made.source})"
-    return SimpleResult(values, (out,), (_table(title, spread, bounds),))
+    return SimpleResult(values, (out,), (_build_table(title, spread, bounds),))
 
 
 def _device(config: PrototypesConfig) -> str:
@@ -69,7 +69,7 @@ def _device(config: PrototypesConfig) -> str:
     return str(Runtime(device=config.device).device)
 
 
-def _bounds(count: int, dim: int) -> dict[str, float]:
+def _compute_bounds(count: int, dim: int) -> dict[str, float]:
     """Return lower bounds for any vectors; the mean and the loss reach theirs whenever the simplex fits."""
     return {
         "max_cosine": max_cosine_bound(count, dim),
@@ -80,7 +80,7 @@ def _bounds(count: int, dim: int) -> dict[str, float]:
     }
 
 
-def _table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
+def _build_table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
     what = {
         "max_cosine": "largest cosine",
         "min_cosine": "smallest cosine",
@@ -96,4 +96,4 @@ def _table(title: str, spread: Spread, bounds: dict[str, float]) -> Table:
     closest_bound = math.degrees(math.acos(bounds["max_cosine"]))
     rows.append(["angle of the closest pair", round(spread.closest_angle, 4), round(closest_bound, 4)])
     rows.append(["angle, mean", round(spread.mean_angle, 4), None])
-    return Table(title, ["cosines of pairs", "found", "no set is below"], rows)
+    return Table(title, ["cosines of pairs", "found", "lower bound"], rows)

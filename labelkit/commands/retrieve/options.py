@@ -67,7 +67,8 @@ class RetrieveConfig(
         None, "Restrict the hits to paths that match, such as 'cats/*.png'; * also matches /."
     )
     skip_duplicates: bool = _FILTER(
-        False, "Skip duplicates of the query: the same file, or cosine similarity of at least 1 - 1e-6."
+        False,
+        "Skip duplicates of the query: identical files, and images with a cosine similarity of at least 1 - 1e-6.",
     )
     search: Literal["exact", "auto", "hnsw", "ivfpq"] = _SEARCH(
         "exact",

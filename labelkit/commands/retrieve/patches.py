@@ -77,7 +77,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     """
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
     patches = open_patches(store)
-    query = _query_patch(config, store, patches)
+    query = _load_query_patch(config, store, patches)
     chosen = select_rows(store, config)
     if not chosen.any():
         raise no_rows_error(store, config)
@@ -100,7 +100,7 @@ def retrieve_patches(config: RetrieveConfig) -> SimpleResult:
     for score, number in zip(scores.tolist(), found.tolist(), strict=True):
         row = int(np.searchsorted(offsets, number, side="right")) - 1
         hits.append(_PatchHit(row, *_cell_and_box(patches.image(row), number - int(offsets[row])), score))
-    return _result(config, store, patches, query, hits, time.perf_counter() - started)
+    return _build_result(config, store, patches, query, hits, time.perf_counter() - started)
 
 
 def find_nearest_in_blocks(
@@ -123,16 +123,19 @@ def find_nearest_in_blocks(
     """
     scores, numbers = np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64)
     for rows, start, wanted in parts:
-        there = np.flatnonzero(wanted & rows.any(axis=1) if metric == "cosine" else wanted)
-        if len(there):
-            near, places = knn(query[None], rows[there], min(k, len(there)), metric=metric)
-            scores, numbers = np.concatenate([scores, near[0]]), np.concatenate([numbers, start + there[places[0]]])
+        candidates = np.flatnonzero(wanted & rows.any(axis=1) if metric == "cosine" else wanted)
+        if len(candidates):
+            near, places = knn(query[None], rows[candidates], min(k, len(candidates)), metric=metric)
+            scores, numbers = (
+                np.concatenate([scores, near[0]]),
+                np.concatenate([numbers, start + candidates[places[0]]]),
+            )
             order = np.lexsort((numbers, scores if metric == "l2" else -scores))[:k]
             scores, numbers = scores[order], numbers[order]
     return scores, numbers
 
 
-def _query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> _PatchQuery:
+def _load_query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSet) -> _PatchQuery:
     """Return the query patch that the options request."""
     images: ImageDataset | None = None
     if config.query_rows is not None:
@@ -162,7 +165,7 @@ def _query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSe
         image = compute_query_patches(images, model, config.device)
         digest = np.frombuffer(images.source.read(0).sha256, dtype=np.uint8)
         name, label = images.sample_ids[0], None
-    cell = _query_cell(config, image, name)
+    cell = _parse_query_cell(config, image, name)
     place = np.flatnonzero((image.cells == np.array(cell)).all(axis=1))
     if not len(place):
         problem = f"patch {cell[0]},{cell[1]} of {name} is not among its {len(image.cells)} stored patches"
@@ -177,7 +180,7 @@ def _query_patch(config: RetrieveConfig, store: EmbeddingStore, patches: PatchSe
     return _PatchQuery(name, image, number, feature, own_rows, label, images)
 
 
-def _query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
+def _parse_query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple[int, int]:
     """Return the row and column of the patch that ``--patch`` or ``--pixel`` specifies."""
     rows, columns = image.grid
     if config.patch is not None:
@@ -193,7 +196,7 @@ def _query_cell(config: RetrieveConfig, image: ImagePatches, name: str) -> tuple
     return min(row, rows - 1), min(column, columns - 1)
 
 
-def _result(
+def _build_result(
     config: RetrieveConfig,
     store: EmbeddingStore,
     patches: PatchSet,
@@ -231,7 +234,7 @@ def _result(
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
-        _draw(config.sheet, config, store, query, hits)
+        _write_sheet(config.sheet, config, store, query, hits)
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
@@ -240,7 +243,9 @@ def _result(
     return SimpleResult(values, tuple(made), tuple(shown))
 
 
-def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: _PatchQuery, hits: list[_PatchHit]) -> None:
+def _write_sheet(
+    path: Path, config: RetrieveConfig, store: EmbeddingStore, query: _PatchQuery, hits: list[_PatchHit]
+) -> None:
     """Draw the query and the hits, each with a box around its patch."""
     from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
 
@@ -250,8 +255,8 @@ def _draw(path: Path, config: RetrieveConfig, store: EmbeddingStore, query: _Pat
         return None if pixels is None else draw_box(pixels, box)
 
     cell, box = _cell_and_box(query.patches, query.number)
-    asked = boxed(pixels_of(query.name) if query.images is None else read_image_pixels(query.images, 0), box)
-    line = [Picture(asked, (query.name, f"query, patch {cell[0]},{cell[1]}"), frame="query")]
+    query_image = boxed(pixels_of(query.name) if query.images is None else read_image_pixels(query.images, 0), box)
+    line = [Picture(query_image, (query.name, f"query, patch {cell[0]},{cell[1]}"), frame="query")]
     for rank, hit in enumerate(hits, start=1):
         name = store.sample_ids[hit.row]
         text = f"{rank}. patch {hit.cell[0]},{hit.cell[1]} {hit.score:.3f}"

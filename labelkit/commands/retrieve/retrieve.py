@@ -110,7 +110,7 @@ def retrieve_images(config: RetrieveConfig) -> SimpleResult:
         problem = f"{config.k} hits were requested, but only {len(rows)} embeddings are nonzero"
         raise ConfigError("-k", problem, "Lower -k.")
     hits, index, seconds = _search(store, features, rows, chosen, queries, config)
-    return _result(store, queries, hits, index, seconds, config)
+    return _build_result(store, queries, hits, index, seconds, config)
 
 
 def _search(
@@ -189,7 +189,7 @@ def _search(
     return hits, found, seconds
 
 
-def _result(
+def _build_result(
     store: EmbeddingStore,
     queries: Queries,
     hits: list[list[_Hit]],
@@ -239,7 +239,7 @@ def _result(
         values["csv"] = config.csv
         made.append(config.csv)
     if config.sheet is not None:
-        _draw(config.sheet, queries, store, open_store_images(store, config.dataset, config.data_root), hits)
+        _write_sheet(config.sheet, queries, store, open_store_images(store, config.dataset, config.data_root), hits)
         values["sheet"] = config.sheet
         made.append(config.sheet)
     score_name = {"cosine": "cosine", "l2": "distance", "dot": "product"}[store.metric]
@@ -287,7 +287,9 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
     )
 
 
-def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]) -> Path:
+def _write_sheet(
+    path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]
+) -> Path:
     from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
 
     picture = make_pixel_reader(images)
@@ -297,11 +299,11 @@ def _draw(path: Path, queries: Queries, store: EmbeddingStore, images: ImageData
             picture(name) if queries.images is None else read_image_pixels(queries.images, int(queries.image_rows[q]))
         )
         line = [Picture(pixels, (name, "query"), frame="query")]
-        asked = queries.labels[q]
+        query_label = queries.labels[q]
         for rank, hit in enumerate(hits[q], start=1):
             sample_id, label = store.sample_ids[hit.row], find_class_name(store, hit.row)
             # A class that the store does not have says nothing about which hits are right.
-            is_wrong = label is not None and asked in store.class_names and asked != label
+            is_wrong = label is not None and query_label in store.class_names and query_label != label
             text = f"{rank}. {label} ({hit.score:.3f})" if label else f"{rank}. {hit.score:.3f}"
             line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
         drawn.append(line)

@@ -31,7 +31,7 @@ from labelkit.commands.retrieve.stored_index import (
     CachedIndex,
     IndexQuality,
     cache_index,
-    discard,
+    delete_index,
     find_cached_index,
 )
 from labelkit.data.keyed_random import keyed_generator
@@ -62,7 +62,7 @@ def search_partwise(
     rows: StoredRows, metric: Metric, config: ProcessesConfig, queries: NDArray[np.float32], k: int
 ) -> Found:
     """Search exactly in rows of a store, part by part in one or several processes, and merge the results."""
-    call = partial(_nearest_of, queries, k, metric)
+    call = partial(_find_nearest, queries, k, metric)
     scores, indices = np.empty((len(queries), 0), np.float32), np.empty((len(queries), 0), np.int64)
     start = 0
     for near, places, count in apply_to_rows(call, rows, config, "searching", resumable=True):
@@ -74,7 +74,7 @@ def search_partwise(
     return scores, indices
 
 
-def _nearest_of(
+def _find_nearest(
     queries: NDArray[np.float32], k: int, metric: Metric, rows: StoredRows
 ) -> tuple[NDArray[np.float32], NDArray[np.int64], int]:
     scores, indices = ExactSearch(rows, metric=metric).search(queries, min(k, len(rows)))
@@ -99,16 +99,18 @@ def choose_index(
         num_queries: number of queries to search for now.
     """
     num_rows, dim = gallery.shape
-    told = f"{num_rows:,} embeddings of dimension {dim}"
+    gallery_text = f"{num_rows:,} embeddings of dimension {dim}"
     progress = current_progress()
     if config.search != "auto":
         assert config.search != "exact"
         found = find_cached_index(store, gallery, config.search, metric)
         if is_small_selection(num_rows) and found.measured is None:
-            progress.message(f"--search {config.search}: comparing {told} exactly is also fast; use --search auto")
+            progress.message(
+                f"--search {config.search}: comparing {gallery_text} exactly is also fast; use --search auto"
+            )
         return found
     if is_small_selection(num_rows):
-        progress.message(f"--search auto: exact, since comparing {told} is fast")
+        progress.message(f"--search auto: exact, since comparing {gallery_text} is fast")
         return None
     needed: list[str] = []
     for kind in WIDTHS:
@@ -119,16 +121,20 @@ def choose_index(
             continue
         found = find_cached_index(store, gallery, kind, metric)
         if found.measured is None and _NUMBERS_PER_ADDED_ROW > num_queries * dim:
-            asked = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
+            queries_text = "1 query" if num_queries == 1 else f"{num_queries:,} queries"
             progress.message(
-                f"--search auto: exact, since searching {told} for {asked} takes less time than building "
-                f"an index; --search {kind} builds one for later"
+                f"--search auto: exact, since searching {gallery_text} for {queries_text} takes less time than "
+                f"building an index; --search {kind} builds one for later"
             )
             return None
         within = "" if config.max_memory is None else f" within --max-memory {config.max_memory}"
-        progress.message(f"--search auto: {kind} for {told}{within} ({'; '.join([*needed, f'{kind} takes {size}'])})")
+        progress.message(
+            f"--search auto: {kind} for {gallery_text}{within} ({'; '.join([*needed, f'{kind} takes {size}'])})"
+        )
         return found
-    progress.message(f"--search auto: exact for {told} within --max-memory {config.max_memory} ({'; '.join(needed)})")
+    progress.message(
+        f"--search auto: exact for {gallery_text} within --max-memory {config.max_memory} ({'; '.join(needed)})"
+    )
     return None
 
 
@@ -150,11 +156,11 @@ def load_or_build_index(
     if found.measured is not None:
         try:
             search = ApproximateSearch(read_index(found.path), gallery, metric=metric, width=found.measured.width)
-            _say(kind, found.measured)
+            _report_quality(kind, found.measured)
             return search, found
         except ValueError as error:
             progress.warning(f"{found.path} is damaged ({error}); the index is rebuilt")
-            discard(found.path)
+            delete_index(found.path)
     began = time.monotonic()
     try:
         index: Any = build_index(gallery, kind, metric=metric)
@@ -167,11 +173,11 @@ def load_or_build_index(
         search.width *= 2
         measured = measure(search, gallery)
     cache_index(store.path, index, found.path, measured)
-    _say(kind, measured)
+    _report_quality(kind, measured)
     return search, replace(found, measured=measured, built=True)
 
 
-def _say(kind: Kind, measured: IndexQuality) -> None:
+def _report_quality(kind: Kind, measured: IndexQuality) -> None:
     """Show the recall and the speed of an index."""
     found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
@@ -207,8 +213,8 @@ def find(
         scores, indices = search(queries[missing], fetch)
         still: list[int] = []
         for i, query in enumerate(missing):
-            there = indices[i] >= 0
-            rows, near = indices[i][there], scores[i][there]
+            is_found = indices[i] >= 0
+            rows, near = indices[i][is_found], scores[i][is_found]
             if is_wanted is not None:
                 wanted = is_wanted(query, rows, near)
                 rows, near = rows[wanted], near[wanted]
@@ -228,8 +234,8 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
         return IndexQuality(search.width, 1.0, 0, len(rows), 0.0, 0.0)
     exact = ExactSearch(gallery, metric=search.metric)
     sample = gallery[rows]
-    best, _ = _others(exact, sample, rows, k)
-    near, _ = _others(search, sample, rows, k)
+    best, _ = _search_others(exact, sample, rows, k)
+    near, _ = _search_others(search, sample, rows, k)
     # Equally near rows count like those that exact search happens to list.
     last = best[:, -1:]
     hits = near <= last if search.metric == "l2" else near >= last
@@ -246,7 +252,7 @@ def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
     )
 
 
-def _others(
+def _search_others(
     search: ExactSearch | ApproximateSearch, sample: NDArray[np.float32], rows: NDArray[np.int64], k: int
 ) -> Found:
     """Return the k nearest rows of each row except itself; NaN and -1 where fewer are found."""

@@ -97,7 +97,7 @@ def find_cached_index(store: Path, gallery: StoredRows, kind: Kind, metric: Metr
     except (OSError, ValueError, LabelkitError) as error:
         reason = error.problem if isinstance(error, LabelkitError) else str(error)
         current_progress().warning(f"{path} is damaged ({reason}); the index is rebuilt")
-        discard(path)
+        delete_index(path)
         return CachedIndex(kind, path)
     return CachedIndex(kind, path, IndexQuality(**{key: record[key] for key in _MEASURED}))
 
@@ -123,12 +123,12 @@ def cache_index(store: Path, index: Any, path: Path, measured: IndexQuality) -> 
         for other in path.parent.glob(f"{path.name.rpartition('-')[0]}-*.json"):
             record = read_record(other.parent, other.name, _RECORD)
             if other.stem != path.stem and record is not None and record["store"] == kept_for:
-                discard(other.with_suffix(".index"))
+                delete_index(other.with_suffix(".index"))
     except (OSError, ValueError, LabelkitError) as error:
         current_progress().warning(f"the index could not be cached and will be rebuilt next time: {error}")
 
 
-def discard(path: Path) -> None:
+def delete_index(path: Path) -> None:
     """Delete an index file and its record, ignoring file-system errors."""
     with contextlib.suppress(OSError):
         path.unlink()

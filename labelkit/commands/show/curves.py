@@ -26,7 +26,7 @@ def show_curves(config: ShowCurvesConfig) -> SimpleResult:
         ConfigError: no run logged a requested metric, or the picture exists and may not be replaced.
     """
     runs = [read_log(folder, name) for folder, name in zip(config.run, _run_names(config.run), strict=True)]
-    names = _choose(config.metrics, runs)
+    names = _choose_metrics(config.metrics, runs)
     if config.over == "epoch":
         for run in runs:
             if any(np.isnan(series.epochs).any() for found in run.series.values() for series in found):
@@ -76,7 +76,7 @@ def _run_names(folders: Sequence[Path]) -> list[str]:
     return full
 
 
-def _choose(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> list[str]:
+def _choose_metrics(patterns: Sequence[str] | None, runs: Sequence[LoggedMetrics]) -> list[str]:
     """Return the requested metrics, in the requested order."""
     known = list(dict.fromkeys(name for run in runs for name in run.series))
     if patterns is None:

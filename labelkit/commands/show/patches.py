@@ -46,7 +46,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     row, column = height // 2, width // 2
     if config.patch is not None:
         row, column = parse_patch_position(config.patch, maps[0].grid, store.sample_ids[rows[0]])
-    pixels = _views(config, store, rows, maps)
+    pixels = _crop_network_views(config, store, rows, maps)
     chosen = np.asarray(maps[0].features[row * maps[0].grid[1] + column], dtype=np.float32)
     direction = unit_rows(chosen[None])[0]
     similarities = [unit_rows(np.asarray(found.features, np.float32)) @ direction for found in maps]
@@ -96,7 +96,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     return SimpleResult(values, (config.out,), shown)
 
 
-def _views(
+def _crop_network_views(
     config: ShowPatchesConfig, store: EmbeddingStore, rows: list[int], maps: list[ImagePatches]
 ) -> list[NDArray[np.uint8]]:
     """Return the part of each image that the network saw, (side, side, c) uint8."""

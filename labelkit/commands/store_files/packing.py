@@ -88,16 +88,16 @@ def pack_store(
         if file.content_digest != store.content_digest:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
         contents = Contents()
-        _take(file, "", contents)
+        _add_contents(file, "", contents)
         for name in results:
-            _take(stack.enter_context(open_result(store, name)), f"results/{name}/", contents)
+            _add_contents(stack.enter_context(open_result(store, name)), f"results/{name}/", contents)
         size = sum(data.dtype.itemsize * math.prod(data.shape) for data in contents.datasets.values())
         check_space(out, size, out, "the packed store")
         install_store(contents, out, out.parent / temporary_name(), shards=shards, replace=overwrite)
     return open_store(out)
 
 
-def _take(file: CheckedFile, group: str, contents: Contents) -> None:
+def _add_contents(file: CheckedFile, group: str, contents: Contents) -> None:
     """Add the contents of a file except its packed results; it must stay open until everything is written."""
     for path in [*file.groups, *file.datasets]:
         if not is_in_results(path):

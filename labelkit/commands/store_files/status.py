@@ -81,9 +81,11 @@ def report_status(config: StatusConfig) -> SimpleResult:
     is_done = run is None and not patches_pending
     state = "finished" if store and is_done else "unfinished" if store or not fault else "damaged"
     there = "finished" if store else "cannot be used" if fault else "not there yet"
-    tables = [Table(str(out), ["what", "found"], [["store", there], *_rows_of(records["store"])])]
+    tables = [Table(str(out), ["what", "found"], [["store", there], *_list_record_rows(records["store"])])]
     tables += [
-        Table(title, ["what", "found"], _rows_of(records[title])) for title in ("patches", "run") if records[title]
+        Table(title, ["what", "found"], _list_record_rows(records[title]))
+        for title in ("patches", "run")
+        if records[title]
     ]
     if run is not None and run.damaged:
         tables.append(_fault_table([error for _, error in run.damaged]))
@@ -95,7 +97,7 @@ def report_status(config: StatusConfig) -> SimpleResult:
     return SimpleResult(values, (), tuple(tables), fault=fault)
 
 
-def _rows_of(record: dict[str, Any] | None) -> list[list[Cell]]:
+def _list_record_rows(record: dict[str, Any] | None) -> list[list[Cell]]:
     """Return a record as rows of a table; lists of objects are shown by their length."""
     rows: list[list[Cell]] = []
     for name, value in (record or {}).items():
@@ -205,7 +207,7 @@ def _inspect_training(run: Path) -> SimpleResult:
     }
     shown = {name: values[name] for name in ("method", "state", "step", "epoch", "epochs")}
     shown["last checkpoint"] = status.last
-    tables = [Table(str(run), ["what", "found"], _rows_of(shown))]
+    tables = [Table(str(run), ["what", "found"], _list_record_rows(shown))]
     if status.checkpoints:
         rows: list[list[Cell]] = [
             [

@@ -70,7 +70,7 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
     faults = [fault for one in checked for fault in one.faults]
     images: dict[str, Any] | None = None
     if config.images is not None:
-        images = _images(config.images, path, checked, faults)
+        images = _verify_image_files(config.images, path, checked, faults)
     values: dict[str, object] = {
         "path": config.index,
         "ok": not faults,
@@ -139,7 +139,9 @@ def _report_training(status: TrainingStatus) -> list[Verified]:
     return [run, *(_report_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
-def _images(root: Path, path: Path, checked: list[Verified], faults: list[LabelkitError]) -> dict[str, Any] | None:
+def _verify_image_files(
+    root: Path, path: Path, checked: list[Verified], faults: list[LabelkitError]
+) -> dict[str, Any] | None:
     """Verify images and add their fault; ``None`` if the file cannot be opened, which is among the faults already."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):

@@ -127,7 +127,7 @@ def choose_rows_to_label(
         if to_label is None:
             to_label = find_nearest(features, features[given.labeled])[1]
         out = np.flatnonzero(np.isin(rows, list(skipped)))
-        places, scores, reasons = _choose(config, features, given, doubt, to_label, out)
+        places, scores, reasons = _choose_rows(config, features, given, doubt, to_label, out)
     if not len(places):
         raise DatasetError(
             given.where,
@@ -237,16 +237,16 @@ def _compute_result_doubt(
     """Return the doubt from a result: its confidence if any, otherwise how close the two nearest group means are."""
     grouped = read_groups(store, name)
     result, groups = grouped.result, grouped.ids[rows]
-    there = np.unique(groups[groups >= 0])
-    if len(there) < 2:
+    group_ids = np.unique(groups[groups >= 0])
+    if len(group_ids) < 2:
         raise StoreError(
             str(result.path),
-            f"must have at least two groups for these images, but has {len(there)}",
+            f"must have at least two groups for these images, but has {len(group_ids)}",
             "Choose a result with at least two groups.",
         )
     names = grouped.names or [f"group {group}" for group in range(grouped.num_ids)]
-    means = np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in there])
-    claims = nearest_classes(features, means, there)
+    means = np.stack([features[groups == group].mean(axis=0, dtype=np.float64) for group in group_ids])
+    claims = nearest_classes(features, means, group_ids)
 
     def guess(row: int) -> str:
         return names[int(groups[row] if groups[row] >= 0 else claims.first[row])]
@@ -260,7 +260,7 @@ def _compute_result_doubt(
     return _ClassDoubt(1 - sure, guess, lambda row: f"confidence {sure[row]:.2f}", name, 1 - right)
 
 
-def _choose(
+def _choose_rows(
     config: SuggestConfig,
     features: NDArray[np.float32],
     given: UsableLabels,

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier, check_hidden_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.train.reuse import plan_reuse
-from labelkit.commands.train.setup import make_trainer, open_runtime, prepare_training, run_folder
+from labelkit.commands.train.setup import build_trainer, open_runtime, prepare_training, run_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
 from labelkit.options.base import value_text
@@ -91,7 +91,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     runtime = open_runtime(config)
     before = runtime.peak_memory()
     setup = prepare_training(method_name, config, runtime, fresh=True)
-    trainer = make_trainer(setup, config, runtime, None)
+    trainer = build_trainer(setup, config, runtime, None)
     search = trainer.score_before_training() if starts_from_learned_features(config) else {}
     score = score_frozen_features(trainer, setup.method, setup.prepared.labels, config.seed)
     reuse = plan_reuse(setup.method, setup.bank, config, runtime, trainer.phases[0])
@@ -129,9 +129,9 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = score
-        told = f"{percent(score['right'])} % of {score['count']} hidden labels predicted correctly"
+        score_text = f"{percent(score['right'])} % of {score['count']} hidden labels predicted correctly"
         interval = f"{percent(score['low'])} to {percent(score['high'])}"
-        rows.append(["before_training", f"{told} ({interval}), by {score['classifier']}"])
+        rows.append(["before_training", f"{score_text} ({interval}), by {score['classifier']}"])
     if search:
         values["search_before_training"] = search
         found = {f"R@{name.removeprefix('recall_at_')}": value for name, value in search.items() if name != "map_at_r"}

@@ -144,23 +144,23 @@ class FrozenFeatureCache:
         places = [[n for n, (_, of) in enumerate(order) if of == kind] for kind in range(len(self.views))]
         geometry_of = places[: len(self.plan.counts) - len(self.views)]
         for plan, made, geometry in iterate_planned_views(self.bank, plans, Normalize(spec.mean, spec.std), reader):
-            values = [self._kept(tuple(made[n] for n in own), kind, plan) for kind, own in enumerate(places)]
+            values = [self._read_cached(tuple(made[n] for n in own), kind, plan) for kind, own in enumerate(places)]
             yield values + [np.stack([geometry[n].on_host.numpy() for n in own], axis=1) for own in geometry_of]
         self.method.train(was_training)
 
-    def _kept(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
+    def _read_cached(self, made: tuple[Tensor, ...], kind: int, plan: BatchPlan) -> NDArray[Any]:
         """Return the cached values of the v views (b, c, h, w) of b images: (b, v, ...)."""
         images = torch.stack(made, dim=1).flatten(0, 1)
         values = []
         for some in torch.split(images, default_batch_size(self.runtime.device)):
             with self.runtime.autocast():
-                values.append(self.part.keep(_net(self.method), some, self.views[kind][1]).float())
+                values.append(self.part.keep(_get_network(self.method), some, self.views[kind][1]).float())
         joined = torch.cat(values)
         found: NDArray[Any] = joined.reshape(len(plan.rows), len(made), *joined.shape[1:]).cpu().numpy()
         return found
 
 
-def _net(method: Method[Any]) -> nn.Module:
+def _get_network(method: Method[Any]) -> nn.Module:
     network: Any = method.network  # a network with a frozen part is built on a backbone
     net: nn.Module = network.backbone.net
     return net
@@ -187,10 +187,10 @@ def plan_reuse(
     if any(view.anchors or view.mirror_as is not None or view.box_as is not None for view in phase.views):
         problem = "the views of this method depend on each other, so they cannot be cached"
         raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen.")
-    kinds = number_view_kinds(phase.views, [part.kept_at(place) for place in range(len(phase.views))])
+    kinds = number_view_kinds(phase.views, [part.cache_point(place) for place in range(len(phase.views))])
     firsts = [kinds.index(kind) for kind in range(max(kinds) + 1)]
     views = (*((phase.views[place], place) for place in firsts), (method.eval_view(), None))
-    net = _net(method)
+    net = _get_network(method)
     spec = method.network.input_spec
     blank = torch.zeros((1, spec.channels, spec.size, spec.size), device=next(net.parameters()).device)
     shapes = tuple(tuple(part.keep(net, blank, place).shape[1:]) for _, place in views)
@@ -203,7 +203,7 @@ def plan_reuse(
         dtypes += ("float32",) * len(firsts)
     recipe = {
         "network": {**method.network.identity, "image_size": spec.size, "weights": part.fingerprint(net)},
-        "kept": [list(part.kept_at(place)) for _, place in views],
+        "kept": [list(part.cache_point(place)) for _, place in views],
         "views": [asdict(view) for view, _ in views],
         "normalize": [list(spec.mean), list(spec.std)],
         "listing": bank.dataset.digest(),

@@ -20,7 +20,7 @@ from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_
 from labelkit.commands.common.training_data import serialize_data_info
 from labelkit.commands.train.dry_run import plan_training, starts_from_learned_features
 from labelkit.commands.train.reuse import plan_reuse
-from labelkit.commands.train.setup import RunSetup, make_trainer, open_runtime, prepare_training, run_folder
+from labelkit.commands.train.setup import RunSetup, build_trainer, open_runtime, prepare_training, run_folder
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
 from labelkit.files import read_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
@@ -123,7 +123,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
             progress.warning(longer)
-    checkpoint = load_checkpoint(run.path, say=progress.warning) if config.resume else None
+    checkpoint = load_checkpoint(run.path, show_message=progress.warning) if config.resume else None
     setup = prepare_training(method_name, config, runtime, fresh=checkpoint is None)
     if config.resume and checkpoint is None:
         progress.message(f"{run.path} has no checkpoint yet: training starts with the first epoch")
@@ -145,7 +145,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         f"{total_parameters:,} parameters, {trained_parameters:,} trained, on {runtime.device}"
         + (f" x {runtime.world_size} processes" if runtime.world_size > 1 else "")
     )
-    trainer = make_trainer(setup, config, runtime, run)
+    trainer = build_trainer(setup, config, runtime, run)
     if checkpoint is not None:
         trainer.restore(checkpoint)
         progress.message(f"resumed at epoch {trainer.clock.epoch}, step {trainer.clock.step}")

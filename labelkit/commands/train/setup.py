@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from labelkit.commands.common.initialize import describe_weights, initialize_from, without_weights
 from labelkit.commands.common.training_data import (
     PreparedData,
-    eval_images,
+    choose_eval_images,
     prepare_data,
     warn_of_lost_content,
 )
@@ -121,18 +121,18 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
             folder=run_folder(config),
             is_new=fresh,
             writes=not config.dry_run,
-            say=progress.message,
+            show_message=progress.message,
             truth=known,
         )
     )
     for note in prepared.dataset.notes:
         progress.message(note)
-    judging = eval_images(config, prepared)
+    judging = choose_eval_images(config, prepared)
     held_out = None if judging is None else HeldOutImages(bank_of(judging), judging.labels)
     return RunSetup(prepared, training_bank(), method, held_out)
 
 
-def make_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
+def build_trainer(setup: RunSetup, config: RunConfig, runtime: Runtime, run: RunDir | None) -> Trainer:
     """Build the trainer for a run; without a run folder, the trainer writes nothing."""
     prepared, method = setup.prepared, setup.method
     known = MonitorInputs(setup.bank.rows, prepared.dataset.labels, prepared.dataset.sample_ids, setup.held_out)

@@ -76,7 +76,7 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
     labels = np.full(len(rows), -1, dtype=np.int64)
     if source == scenes.OBJECTS:
         labels = np.array([scenes.scene_label(SEED, split, number) for _, split, number in rows], dtype=np.int64)
-    there, places = np.unique(splits, return_inverse=True)
+    present, places = np.unique(splits, return_inverse=True)
     return build_numbered_listing(
         spec.name,
         None,
@@ -85,7 +85,7 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
         places,
         GeneratedRows(source, splits, numbers, masks=False),
         class_names=scenes.SHAPES if source == scenes.OBJECTS else (),
-        split_names=tuple(scenes.SPLITS[split] for split in there),
+        split_names=tuple(scenes.SPLITS[split] for split in present),
         chiral=source == scenes.DIGITS,
         masks=GeneratedRows(source, splits, numbers, masks=True),
         mask_classes=mask_classes,

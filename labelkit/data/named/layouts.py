@@ -138,10 +138,10 @@ class DatasetSpec:
             return True
         try:
             with os.scandir(folder / "train") as entries:
-                there = {entry.name.removesuffix(".tar") for entry in entries}
+                names = {entry.name.removesuffix(".tar") for entry in entries}
         except OSError:
             return False
-        return len(there.intersection(benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
+        return len(names.intersection(benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
 
 
 class Listed(NamedTuple):
@@ -218,9 +218,9 @@ def list_files(
         twice, count = Counter(names).most_common(1)[0]
         raise DatasetError(str(root), f"lists {twice} {count} times", remedy)
     if missing := _missing(root, names):
-        gone = set(missing)
+        missing_ids = set(missing)
         expected = Counter(row.split for row in listed)
-        found = Counter(row.split for row in listed if row.sample_id not in gone)
+        found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
         expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
         problem = f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}"
@@ -384,8 +384,8 @@ def _missing(root: Path, sample_ids: Sequence[str]) -> list[str]:
     missing = []
     for folder, files in wanted.items():
         try:
-            there = set(_names_in(root / folder))
+            existing = set(_names_in(root / folder))
         except OSError:  # the folder does not exist or cannot be read, nor can its files
-            there = set()
-        missing += [f"{folder}/{file}" for file in files if file not in there]
+            existing = set()
+        missing += [f"{folder}/{file}" for file in files if file not in existing]
     return missing

@@ -85,10 +85,10 @@ def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
     generator = scene_generator(seed, split, source, index)
     canvas = _draw_background(generator)
     if source == DIGITS:
-        return _with_digits(_halve(canvas), generator, split)
+        return _with_digits(_downsample(canvas), generator, split)
     shapes = _draw_shapes(generator, source)
     mask, instance = _paint(canvas, shapes)
-    return Scene(_develop(_halve(canvas), generator), mask, instance)
+    return Scene(_add_noise(_downsample(canvas), generator), mask, instance)
 
 
 def scene_label(seed: int, split: int, index: int) -> int:
@@ -118,7 +118,7 @@ def draw_video(seed: int, split: int, index: int) -> list[Scene]:
                 shapes[i], speeds[i] = _move(shape, speeds[i], motions[i][1])
         canvas = background.copy()
         mask, instance = _paint(canvas, shapes)
-        frames.append(Scene(_develop(_halve(canvas), generator), mask, instance))
+        frames.append(Scene(_add_noise(_downsample(canvas), generator), mask, instance))
     return frames
 
 
@@ -272,12 +272,12 @@ _TEXTURE: Final[tuple[Callable[[Floats, Floats, _Shape], NDArray[np.bool_] | Flo
 )
 
 
-def _halve(canvas: Floats) -> Floats:
+def _downsample(canvas: Floats) -> Floats:
     """Average every 2 x 2 pixels."""
     return np.asarray(canvas.reshape(SIDE, 2, SIDE, 2, 3).mean(axis=(1, 3)))
 
 
-def _develop(image: Floats, generator: np.random.Generator) -> NDArray[np.uint8]:
+def _add_noise(image: Floats, generator: np.random.Generator) -> NDArray[np.uint8]:
     """Apply step 5: noise, and rounding to bytes."""
     noisy = image + generator.normal(0, _NOISE, image.shape)
     return np.rint(np.clip(noisy, 0, 1) * 255).astype(np.uint8)
@@ -320,4 +320,4 @@ def _with_digits(image: Floats, generator: np.random.Generator, split: int) -> S
         image[place] = color
         mask[place] = values[row] + 1
         instance[place] = len(placed)
-    return Scene(_develop(image, generator), mask, instance)
+    return Scene(_add_noise(image, generator), mask, instance)

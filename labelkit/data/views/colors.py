@@ -189,7 +189,7 @@ def apply_color_operations(
             arrays += [rows, strengths[rows, place].astype(np.float32)]
     sent = move_to_device(arrays, images.device)
     for name, at, amounts in zip(planned, sent[::2], sent[1::2], strict=True):
-        images[at] = _tone(name, images[at], amounts[:, None, None, None]).clamp_(0, 1)
+        images[at] = _apply_tone_operation(name, images[at], amounts[:, None, None, None]).clamp_(0, 1)
     return images
 
 
@@ -211,7 +211,7 @@ def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: 
     return images.masked_fill_(square[:, None], fill)
 
 
-def _tone(name: str, images: Tensor, amounts: Tensor) -> Tensor:
+def _apply_tone_operation(name: str, images: Tensor, amounts: Tensor) -> Tensor:
     """Carry out an operation on images (b, c, h, w) with strengths (b, 1, 1, 1) in [0, 1)."""
     from torchvision.transforms.v2 import functional  # takes a second to import
 

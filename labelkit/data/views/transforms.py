@@ -94,13 +94,13 @@ def view_matrices(
     """
     matrices = affine_matrices(spec, draws, spec.find_source_view(view))
     if spec.follows is not None:
-        matrices = _square(matrices) @ np.linalg.inv(pair_homographies(spec.follows, draws, view))
+        matrices = _to_3x3(matrices) @ np.linalg.inv(pair_homographies(spec.follows, draws, view))
     if whole is not None:
         matrices[whole] = np.eye(3)[: matrices.shape[1]]
     return matrices
 
 
-def _square(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
+def _to_3x3(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
     """Extend (b, 2, 3) matrices to (b, 3, 3)."""
     last = np.tile(np.array([[[0.0, 0.0, 1.0]]]), (len(matrices), 1, 1))
     return np.concatenate((matrices, last), axis=1)
@@ -116,7 +116,7 @@ def draw_operations(
 def compose(outer: NDArray[np.float64], inner: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compose maps: apply ``inner``, (b, 2, 3) or (b, 3, 3), first, and then ``outer``, (b, 2, 3)."""
     if inner.shape[1] == 3:
-        return _square(outer) @ inner
+        return _to_3x3(outer) @ inner
     linear = outer[:, :, :2] @ inner[:, :, :2]
     offset = outer[:, :, :2] @ inner[:, :, 2:] + outer[:, :, 2:]
     return np.concatenate((linear, offset), axis=2)
@@ -193,7 +193,7 @@ def _apply_operations(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -
     return images
 
 
-def _colored(images: Tensor, spec: ViewSpec, draws: Draws, view: int, normalize: Normalize) -> Tensor:
+def _apply_color_steps(images: Tensor, spec: ViewSpec, draws: Draws, view: int, normalize: Normalize) -> Tensor:
     """Change colors, normalize, and add the noise of the view, with separate random numbers for each sample."""
     images = normalize(change_colors(images, spec, draws, view))
     if not spec.noise:
@@ -234,7 +234,7 @@ def apply_views(
             pixels = warp(shown, theta, spec)
         else:
             pixels = _mirror(resize_center(shown, spec), inner)
-        made.append(_colored(pixels, spec, draws, number, normalize))
+        made.append(_apply_color_steps(pixels, spec, draws, number, normalize))
         geometries.append(ViewGeometry(theta, matrices))
     return tuple(made), tuple(geometries)
 
@@ -260,7 +260,7 @@ def finish_view(
     total = compose(box_matrices(boxes, sizes[:, 0], sizes[:, 1]), inner).astype(np.float32)
     moves, theta = move_to_device((inner.astype(np.float32), total), crops.device)
     pixels = warp(crops, moves, spec) if spec.has_warp else _mirror(crops.float().div_(255), inner)
-    return _colored(pixels, spec, draws, view, normalize), ViewGeometry(theta, total)
+    return _apply_color_steps(pixels, spec, draws, view, normalize), ViewGeometry(theta, total)
 
 
 def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:

@@ -185,7 +185,7 @@ def find_neighbors(
     """
     recipe = {**of, "metric": "cosine", "num_images": len(rows)}
     table = np.full((num_rows, k), -1, dtype=np.int32)
-    found = _kept(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
+    found = _read_neighbors(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
     # the main process decides, or some would wait for an exchange that others never start
     if int(state.combine(torch.tensor([int(found is not None)]), "max")[0]) == 0:
         features = state.embed(network, rows)
@@ -200,7 +200,7 @@ def find_neighbors(
     return state.combine(shared, "sum")
 
 
-def _kept(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
+def _read_neighbors(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
     """Read the file, which must contain at least k neighbors of these rows."""
     found = read_neighbors(path)
     # an earlier version did not store the digest of the image files

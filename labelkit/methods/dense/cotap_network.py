@@ -61,13 +61,13 @@ class ObjectAwareFilter(nn.Module):
     def forward(self, patches: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
         """Filter the feature maps and class tokens of a batch."""
         keys, values = self.keys_and_values()
-        of_tokens = self._fused(tokens, self.mix_values(self.token_scores(tokens, keys), values))
-        return self._fused(patches, self.mix_values(self.scores(patches, keys), values)), of_tokens
+        of_tokens = self._fuse(tokens, self.mix_values(self.token_scores(tokens, keys), values))
+        return self._fuse(patches, self.mix_values(self.scores(patches, keys), values)), of_tokens
 
     def filter_patches(self, patches: Tensor) -> Tensor:
         """Filter the feature maps only."""
         keys, values = self.keys_and_values()
-        return self._fused(patches, self.mix_values(self.scores(patches, keys), values))
+        return self._fuse(patches, self.mix_values(self.scores(patches, keys), values))
 
     def keys_and_values(self) -> tuple[Tensor, Tensor]:
         """Compute keys (m, 3, 3, f) and spatially averaged values (m, f) of prototypes scaled to unit mean square."""
@@ -102,7 +102,7 @@ class ObjectAwareFilter(nn.Module):
         by_head = values.reshape(len(values), self.num_heads, -1)
         return torch.einsum("...am,mad->...ad", self._weights(scores).to(values.dtype), by_head).flatten(-2)
 
-    def _fused(self, features: Tensor, answers: Tensor) -> Tensor:
+    def _fuse(self, features: Tensor, answers: Tensor) -> Tensor:
         return torch.cat((features, answers.to(features.dtype)), dim=-1)
 
 

@@ -201,7 +201,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         self._temperature = warmup_temperature(
             config.teacher_temperature_start, config.teacher_temperature, config.teacher_warmup_steps
         )
-        self._notes = self._start_from(config.weights)
+        self._notes = self._initialize_from(config.weights)
 
     def center(self, of: CenterOf) -> RunningCenter:
         """Return the running center of the target's outputs for class tokens or patches."""
@@ -264,9 +264,9 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
     def on_backbone_loaded(self) -> None:
         """Load the heads of a full checkpoint file, or copy the student to the target if there is no file."""
         source = self.config.init_from
-        self._notes = self._start_from(source if source is not None and source.is_file() else None)
+        self._notes = self._initialize_from(source if source is not None and source.is_file() else None)
 
-    def _start_from(self, path: Path | None) -> list[str]:
+    def _initialize_from(self, path: Path | None) -> list[str]:
         """Initialize student, target and centers from a file, or the target from the student without one; return notes.
 
         The student already has the backbone of the file. A full checkpoint provides the weights and head of each

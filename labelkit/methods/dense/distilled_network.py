@@ -55,7 +55,7 @@ def read_checkpoint_center(state: Mapping[str, Tensor], of: Literal["image", "pa
     return None
 
 
-def _last_layer(state: Mapping[str, Tensor], where: str) -> tuple[Tensor, Tensor] | None:
+def _read_last_layer(state: Mapping[str, Tensor], where: str) -> tuple[Tensor, Tensor] | None:
     for directions, lengths in _LAYER:
         for name in state:
             other = f"{name.removesuffix(directions)}{lengths}"
@@ -106,11 +106,11 @@ class DistillationNetwork(TokenNetwork):
         missing = []
         if not self.copy_projector_tensors(state, where):
             missing.append("projection")
-        layer = _last_layer(state, where)
+        layer = _read_last_layer(state, where)
         if layer is None:
             missing.append("last layer")
         else:
-            _take_layer(self.last_layer, layer, where)
+            _copy_layer(self.last_layer, layer, where)
         token = next((name for name in state if name.split(".")[-1] == _MASK_TOKEN), None)
         if self.mask_token is not None and token is not None:
             with torch.no_grad():  # as wide as the backbone, which was checked before
@@ -121,7 +121,7 @@ class DistillationNetwork(TokenNetwork):
 
 
 @torch.no_grad()
-def _take_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -> None:
+def _copy_layer(own: DirectionLayer, given: tuple[Tensor, Tensor], where: str) -> None:
     directions, lengths = given
     if own.directions.shape != directions.shape:
         shapes = f"{list(directions.shape)} instead of {list(own.directions.shape)}"

@@ -53,9 +53,9 @@ class IBOT(DistilledStudent[IBOTConfig]):
         on_host = (hidden, np.flatnonzero(hidden), np.nonzero(hidden)[0])
         masks, places, owners = move_to_device(on_host, batch.labels.device)
         with torch.no_grad():
-            seen = self.target.tokens(torch.cat(large))
-            image_targets = self.image_targets(seen.image)
-            patch_outputs = self.target.outputs(seen.patches.flatten(0, 2))
+            visible = self.target.tokens(torch.cat(large))
+            image_targets = self.image_targets(visible.image)
+            patch_outputs = self.target.outputs(visible.patches.flatten(0, 2))
             center, temperature = self.center("patch"), self._patch_temperature(self._state.step)
             center.collect(patch_outputs)
             patch_targets = centered_targets(patch_outputs[places], center.value, temperature)

@@ -114,7 +114,7 @@ class DenseObjective(nn.Module):
         logs: dict[str, Tensor] = {}
         if self.needs_images:
             terms |= self._image_terms(online, target, state, logs)
-        aligned = self._aligned(batch, online, target)
+        aligned = self._align_overlaps(batch, online, target)
         if config.patch_alignment:
             terms["patch_alignment"] = self._patch_alignment(aligned, state)
         if config.patch_ranking:
@@ -142,10 +142,10 @@ class DenseObjective(nn.Module):
             first, end = end, end + len(group)
             lengths = [len(view) for view in group]
             tokens = network.tokens(torch.cat(group))
-            branch.tokens.extend(_cut(tokens, lengths))
+            branch.tokens.extend(_split_views(tokens, lengths))
             if not (self.needs_images or needs_maps):
                 continue
-            parts = _cut(network.filtered(tokens), lengths)
+            parts = _split_views(network.filtered(tokens), lengths)
             branch.filtered.extend(parts)
             if self.needs_images:
                 images = [part.image if len(part.image) != count else part.image[objects] for part in parts]
@@ -196,7 +196,7 @@ class DenseObjective(nn.Module):
 
     # ------------------------------------------------------------------ patches
 
-    def _aligned(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], Aligned]:
+    def _align_overlaps(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], AlignedFeatures]:
         """Align the overlaps, keyed by the numbers of the student's and the teacher's view."""
         config = self.config
         if config.patch_alignment:
@@ -217,16 +217,16 @@ class DenseObjective(nn.Module):
         sent = move_to_device(arrays, batch.labels.device)
         found = {}
         for number, (v, a) in enumerate(pairs):
-            ours, theirs, _, places = sent[4 * number : 4 * number + 4]
-            found[v, a] = Aligned(
-                unit(align_regions(online.patches[v], ours, config.roi_size, self._patch_size)),
-                unit(align_regions(target.patches[a], theirs, config.roi_size, self._patch_size)),
+            online_boxes, target_boxes, _, places = sent[4 * number : 4 * number + 4]
+            found[v, a] = AlignedFeatures(
+                unit(align_regions(online.patches[v], online_boxes, config.roi_size, self._patch_size)),
+                unit(align_regions(target.patches[a], target_boxes, config.roi_size, self._patch_size)),
                 np.asarray(arrays[4 * number + 2], dtype=np.bool_),
                 places,
             )
         return found
 
-    def _patch_alignment(self, aligned: dict[tuple[int, int], Aligned], state: TrainState) -> Tensor:
+    def _patch_alignment(self, aligned: dict[tuple[int, int], AlignedFeatures], state: TrainState) -> Tensor:
         """Compute the alignment loss, with Sinkhorn on the teacher's aligned patches (Eq. 4), not on whole maps."""
         losses = []
         for pair in aligned.values():
@@ -236,24 +236,24 @@ class DenseObjective(nn.Module):
 
     def _patch_ranking(
         self,
-        aligned: dict[tuple[int, int], Aligned],
+        aligned: dict[tuple[int, int], AlignedFeatures],
         online: Branch,
         target: Branch,
         state: TrainState,
         logs: dict[str, Tensor],
     ) -> Tensor:
-        partners = self._partners(len(target.tokens[0].image), state)
+        partners = self._draw_partners(len(target.tokens[0].image), state)
         scores: list[Tensor] = []
         wanted: list[Tensor] = []
         for a, b in GLOBAL_PAIRS:
             valid = np.ones(len(partners), dtype=np.bool_)
             if self.config.ranking_views == "same":
-                ours, theirs = online.patches[a], target.patches[a]
+                online_maps, target_maps = online.patches[a], target.patches[a]
             else:
                 pair = aligned[a, b]
-                ours, theirs, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
-            first, second = move_to_device((np.flatnonzero(valid), partners[valid]), ours.device)
-            for features, made in ((ours, scores), (theirs, wanted)):
+                online_maps, target_maps, valid = pair.online, pair.target, pair.valid & pair.valid[partners]
+            first, second = move_to_device((np.flatnonzero(valid), partners[valid]), online_maps.device)
+            for features, made in ((online_maps, scores), (target_maps, wanted)):
                 flat = features.flatten(1, 2)
                 made.append(patch_similarity(flat[first], flat[second]).flatten(1))
         p, q = torch.cat(scores), torch.cat(wanted)
@@ -261,7 +261,7 @@ class DenseObjective(nn.Module):
             logs |= compute_ranking_diagnostics(p, q)
         return self.ranking(p, q)
 
-    def _partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
+    def _draw_partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
         """Choose at random, for each image, another one of this process's batch, (b,) on the CPU."""
         rank, _ = get_rank_and_world_size()
         generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
@@ -279,7 +279,7 @@ class DenseObjective(nn.Module):
         return self.entropy(prototypes, pooled)
 
 
-def _cut(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
+def _split_views(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
     """Cut a batch into views."""
     return [Tokens(*pair) for pair in zip(*(torch.split(values, lengths) for values in tokens), strict=True)]
 

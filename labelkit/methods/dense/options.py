@@ -107,7 +107,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
-                raise ValueError(f"{name} must be two increasing fractions in (0, 1], got {low},{high}")
+                raise ValueError(f"{name} must be two fractions in (0, 1], the smaller first, got {low},{high}")
         if self.lr_warmup_steps >= self.steps:
             raise ValueError(f"lr_warmup_steps must be less than steps ({self.steps}), got {self.lr_warmup_steps}")
         return self

@@ -276,7 +276,7 @@ def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: floa
     if n == 0 or batch == 0:
         empty = scores.new_zeros(batch, n, dtype=torch.float64)
         return empty.sum(1), empty if gradient else None, empty
-    items = _in_order(scores, targets, weights, margin)
+    items = _sort_items(scores, targets, weights, margin)
     ratio, strength, slope, pulls = _within_blocks(items, _between_blocks(items, margin), margin, n)
     loss = (items.gamma * ratio / (1 + ratio)).sum(1) / n
 
@@ -309,7 +309,7 @@ class _Items:
     merged: Merged
 
 
-def _in_order(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
+def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
     n = scores.shape[1]
     blocks = split_blocks(n)
     more = blocks.length - n
@@ -354,7 +354,7 @@ def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tenso
     worse, far_worse = items.merged.sums(moments, earlier=True)
     near = worse - far_worse
     begin = torch.arange(items.blocks.length, device=p.device) // size * size
-    ahead = _before(moments, torch.minimum(items.below, begin)) - worse
+    ahead = _sums_before(moments, torch.minimum(items.below, begin)) - worse
     ahead_count, ahead_sum, _ = ahead.unbind()
     near_count, near_sum, near_squares = near.unbind()
     offset = 1 - p / margin
@@ -409,11 +409,11 @@ def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Ten
     # items of later blocks with the same target have smaller ranks, and do not count
     end = (torch.arange(items.blocks.length, device=p.device) // size + 1) * size
     ends = torch.cat([torch.maximum(items.up_to, end), end.expand_as(items.up_to)], dim=1)
-    with_alike, own = _before(strength[None], ends)[0].chunk(2, dim=1)
+    with_alike, own = _sums_before(strength[None], ends)[0].chunk(2, dim=1)
     return lower[0] - (with_alike - own) + (1 + p / margin) * middle_count - middle_sum / margin
 
 
-def _before(values: Tensor, ends: Tensor) -> Tensor:
+def _sums_before(values: Tensor, ends: Tensor) -> Tensor:
     """Return the sums (c, b, m) of the values (c, b, n) before each end (b, m)."""
     sums: Tensor = pad(torch.cumsum(values, 2), (1, 0))
     return sums.gather(2, ends.expand(len(values), -1, -1))

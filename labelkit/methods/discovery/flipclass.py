@@ -46,8 +46,8 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         update = KeyUpdate(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
         self._update = update if config.align_mode == "flip" else None
         # without alignment, the blocks to align need not exist: a CNN has none
-        there = tuple(block for block in config.align_blocks if block < depth)
-        self._record_blocks = {"all": tuple(range(depth)), "aligned": there, "none": ()}[config.log_energy]
+        existing_blocks = tuple(block for block in config.align_blocks if block < depth)
+        self._record_blocks = {"all": tuple(range(depth)), "aligned": existing_blocks, "none": ()}[config.log_energy]
         self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
         if self.pull is not None and config.grad_from_block >= depth:
             problem = f"--align-mode {config.align_mode} requires a trained last block, but all {depth} are frozen"
@@ -130,6 +130,6 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
             remedy = "Remove --reuse-frozen or --linear-probe, or pass a different --align-mode."
             raise ConfigError("--reuse-frozen", problem, remedy)
         part = self.network.reuse_frozen(self.config.align_blocks if self._update is not None else ())
-        there = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}
-        self._record_blocks = tuple(block for block in self._record_blocks if block in there)
+        cached_blocks = {*part.blocks[1], *range(part.blocks[1][-1], self.network.backbone.info.depth)}
+        self._record_blocks = tuple(block for block in self._record_blocks if block in cached_blocks)
         return part

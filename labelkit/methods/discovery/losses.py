@@ -222,11 +222,11 @@ class DistributionAlignment(nn.Module):
             log_prediction = F.log_softmax(promote(student_logits) / self.student_temperature, dim=1)
             loss = -(targets * log_prediction).sum() / max(len(targets), 1)
         if self.training:
-            self._follow(teacher_logits, labels)
+            self._update_distribution(teacher_logits, labels)
         return loss
 
     @torch.no_grad()
-    def _follow(self, teacher_logits: Tensor, labels: Tensor) -> None:
+    def _update_distribution(self, teacher_logits: Tensor, labels: Tensor) -> None:
         unlabeled = (labels < 0).to(self.shares.dtype)
         with without_autocast(teacher_logits):
             u = F.softmax(promote(teacher_logits) / self.student_temperature, dim=1).to(self.shares.dtype)

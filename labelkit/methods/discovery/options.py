@@ -79,8 +79,12 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "groups"
 
     student_temperature: float = _LOSS(0.1, "Temperature of the student's predictions (tau_s in the paper).", gt=0)
-    teacher_temperature_start: float = _LOSS(0.07, "Initial temperature of the targets (tau_t in the paper).", gt=0)
-    teacher_temperature_final: float = _LOSS(0.04, "Temperature of the targets after --teacher-warmup-epochs.", gt=0)
+    teacher_temperature_start: float = _LOSS(
+        0.07, "Initial temperature of the teacher's targets (tau_t in the paper).", gt=0
+    )
+    teacher_temperature_final: float = _LOSS(
+        0.04, "Temperature of the teacher's targets after --teacher-warmup-epochs.", gt=0
+    )
     teacher_warmup_epochs: int = _LOSS(30, "Number of warm-up epochs for the teacher's temperature.", ge=0)
     entropy_weight: float = _LOSS(
         2.0, "Weight of the mean-entropy regularizer (eps in the paper); published values differ by data set.", ge=0

@@ -102,7 +102,7 @@ class Composition(nn.Module):
             width = student.embed_dim
             self.converters = nn.ModuleList(nn.Linear(width, width) for _ in range(3))
         else:
-            self.decision = slow_copy(_staged(student).stages[-1])
+            self.decision = slow_copy(_get_staged_network(student).stages[-1])
             width = _joined_width(student)
             self.converters = nn.ModuleList(nn.Conv2d(width, width, 1) for _ in range(3))
         self.requires_grad_(False)
@@ -117,7 +117,7 @@ class Composition(nn.Module):
             bias.zero_()
         self.head.load_state_dict(network.head.state_dict())
         if self.at == "last-stage":
-            self.decision.load_state_dict(_staged(network).stages[-1].state_dict())
+            self.decision.load_state_dict(_get_staged_network(network).stages[-1].state_dict())
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
         """Map the outputs of three networks at the joined layer to features (b, d)."""
@@ -168,7 +168,7 @@ class ComposedNetwork(InferenceNetwork):
         networks = (self.current, self.previous, self.averaged)
         if self.at == "pool":
             return tuple(network.embed(images) for network in networks)
-        return tuple(_staged(network).pre(images) for network in networks)
+        return tuple(_get_staged_network(network).pre(images) for network in networks)
 
     @torch.no_grad()
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
@@ -185,7 +185,7 @@ class ComposedNetwork(InferenceNetwork):
         return self.composition.head(embeddings)
 
 
-def _staged(network: StudentNetwork) -> StagedNetwork:
+def _get_staged_network(network: StudentNetwork) -> StagedNetwork:
     net = network.backbone.net
     assert isinstance(net, StagedNetwork)
     return net
@@ -193,7 +193,7 @@ def _staged(network: StudentNetwork) -> StagedNetwork:
 
 def _joined_width(student: StudentNetwork) -> int:
     """Return the number of channels at the composition layer, found with an image of zeros."""
-    spec, network = student.input_spec, _staged(student)
+    spec, network = student.input_spec, _get_staged_network(student)
     was_training = network.training
     network.eval()
     with torch.no_grad():
@@ -250,15 +250,15 @@ class MasterTraining:
         device = next(master.parameters()).device
         composition, generator = master.composition, self.state.generator("lmcs/master")
         sums = torch.zeros(4, device=device)
-        self._place_centroids(generator)
-        eta = self._eta()
+        self._initialize_centroids(generator)
+        eta = self._compute_eta()
         composition.requires_grad_(True)
         shadow = slow_copy(composition)
         optimizer = torch.optim.Adam(composition.parameters(), lr=MASTER_LR)
         last_quarter = steps - max(1, steps // 4)
         for step, batch in enumerate(self.batches()):
             if step and step % max(1, steps // 4) == 0:
-                self._place_centroids(generator)
+                self._initialize_centroids(generator)
             # dropout and shake draw from the global generator, which the trainer seeds again before each update
             composition.train()
             parts = self.losses(batch, step)
@@ -320,7 +320,7 @@ class MasterTraining:
         return cross_entropy, agreement, discrimination
 
     @torch.no_grad()
-    def _eta(self) -> float:
+    def _compute_eta(self) -> float:
         """Return the weight of J_D that makes it half of J_C before the first update, within ``ETA_LIMITS``."""
         if self._discrimination is None:
             return 0.0
@@ -336,7 +336,7 @@ class MasterTraining:
             return ETA_LIMITS[0]
         return float(np.clip(0.5 * agreement / discrimination, *ETA_LIMITS))
 
-    def _place_centroids(self, generator: np.random.Generator) -> None:
+    def _initialize_centroids(self, generator: np.random.Generator) -> None:
         """Cluster the master's features of images without a label, into as many clusters as classes."""
         rows = self._unlabeled
         if self._discrimination is None or not len(rows):

@@ -102,13 +102,18 @@ def rank_weights(num_reference: int, beta: float) -> NDArray[np.float64]:
 
 
 def soft_labels(
-    rows: NDArray[Any], asked: NDArray[np.int64], labels: NDArray[np.int64], num_classes: int, beta: float, scale: float
+    rows: NDArray[Any],
+    query_rows: NDArray[np.int64],
+    labels: NDArray[np.int64],
+    num_classes: int,
+    beta: float,
+    scale: float,
 ) -> NDArray[np.float64]:
     """Compute soft labels (m, c) for rows from their rank-weighted neighbors among the reference rows (Eq. 3.11).
 
     Args:
         rows: (n, d).
-        asked: (m,) rows to compute soft labels for.
+        query_rows: (m,) rows to compute soft labels for.
         labels: (n,) class of the reference rows, -1 elsewhere.
         num_classes: c.
         beta: beta of the weights.
@@ -117,12 +122,14 @@ def soft_labels(
     references = np.flatnonzero(labels >= 0)
     one_hot = np.eye(num_classes)[labels[references]]
     weights = rank_weights(len(references), beta)
-    soft = np.empty((len(asked), num_classes))
+    soft = np.empty((len(query_rows), num_classes))
     size = max(1, min(BLOCK_ROWS // 4, _BLOCK_NUMBERS // max(1, len(references))))
-    for start in range(0, len(asked), size):
+    for start in range(0, len(query_rows), size):
         block = slice(start, start + size)
         order = np.argsort(
-            round_for_sorting(distances_between(rows[asked[block]], rows[references]) / scale), axis=1, kind="stable"
+            round_for_sorting(distances_between(rows[query_rows[block]], rows[references]) / scale),
+            axis=1,
+            kind="stable",
         )
         weight = np.empty(order.shape)
         np.put_along_axis(weight, order, np.broadcast_to(weights, order.shape), axis=1)
@@ -137,7 +144,7 @@ def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-(soft * logs).sum(axis=1))
 
 
-def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
+def _choose_classes(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return the class of the largest weight; among equal ones, the nearest mean's, otherwise the lowest."""
     weights = round_for_sorting(soft)
     every = np.arange(len(soft))
@@ -148,22 +155,22 @@ def _largest(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[n
 def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) -> CriticalDiscovery:
     """Choose the rows of a round; see :func:`discover_critical`."""
     warnings = []
-    confined = np.concatenate(_confined(turn) if confine else turn.groups)
-    asked = turn.pool[confined]
+    confined = np.concatenate(_confine(turn) if confine else turn.groups)
+    candidates = turn.pool[confined]
     # the weight is one half where the number of nearer rows equals that of a class
     beta, num_classes = 1 / np.count_nonzero(turn.sizes), len(turn.sizes)
-    soft = soft_labels(rows, asked, turn.original, num_classes, beta, turn.scale)
+    soft = soft_labels(rows, candidates, turn.original, num_classes, beta, turn.scale)
     entropy, nearest = entropy_bits(soft), turn.nearest[confined]
-    voted = _largest(soft, nearest)
+    voted = _choose_classes(soft, nearest)
     if len(np.unique(round_for_sorting(entropy))) == 1 < len(confined) and criterion != "min_distance":
         warnings.append("entropies are equal, so images are chosen by distance only; use at least 2 labels per class")
     first = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion] * round_for_sorting(entropy)
-    ranking = np.lexsort((asked, turn.keys[confined], first))
+    ranking = np.lexsort((candidates, turn.keys[confined], first))
     ranking = ranking[(voted == nearest)[ranking]]
-    mine = [ranking]
+    groups = [ranking]
     if turn.shares is not None:
-        mine = [ranking[nearest[ranking] == label] for label in range(num_classes)]
-    chosen = [group[:want] for group, want in zip(mine, turn.wants, strict=True)]
+        groups = [ranking[nearest[ranking] == label] for label in range(num_classes)]
+    chosen = [group[:want] for group, want in zip(groups, turn.wants, strict=True)]
     picked = np.concatenate(chosen)
     ties = [first[picked], turn.keys[confined[picked]]]
     found = turn.table([confined[group] for group in chosen], ties, warnings)
@@ -179,7 +186,7 @@ def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round
     return CriticalDiscovery(**vars(found), soft=soft[picked].astype(np.float32), entropy=entropy[picked])
 
 
-def _confined(turn: Round) -> list[NDArray[np.int64]]:
+def _confine(turn: Round) -> list[NDArray[np.int64]]:
     """Return the places of each group that are near enough (Eq. 3.9)."""
     return [
         group[: min(_CONFINE_FACTOR * want, max(want, len(group) // _CONFINE_PART))]

@@ -26,7 +26,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_shares,
+    check_equal_label_counts,
     head_logits,
     split_labeled,
 )
@@ -64,7 +64,7 @@ class AdaptiveThreshold(nn.Module):
     def update(self, probabilities: Tensor, state: TrainState) -> None:
         """Update the running averages with predictions (b, c) for weak views, over all processes."""
         surest, classes = probabilities.max(dim=1)
-        counts = _counts(classes, probabilities.shape[1]).to(probabilities.dtype)
+        counts = _count_classes(classes, probabilities.shape[1]).to(probabilities.dtype)
         sums = state.combine(torch.cat([surest.sum()[None], probabilities.sum(0), counts, counts.sum()[None]]), "sum")
         means = sums[:-1] / sums[-1].clamp(min=1)
         c = probabilities.shape[1]
@@ -129,18 +129,18 @@ class FairnessLoss(nn.Module):
             return promote(logits).sum() * 0
         with without_autocast(logits):
             predictions = F.softmax(promote(logits[places]), dim=1)
-            counts = _counts(predictions.argmax(dim=1), logits.shape[1])
-            expected = _normalized(class_shares, predicted_shares)
-            found = _normalized(predictions.mean(dim=0), counts / counts.sum())
+            counts = _count_classes(predictions.argmax(dim=1), logits.shape[1])
+            expected = _normalize(class_shares, predicted_shares)
+            found = _normalize(predictions.mean(dim=0), counts / counts.sum())
             return (expected * (found + 1e-12).log()).sum()
 
 
-def _counts(classes: Tensor, num_classes: int) -> Tensor:
+def _count_classes(classes: Tensor, num_classes: int) -> Tensor:
     """Count the rows of each class, (c,) int64; ``bincount`` would wait for a GPU to find the largest class."""
     return (classes[:, None] == torch.arange(num_classes, device=classes.device)).sum(dim=0)
 
 
-def _normalized(shares: Tensor, by: Tensor) -> Tensor:
+def _normalize(shares: Tensor, by: Tensor) -> Tensor:
     """Return ``shares / by`` as a distribution, with 0 for classes that were never predicted."""
     ratios = torch.where(by > 0, shares / by.clamp(min=1e-12), 0.0)
     return ratios / ratios.sum()
@@ -205,5 +205,5 @@ class FreeMatch(StudentObjectiveMethod[FreeMatchConfig]):
 
     def __init__(self, config: FreeMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        check_equal_shares(config)
+        check_equal_label_counts(config)
         self.objective = FreeMatchObjective(config, self.num_classes, (self.weak_view, self.strong_view))

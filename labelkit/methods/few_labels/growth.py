@@ -228,15 +228,15 @@ class GrowthMonitor(ClassificationMonitor):
         growth, truth = self._growth, self._inputs.truth
         labels = growth.labels()
         classes = np.where(labels >= 0, self._order[labels], -1)
-        judged = (labels >= 0) & (truth >= 0)
-        discovered = judged & (growth.given < 0)
+        is_known = (labels >= 0) & (truth >= 0)
+        discovered = is_known & (growth.given < 0)
         if not discovered.any():
             return {}
         wrong = classes != truth
-        metrics = {"label_error": float(wrong[judged].mean()), "discovered_error": float(wrong[discovered].mean())}
+        metrics = {"label_error": float(wrong[is_known].mean()), "discovered_error": float(wrong[discovered].mean())}
         found, _ = growth.table()
         rows = found[(found[:, 3:5] == [int(growth.generation), int(growth.iteration)]).all(axis=1), 0]
-        rows = rows[judged[rows]]
+        rows = rows[is_known[rows]]
         if len(rows):
             metrics["newest_error"] = float(wrong[rows].mean())
         return metrics

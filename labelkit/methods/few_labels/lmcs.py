@@ -44,7 +44,7 @@ from labelkit.methods.few_labels.mixmatch import MixMatchObjective, unlabeled_we
 from labelkit.methods.few_labels.options import LMCSConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjectiveMethod,
-    check_equal_shares,
+    check_equal_label_counts,
     head_logits,
     learning_rate,
     split_labeled,
@@ -71,7 +71,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
 
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
-        check_equal_shares(config)
+        check_equal_label_counts(config)
         self.guide = Guide(config, self.network)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)
@@ -169,10 +169,10 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         weight = self._guidance(self._state.step)
         if not (weight > 0 and self.guide.is_ready and len(others)):
             return output
-        said = self.guide.logits(batch.views[0][others])
+        guide_logits = self.guide.logits(batch.views[0][others])
         with batch_statistics(self.network):
             own = head_logits(self.network, batch.views[1][others])[0]
-        difference = self.consistency(own, said).mean()
+        difference = self.consistency(own, guide_logits).mean()
         return StepOutput(output.loss + weight * difference, {**output.logs, "guidance": difference.detach()})
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
@@ -187,8 +187,8 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             guide.snapshot.module.load_state_dict(teacher.state_dict())
         if guide.master is not None:
             training = MasterTraining(guide.master, self.config, labels, self._rows, self.weak_view, state)
-            told = training.run(student, teacher, first=first)
-            metrics |= {f"master/{name}": value for name, value in told.items()}
+            master_metrics = training.run(student, teacher, first=first)
+            metrics |= {f"master/{name}": value for name, value in master_metrics.items()}
         return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
 
     def _grow(self, state: TrainState) -> dict[str, float]:

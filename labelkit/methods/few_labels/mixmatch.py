@@ -29,7 +29,7 @@ from labelkit.methods.few_labels.recipe import (
     StudentNetworks,
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_shares,
+    check_equal_label_counts,
     head_logits,
     split_labeled,
 )
@@ -116,7 +116,9 @@ class MixMatchObjective(StudentObjective):
         images, others = first[labeled], (first[unlabeled], second[unlabeled])
         rows = len(images)
         if len(others[0]) not in (0, rows):
-            raise ValueError(f"a batch must have as many unlabeled as labeled rows, got {len(others[0])} and {rows}")
+            raise ValueError(
+                f"a batch must have as many unlabeled as labeled rows, or none, got {len(others[0])} and {rows}"
+            )
         targets = one_hot(batch.labels[labeled], student.num_outputs).float()
         generator = keyed_generator(self._seed, "mixmatch", state.step)
         weight = self.unlabeled_weight(state.step)
@@ -128,7 +130,7 @@ class MixMatchObjective(StudentObjective):
             guesses = self.guess(student, others)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
             shares = draw_blending_plan(3 * rows, MIXUP_ALPHA, generator, images.device)
-            logits = self._interleaved(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
+            logits = self._interleaved_logits(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
             targets = shares.blend(torch.cat([targets, guesses, guesses]))
         cross_entropy, unlabeled = self.loss(logits, targets, rows)
         loss = cross_entropy + weight * unlabeled
@@ -139,7 +141,7 @@ class MixMatchObjective(StudentObjective):
             logs["master_consistency"] = agreement.detach()
         return StepOutput(loss, logs)
 
-    def _interleaved(self, student: StudentNetwork, blocks: tuple[Tensor, ...]) -> Tensor:
+    def _interleaved_logits(self, student: StudentNetwork, blocks: tuple[Tensor, ...]) -> Tensor:
         """Compute the logits of three blocks, each with the statistics of rows of all of them."""
         mixed = interleave(blocks)
         logits = [head_logits(student, mixed[0])[0]]
@@ -169,6 +171,6 @@ class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise
-        check_equal_shares(config)
+        check_equal_label_counts(config)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)

@@ -152,11 +152,11 @@ class Round:
         )
 
     def _report(self, label: int, places: NDArray[np.int64]) -> dict[str, Any]:
-        mine = self.distance[places[self.nearest[places] == label]]
+        distances = self.distance[places[self.nearest[places] == label]]
         quota = None if self.shares is None else int(self.shares[label])
-        nearest, farthest = compute_min_and_max(mine)
+        nearest, farthest = compute_min_and_max(distances)
         report = {"round": self.number, "label": label, "candidates": int((self.nearest == label).sum())}
-        return {**report, "quota": quota, "taken": len(mine), "nearest": nearest, "farthest": farthest}
+        return {**report, "quota": quota, "taken": len(distances), "nearest": nearest, "farthest": farthest}
 
 
 # ---------------------------------------------------------------- the search
@@ -217,14 +217,16 @@ def search(
     )
     found: list[D] = []
     for number in range(1, rounds + 1):
-        asked = np.asarray(int((current >= 0).sum()) if isinstance(count, str) else count)
-        shares = (quotas(int(asked), sizes) if asked.ndim == 0 else asked) if balance == "balanced" else None
+        requested = np.asarray(int((current >= 0).sum()) if isinstance(count, str) else count)
+        shares = (
+            (quotas(int(requested), sizes) if requested.ndim == 0 else requested) if balance == "balanced" else None
+        )
         pool = np.flatnonzero(current < 0)
         distance, nearest = measure(current, given, pool, len(sizes))
         keys, scale = sortable_distances(distance)
         order = np.lexsort((pool, keys))
         groups = [order] if shares is None else [order[nearest[order] == label] for label in range(len(sizes))]
-        wants = [int(asked)] if shares is None else shares.tolist()
+        wants = [int(requested)] if shares is None else shares.tolist()
         before = sum(len(one.indices) for one in found)
         turn = Round(number, before, given, pool, sizes, shares, distance, nearest, keys, scale, groups, wants)
         found.append(choose(turn))
@@ -232,10 +234,10 @@ def search(
         if not len(found[-1].indices):
             break
         current = found[-1].grown(current)
-    return _joined(found, tuple(dict.fromkeys(warnings)))
+    return _join_rounds(found, tuple(dict.fromkeys(warnings)))
 
 
-def _joined(found: list[D], warnings: tuple[str, ...]) -> D:
+def _join_rounds(found: list[D], warnings: tuple[str, ...]) -> D:
     """Join the results of rounds by concatenating arrays and tuples."""
     columns: dict[str, Any] = {}
     for field in dataclasses.fields(found[0]):

@@ -97,7 +97,7 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
     return num_classes
 
 
-def check_equal_shares(config: TwoStreamOptions) -> None:
+def check_equal_label_counts(config: TwoStreamOptions) -> None:
     """Check that all processes get equally many labeled images of each batch.
 
     Raises:

@@ -35,7 +35,7 @@ from labelkit.methods.few_labels.options import SnowballConfig
 from labelkit.methods.few_labels.recipe import (
     StudentObjective,
     StudentObjectiveMethod,
-    check_equal_shares,
+    check_equal_label_counts,
     student_phase,
     teacher_decay,
     training_class_names,
@@ -88,7 +88,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         weak = self.weak_view
         self.objective: StudentObjective
         if config.trainer == "mixmatch":
-            check_equal_shares(config)
+            check_equal_label_counts(config)
             self.objective = MixMatchObjective(weak, weight=unlabeled_weight(config.steps, config), seed=config.seed)
         else:
             self.objective = MeanTeacherObjective(config, config.steps, weak)

@@ -121,7 +121,7 @@ def _choose(select: Select, seed: int, turn: Round) -> Discovery:
             confident, limit = min(_FAR_FACTOR * want, len(group)), max(want, len(group) // _FAR_PART)
             group = group[: min(confident, limit)][-want:]
             if limit < confident:
-                warnings.append(f"the confident set of far is cut to {1 / _FAR_PART} of the candidates")
+                warnings.append(f"--select far: the confident images are limited to {1 / _FAR_PART} of the candidates")
         chosen.append(group[:want])
     tie = {"max": -turn.keys, "random": turn.nearest}.get(select, turn.keys)
     return turn.table(chosen, [tie[np.concatenate(chosen)]], warnings)

@@ -184,5 +184,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
     images = MatchedImages(replace(found.matches.take(kept), pairs=pairs[kept]), sizes, found.content_digest)
     coverage = float(np.isin(np.arange(count), images.matches.pairs[:, 0]).mean())
-    inputs.say(f"{len(kept)} matches; {percent(coverage)} % of the images have a partner; the others match themselves")
+    inputs.show_message(
+        f"{len(kept)} matches; {percent(coverage)} % of the images have a partner; the others match themselves"
+    )
     return images

@@ -178,7 +178,7 @@ class SAN(MetricMethod[SANConfig]):
         n = network.assembly.grid[0] * network.assembly.grid[1]
         weights = table[:, len(_SCALARS) :].reshape(count, n, n)
         found["variance"] = float(weights.var(0, unbiased=False).sum(1).mean())
-        for kind, text in _warnings(found).items():
+        for kind, text in _assembly_warnings(found).items():
             if kind not in self._warned:
                 self._warned.add(kind)
                 state.warn(f"warning: {text}")
@@ -238,7 +238,7 @@ def _measure(network: MetricNetwork, images: Tensor) -> Tensor:
     return torch.cat([torch.stack(numbers, 1), weights.flatten(1)], dim=1)
 
 
-def _warnings(found: Mapping[str, float]) -> dict[str, str]:
+def _assembly_warnings(found: Mapping[str, float]) -> dict[str, str]:
     texts = {}
     if found["diagonal"] > INACTIVE_DIAGONAL or found["effect"] < INACTIVE_EFFECT:
         texts["inactive"] = (

@@ -278,7 +278,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         seen: MetricOutput = self.network(torch.cat(batch.views))
         first, second = seen.embeddings[:count], seen.embeddings[count:]
         logs: dict[str, Tensor] = {}
-        total = self._pairs(first, batch.sample_index)
+        total = self._pair_loss(first, batch.sample_index)
         logs["ms"], logs["ms_gap"] = total.detach(), total.detach() - self.collapsed_loss
         if self._use_centers:
             centers = self.center_loss(seen.embeddings, self.labels.centroids)
@@ -299,7 +299,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
                 logs["matched"] = (batch.links >= 0).float().mean()
         return StepOutput(total, logs)
 
-    def _pairs(self, embeddings: Tensor, rows: Tensor) -> Tensor:
+    def _pair_loss(self, embeddings: Tensor, rows: Tensor) -> Tensor:
         """Compute the multi-similarity loss of the whole batch, equal on every process."""
         embeddings, rows = gather_batch(embeddings), gather_batch(rows)
         ids = self.labels.cluster_ids

@@ -260,10 +260,10 @@ def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
         similarity = similarities(head)
         columns = best_assignment(similarity, before)
         value = float(similarity[np.arange(len(columns)), columns].sum())
-    told = state.combine(torch.from_numpy(columns), "sum")
+    assignment = state.combine(torch.from_numpy(columns), "sum")
     objective = state.combine(torch.tensor(value, dtype=torch.float32), "sum")
-    head.assignment.copy_(told)
-    changed = float((told.cpu().numpy() != before).sum())
+    head.assignment.copy_(assignment)
+    changed = float((assignment.cpu().numpy() != before).sum())
     return {"objective": float(objective) / len(before), "changed": changed, "seconds": time.perf_counter() - started}
 
 

@@ -53,7 +53,7 @@ def load_or_make_prototypes(
     num_starts: int = 1,
     device: str = "cpu",
     use_cache: bool = True,
-    say: Callable[[str], None] | None = None,
+    show_message: Callable[[str], None] | None = None,
     report: Callable[[float, float], None] | None = None,
 ) -> Prototypes:
     """Return evenly spread prototypes, from a closed form, the cache or an optimization.
@@ -61,7 +61,7 @@ def load_or_make_prototypes(
     New prototypes are cached. They depend on all arguments up to ``num_starts``, which, like ``device`` and ``report``,
     are those of :func:`labelkit.algorithms.prototypes.spread_prototypes`; ``seed`` is that of the initial values, or of
     the rotation and order of a closed form. A cache file that is damaged or has other contents is replaced, and a cache
-    that cannot be written is no error; ``say`` shows both to the user.
+    that cannot be written is no error; ``show_message`` shows both to the user.
 
     Raises:
         ValueError: a number is out of range.
@@ -88,15 +88,17 @@ def load_or_make_prototypes(
     )
     if is_closed or not use_cache:  # a closed form is computed faster than read
         return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
-    return _cached(recipe, make, say or (lambda text: None))
+    return _load_or_compute(recipe, make, show_message or (lambda text: None))
 
 
-def load_or_compute_prototypes(num_prototypes: int, dim: int, say: Callable[[str], None]) -> Prototypes:
+def load_or_compute_prototypes(num_prototypes: int, dim: int, show_message: Callable[[str], None]) -> Prototypes:
     """Return the c prototypes of hyperspherical prototype networks in d dimensions; computed ones are cached."""
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
     generator = keyed_generator(0, "separated prototypes")
-    return _cached(recipe, partial(optimize_separated_prototypes, num_prototypes, dim, generator), say)
+    return _load_or_compute(
+        recipe, partial(optimize_separated_prototypes, num_prototypes, dim, generator), show_message
+    )
 
 
 def optimize_separated_prototypes(
@@ -143,12 +145,12 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
     return float(cosines[np.arange(count), nearest].mean()), gradient / count
 
 
-def _cached(
-    recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], tell: Callable[[str], None]
+def _load_or_compute(
+    recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], show_note: Callable[[str], None]
 ) -> Prototypes:
     """Return the prototypes from the cache, or compute and cache them."""
     path = cache_path(recipe)
-    found = _from_cache(path, recipe, tell) if path.exists() else None
+    found = _read_cache(path, recipe, show_note) if path.exists() else None
     if found is not None:
         return Prototypes(found, recipe, "cache", path)
     vectors = make()
@@ -156,7 +158,7 @@ def _cached(
         path.parent.mkdir(parents=True, exist_ok=True)
         write_prototypes(path, vectors, recipe, asdict(measure_spread(vectors)), overwrite=True)
     except (OSError, LabelkitError) as error:
-        tell(f"could not save the prototypes in {path.parent}: {error}")
+        show_note(f"could not save the prototypes in {path.parent}: {error}")
         return Prototypes(vectors, recipe, "optimized", None)
     return Prototypes(vectors, recipe, "optimized", path)
 
@@ -167,15 +169,15 @@ def cache_path(recipe: dict[str, object]) -> Path:
     return cache_folder() / "prototypes" / f"{recipe['num_prototypes']}x{recipe['dim']}-{key}.h5"
 
 
-def _from_cache(path: Path, recipe: dict[str, object], tell: Callable[[str], None]) -> NDArray[np.float32] | None:
+def _read_cache(path: Path, recipe: dict[str, object], show_note: Callable[[str], None]) -> NDArray[np.float32] | None:
     try:
         found = read_prototypes(path)
     except (StoreError, OSError) as error:
         problem = error.problem if isinstance(error, StoreError) else str(error)
-        tell(f"{path}: {problem}; the prototypes are computed again")
+        show_note(f"{path}: {problem}; the prototypes are recomputed")
         return None
     shape = (recipe["num_prototypes"], recipe["dim"])
     if found.recipe != recipe or found.prototypes.shape != shape:
-        tell(f"{path}: contains other prototypes than its name says; they are computed again")
+        show_note(f"{path}: does not contain the prototypes that its name indicates; they are recomputed")
         return None
     return found.prototypes

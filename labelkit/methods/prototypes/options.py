@@ -43,7 +43,8 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     class_weights: Literal["none", "batch", "global"] = _LOSS(
         "none",
-        "Weight images so that classes count equally within each batch (as in the published code) or overall.",
+        "Weight images so that classes count equally. batch: within each batch, as in the published code; global: "
+        "over the whole training set.",
     )
     mixup_alpha: float = _LOSS(
         0.0, "Mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step (mixup); 0: off.", ge=0

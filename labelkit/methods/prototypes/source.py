@@ -21,7 +21,11 @@ _LEARNED = ("network.head.weight", "network.head.cosine.prototypes")
 
 
 def load_initial_prototypes(
-    config: DL2PAConfig, num_classes: int, dim: int, say: Callable[[str], None], class_names: Sequence[str] = ()
+    config: DL2PAConfig,
+    num_classes: int,
+    dim: int,
+    show_message: Callable[[str], None],
+    class_names: Sequence[str] = (),
 ) -> Tensor:
     """Return the initial prototypes of a run as (c, d) float32 unit rows; word vectors need names of the classes.
 
@@ -36,22 +40,24 @@ def load_initial_prototypes(
         remedy = f"Use --embed-dim {least} or more, or --prototypes uniform."
         raise ConfigError("--prototypes simplex", problem, remedy)
     if config.prototypes == "hpn":
-        return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, say).vectors)
+        return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, show_message).vectors)
     if config.class_vectors is not None:
-        return _of_words(config.class_vectors, num_classes, dim, class_names)
+        return _load_word_prototypes(config.class_vectors, num_classes, dim, class_names)
     source = config.prototypes_from
     if source is None:
-        make = partial(load_or_make_prototypes, num_classes, dim, seed=0, say=say)
+        make = partial(load_or_make_prototypes, num_classes, dim, seed=0, show_message=show_message)
         made = make(sharpest_t=config.sharpest_t)
         if made.source == "closed form" and config.sharpest_t is None and not is_closed_form_optimal(num_classes, dim):
             # with opposite pairs, neither the closed form nor the result of one start always has the lowest loss
             optimized = make(method="optimize", sharpest_t=None)
             made = min(made, optimized, key=lambda one: uniformity(one.vectors))
         elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
-            say(f"--sharpest-t changes nothing: the best {num_classes} prototypes of {dim} dimensions are known")
+            show_message(f"--sharpest-t has no effect: the best {num_classes} prototypes of {dim} dimensions are known")
         return torch.from_numpy(made.vectors)
     found = (
-        _learned_prototypes(source, say) if source.is_dir() else torch.from_numpy(read_prototypes(source).prototypes)
+        _load_learned_prototypes(source, show_message)
+        if source.is_dir()
+        else torch.from_numpy(read_prototypes(source).prototypes)
     )
     if len(found) < num_classes or found.shape[1] != dim:
         raise ConfigError(
@@ -63,7 +69,7 @@ def load_initial_prototypes(
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
 
 
-def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
+def _load_word_prototypes(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
     """Return the word vectors of the class names, in d dimensions."""
     if len(class_names) < num_classes:
         problem = f"{num_classes} classes were requested, but only {len(class_names)} have names"
@@ -78,9 +84,9 @@ def _of_words(path: Path, num_classes: int, dim: int, class_names: Sequence[str]
         raise ConfigError("--class-vectors", f"{path}: {error}", "Use other vectors, or raise --embed-dim.") from error
 
 
-def _learned_prototypes(run: Path, say: Callable[[str], None]) -> Tensor:
+def _load_learned_prototypes(run: Path, show_message: Callable[[str], None]) -> Tensor:
     """Return the class vectors of a run of ``softmax``."""
-    checkpoint = load_checkpoint(run, say=say)
+    checkpoint = load_checkpoint(run, show_message=show_message)
     tensors = {} if checkpoint is None else checkpoint.tensors(MODEL)
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
     if found is None:
@@ -139,25 +145,25 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
     Raises:
         DatasetError: the file cannot be read, a class has no vector, or a line is damaged.
     """
-    wanted = {_plain(name) for name in names}
+    wanted = {_normalize_name(name) for name in names}
     exact: dict[str, NDArray[np.float64]] = {}
     alike: dict[str, NDArray[np.float64]] = {}
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             for number, line in enumerate(file, start=1):
                 name, *numbers = line.split() or [""]
-                if _plain(name) in wanted and (number > 1 or len(numbers) > 1):
-                    vector = _vector(numbers, f"{path}: line {number}")
+                if _normalize_name(name) in wanted and (number > 1 or len(numbers) > 1):
+                    vector = _parse_vector(numbers, f"{path}: line {number}")
                     exact.setdefault(name, vector)
-                    alike.setdefault(_plain(name), vector)
+                    alike.setdefault(_normalize_name(name), vector)
     except OSError as error:
         problem = str(error.strerror)
         raise DatasetError(str(path), problem, "Pass a text file of class names and their vectors.") from error
-    missing = [name for name in names if _plain(name) not in alike]
+    missing = [name for name in names if _normalize_name(name) not in alike]
     if missing:
         shown = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else "")
         raise DatasetError(str(path), f"has no vector for {len(missing)} of {len(names)} classes: {shown}", _FORM)
-    vectors = [exact.get(name.replace(" ", "_"), alike[_plain(name)]) for name in names]
+    vectors = [exact.get(name.replace(" ", "_"), alike[_normalize_name(name)]) for name in names]
     widths = {len(vector) for vector in vectors}
     if len(widths) > 1:
         raise DatasetError(
@@ -166,7 +172,7 @@ def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
     return np.stack(vectors)
 
 
-def _vector(numbers: Sequence[str], where: str) -> NDArray[np.float64]:
+def _parse_vector(numbers: Sequence[str], where: str) -> NDArray[np.float64]:
     try:
         vector = np.array([float(number) for number in numbers])
     except ValueError as error:
@@ -176,5 +182,5 @@ def _vector(numbers: Sequence[str], where: str) -> NDArray[np.float64]:
     return vector
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.strip().lower().replace(" ", "_")

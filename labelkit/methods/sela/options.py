@@ -70,10 +70,12 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     solver_max_iterations: int = _SOLVER(500, "Maximum number of iterations of the solver.", ge=1)
 
     augmentation: Literal["digits", "cifar", "imagenet", "mocov2"] = _VIEWS(
-        "imagenet", "Augmentation recipe for training, as in the published code; digits: a recipe for images of digits."
+        "imagenet", "Training augmentation: one of the recipes in the published code, or digits (for images of digits)."
     )
 
-    labels_from: Path | None = _ROTATION(None, "Train a new network on the final labels of this run, which stay fixed.")
+    labels_from: Path | None = _ROTATION(
+        None, "Train a new network on the final pseudo-labels of this run, which remain fixed."
+    )
     rotation: bool = _ROTATION(
         False, "Also learn to predict the rotation of an image (0, 90, 180, 270 degrees) with a separate head."
     )

@@ -1,4 +1,4 @@
-"""SeLa: train on pseudo-labels, and renew all of them at once as a balanced assignment.
+"""SeLa: train on pseudo-labels, all of which are periodically recomputed as a balanced assignment.
 
 Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous clustering and representation learning"
 (ICLR 2020) and its released code.
@@ -110,13 +110,13 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         if self.config.prior == "uniform":
             return
         for head, k in enumerate(self.config.clusters_per_head):
-            self.labels.prior(head).copy_(_prior(self.config.prior, k))
+            self.labels.prior(head).copy_(_read_prior(self.config.prior, k))
 
     def on_step_start(self, state: TrainState) -> None:
         """Re-optimize the labels of each head whose update is due."""
         heads = self.labels.due(state.step / state.steps_per_epoch)
         if heads:
-            self._renew(heads, state)
+            self._optimize_labels(heads, state)
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the mean cross-entropy of the heads, plus that of rotation prediction if enabled."""
@@ -133,7 +133,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Return means over the epoch's label optimizations; after the last epoch, optimize labels once more."""
         if state.epoch + 1 == self.config.epochs and self.labels.times:
-            self._renew(tuple(range(len(self.network.heads))), state)
+            self._optimize_labels(tuple(range(len(self.network.heads))), state)
         records, self._records = self._records, []
         metrics = {"optimizations": float(self.labels.num_optimizations)}
         if records:
@@ -174,7 +174,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         size, recipe = self.network.input_spec.size, self.config.augmentation
         return sela_view(size, recipe, chiral=self.data.chiral, photographic=self.data.photographic)
 
-    def _renew(self, heads: tuple[int, ...], state: TrainState) -> None:
+    def _optimize_labels(self, heads: tuple[int, ...], state: TrainState) -> None:
         """Run the label pass, then optimize the labels of each head on the same features."""
         config, batch_size = self.config, self.config.batch_size
         if config.label_pass == "official":
@@ -193,7 +193,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
                     state.warn(f"warning: {warning}")
 
 
-def _prior(spec: str, num_clusters: int) -> Tensor:
+def _read_prior(spec: str, num_clusters: int) -> Tensor:
     """Return a head's cluster shares from ``zipf:A``, a .npy file, or a text of numbers separated by blanks or commas.
 
     Raises:

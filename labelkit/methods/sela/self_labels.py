@@ -1,4 +1,4 @@
-"""Pseudo-labels by a network for its own images: one table per head, renewed by balanced optimal transport.
+"""Pseudo-labels for a network's training images: one table per head, updated by balanced optimal transport.
 
 All state is in buffers, so that checkpoints include labels, potentials and the position in the schedule. Each
 process solves with the rows it visited, and exchanges sums of the size of a head; labels are gathered by row.
@@ -175,7 +175,7 @@ class SelfLabels(nn.Module):
         assert isinstance(bias, Tensor)
         weight, bias = weight.float(), bias.float()
         features = features.to(weight.device) if len(features) else weight.new_zeros((0, weight.shape[1]))
-        low, high, shares = _look(features, weight, bias, config.lam, state.combine)
+        low, high, shares = _measure_scores(features, weight, bias, config.lam, state.combine)
         prior = self.prior(head)
         if int(self.num_solves[head]) == 0:
             prior.copy_(order_prior(prior, shares))
@@ -192,7 +192,7 @@ class SelfLabels(nn.Module):
         self.potentials(head).copy_(result.potentials)
         # one more than the label, since rows that no process has are gathered as 0
         table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
-        churn, counts = self._replace(head, table)
+        churn, counts = self._store_labels(head, table)
         return {
             "head": head,
             "iterations": result.num_iterations,
@@ -206,7 +206,7 @@ class SelfLabels(nn.Module):
             "dead": bool((high - low).max() < DEAD_RANGE),
         }
 
-    def _replace(self, head: int, table: Tensor) -> tuple[float, Tensor]:
+    def _store_labels(self, head: int, table: Tensor) -> tuple[float, Tensor]:
         """Store (n,) new labels of a head; return the share that changed, and the (k,) images per cluster."""
         before = self.pseudo_labels[head].cpu()
         listed = table >= 0
@@ -216,7 +216,9 @@ class SelfLabels(nn.Module):
         return churn, torch.bincount(table[listed], minlength=self.num_clusters[head])
 
 
-def _look(features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce) -> tuple[Tensor, Tensor, Tensor]:
+def _measure_scores(
+    features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the smallest and largest score of each cluster, and its share before balancing, over all processes."""
     k = len(weight)
     low = torch.full((k,), torch.inf, dtype=torch.float64, device=weight.device)
@@ -242,7 +244,7 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
         CheckpointError: there is no run with pseudo-labels.
         CheckpointMismatch: it was trained on other images, or has other heads.
     """
-    checkpoint = load_checkpoint(source, say=inputs.say)
+    checkpoint = load_checkpoint(source, show_message=inputs.show_message)
     if checkpoint is None:
         problem = "contains no checkpoint"
         raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
@@ -257,4 +259,4 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
     if not same:
         raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
-    inputs.say(f"labels are taken from {checkpoint.folder}, and stay fixed")
+    inputs.show_message(f"labels are taken from {checkpoint.folder}, and remain fixed")

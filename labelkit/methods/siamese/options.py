@@ -93,7 +93,7 @@ class SiameseConfig(RepresentationTrainConfig):
     def _check_views(self) -> Self:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
-            raise ValueError(f"crop_scale must be two increasing fractions in (0, 1], got {low},{high}")
+            raise ValueError(f"crop_scale must be two fractions in (0, 1], the smaller first, got {low},{high}")
         if min(self.widths) < 1:
             raise ValueError(f"projector_dims must be positive, got {min(self.widths)}")
         if self.augmentation == "digits":

@@ -1,4 +1,4 @@
-"""Siamese learning: two views of an image get similar outputs, and the loss keeps all images from getting equal ones.
+"""Siamese learning: two views of an image get similar outputs, and the loss prevents all outputs from becoming equal.
 
 Sources, by ``--loss``:
     simclr: T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (ICML 2020)
@@ -75,7 +75,7 @@ class BarlowTwinsLoss(nn.Module):
         """Return the scaled sum over all entries of the correlation matrix."""
         _check_pair(first, second)
         with without_autocast(first):
-            correlations = _standardized(first).T @ _standardized(second) / max(len(first), 1)
+            correlations = _standardize(first).T @ _standardize(second) / max(len(first), 1)
             diagonal = correlations.diagonal()
             redundancy = correlations.square().sum() - diagonal.square().sum()
             return self.scale * ((1 - diagonal).square().sum() + self.redundancy_weight * redundancy)
@@ -143,7 +143,7 @@ class QueueContrastLoss(TemperatureLoss):
             return F.cross_entropy(logits, torch.zeros(len(q), dtype=torch.int64, device=q.device))
 
 
-def _standardized(rows: Tensor) -> Tensor:
+def _standardize(rows: Tensor) -> Tensor:
     moved = promote(rows) - promote(rows).mean(0)
     return moved / (moved.square().mean(0) + _TINY).sqrt()
 
@@ -162,13 +162,13 @@ class SiameseNetwork(BackboneNetwork):
         super().__init__(config.backbone, seed=config.seed, **backbone_options(config, data))
         width, normalize = config.widths[-1], config.loss in ("barlow-twins", "simsiam")
         with seeded_init(config.seed + 1):
-            layers = _layers((self.backbone.info.feature_dim, *config.widths), normalize=normalize)
+            layers = _build_layers((self.backbone.info.feature_dim, *config.widths), normalize=normalize)
             if config.loss == "simsiam":
                 layers.append(nn.BatchNorm1d(width, affine=False))
             self.projector = nn.Sequential(*layers)
             self.predictor: nn.Module | None = None
             if config.loss == "simsiam":
-                self.predictor = nn.Sequential(*_layers((width, config.predictor_dim, width), normalize=True))
+                self.predictor = nn.Sequential(*_build_layers((width, config.predictor_dim, width), normalize=True))
 
     def project(self, images: Tensor) -> Tensor:
         """Map one view (b, c, h, w) to projections (b, p)."""
@@ -180,7 +180,7 @@ class SiameseNetwork(BackboneNetwork):
         return self.predictor(projections)
 
 
-def _layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
+def _build_layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
     """Build linear layers with ReLU between them, after an optional normalization, which makes biases redundant."""
     made: list[nn.Module] = []
     for number, (given, width) in enumerate(pairwise(widths)):
@@ -228,9 +228,9 @@ class Siamese(RepresentationMethod[SiameseConfig]):
         if self.config.loss == "simsiam":
             predictions = self.network.predict(projections[0]), self.network.predict(projections[1])
             return StepOutput(self.prediction(predictions, projections))
-        return StepOutput(self._queued(projections, (first, second)))
+        return StepOutput(self._queue_loss(projections, (first, second)))
 
-    def _queued(self, projections: tuple[Tensor, Tensor], views: tuple[Tensor, Tensor]) -> Tensor:
+    def _queue_loss(self, projections: tuple[Tensor, Tensor], views: tuple[Tensor, Tensor]) -> Tensor:
         """Return the mean loss with both views as queries, and store the keys."""
         assert self.slow is not None
         with torch.no_grad():

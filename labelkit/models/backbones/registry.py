@@ -326,12 +326,12 @@ def _build_timm(
         depth=len(blocks) if is_transformer else 0,
         interpolation=str(cfg.get("interpolation") or "bicubic"),
         crop_pct=get_center_crop_fraction(name) or float(cfg.get("crop_pct") or 1.0),
-        pooling=_pooling(net),
+        pooling=_get_pooling(net),
     )
     return net, info, cfg
 
 
-def _pooling(net: Any) -> str:
+def _get_pooling(net: Any) -> str:
     """Return timm's name for the pooling; convolutional networks have it in a module."""
     pool = getattr(net, "global_pool", None)
     if isinstance(pool, str):

@@ -77,7 +77,7 @@ def compute_queries(attention: Any, tokens: Tensor) -> Tensor:
     return attention.q_norm(_projected(attention, tokens, 0, 1)[0])
 
 
-def _projected(attention: Any, tokens: Tensor, first: int, count: int) -> Tensor:
+def _project_qkv(attention: Any, tokens: Tensor, first: int, count: int) -> Tensor:
     """Return ``count`` thirds of the qkv projection from the third ``first`` on, before norms: (count, b, h, t, d)."""
     width = len(attention.qkv.weight) // 3
     part = slice(first * width, (first + count) * width)
@@ -134,7 +134,7 @@ def class_token_block(vit: Any, tokens: Tensor) -> Tensor:
     attn = block.attn
     normed = block.norm1(tokens)
     own = normed[:, :1]
-    keys, values = _projected(attn, normed, 1, 2)
+    keys, values = _project_qkv(attn, normed, 1, 2)
     attended = attend(attn, own, compute_queries(attn, own), attn.k_norm(keys), values)
     out = tokens[:, :1] + block.drop_path1(block.ls1(attended))
     return out + block.drop_path2(block.ls2(block.mlp(block.norm2(out))))

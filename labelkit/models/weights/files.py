@@ -1,4 +1,4 @@
-"""Weights from files that others made: untrusted when read, fitted by name, identified by content.
+"""Weights from files of other programs: read as untrusted, matched by name, identified by content.
 
 ``.safetensors`` files are read only by their library; ``.pt`` and ``.pth`` files are pickles and are read only by
 ``torch.load(weights_only=True)``.
@@ -143,10 +143,12 @@ def map_weights(
     if needed or mismatched:
         raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
     if further := _further_blocks(cleaned, target):
-        problem = f"the network is shallower: it lacks {len(further)} blocks of the weights ({_first(further)})"
+        problem = f"the network is shallower: it lacks {len(further)} blocks of the weights ({_abbreviate(further)})"
         raise CheckpointMismatch(where, problem, _remedy(model))
 
-    ready = {name: _fit(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned}
+    ready = {
+        name: _convert_tensor(cleaned[name], value, name, where) for name, value in target.items() if name in cleaned
+    }
     with torch.no_grad():
         for name, value in ready.items():
             target[name].copy_(value)
@@ -244,7 +246,7 @@ def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], wher
 
 
 def _choose_copies(prefixes: list[str]) -> list[str]:
-    """Return the prefixes of the copies to use: averaged ones, else those that do not follow another."""
+    """Return the prefixes of the copies to use: averaged ones, otherwise those that do not follow another."""
     averaged = [
         prefix
         for prefix in prefixes
@@ -260,7 +262,7 @@ def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[
 
 
 def _further_blocks(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> list[str]:
-    """Return the blocks in a file that continue a row of numbered blocks of the network, such as ``layer1.2``."""
+    """Return the blocks in a file that continue a sequence of numbered blocks of the network, such as ``layer1.2``."""
     last: dict[str, int] = {}  # only blocks, which hold layers with names: a row of layers may end in another head
     for name in target:
         for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
@@ -280,14 +282,14 @@ def _describe(
 ) -> str:
     parts = []
     if missing:
-        parts.append(f"{len(missing)} of {len(target)} tensors are missing ({_first(missing)})")
+        parts.append(f"{len(missing)} of {len(target)} tensors are missing ({_abbreviate(missing)})")
     if mismatched:
         shapes = [f"{name} is {list(state[name].shape)}, needed {list(target[name].shape)}" for name in mismatched]
-        parts.append(f"{len(mismatched)} have another shape ({_first(shapes)})")
+        parts.append(f"{len(mismatched)} have another shape ({_abbreviate(shapes)})")
     return "; ".join(parts)
 
 
-def _first(names: list[str]) -> str:
+def _abbreviate(names: list[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
 
 
@@ -295,7 +297,7 @@ def _remedy(model: nn.Module) -> str:
     return f"Pass weights for the same network ({type(model).__name__}), image size and number of channels."
 
 
-def _fit(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
+def _convert_tensor(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
     """Convert ``value`` to the type of ``target``; raise an error if it has another kind of type or is not finite."""
     if value.is_floating_point() != target.is_floating_point() or value.is_complex():
         problem = f"{name} has type {value.dtype}, expected {target.dtype}"
@@ -329,7 +331,10 @@ def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tupl
         problem = f"contains {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
         raise CheckpointMismatch(where, problem, "Save only the one to load.")
     names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
-    return {key: _fit(state[name], torch.zeros((), dtype=torch.float32), name, where) for key, name in names.items()}
+    return {
+        key: _convert_tensor(state[name], torch.zeros((), dtype=torch.float32), name, where)
+        for key, name in names.items()
+    }
 
 
 # Names of layers in efficientnet-pytorch and in timm, for blocks with and without expansion.

@@ -133,7 +133,7 @@ def find_recorded_weights(source: str) -> Path | None:
     if not source.startswith(HUB_SCHEME):
         return None
     repository, _, file = source.removeprefix(HUB_SCHEME).rpartition("/")
-    found = _cached({"hf_hub_id": repository, "hf_hub_filename": file})
+    found = _find_in_cache({"hf_hub_id": repository, "hf_hub_filename": file})
     return None if found is None else found[0]
 
 
@@ -159,7 +159,7 @@ def is_published(name: str, sha256: str) -> bool:
     package = find_weights_package(name)
     if package is not None and package.sha256 == sha256:
         return True
-    cached = _cached(timm_config(name))
+    cached = _find_in_cache(timm_config(name))
     return cached is not None and sha256_file(cached[0]) == sha256
 
 
@@ -167,21 +167,21 @@ def describe_published(name: str) -> tuple[str, str]:
     """Return where the published weights of a timm network are on this machine ("" if absent), and their license."""
     cfg, package = timm_config(name), find_weights_package(name)
     place = ""
-    if _cached(cfg) is not None:
+    if _find_in_cache(cfg) is not None:
         place = "hub cache"
     elif package is not None and package.find() is not None:
         place = f"package {package.name}: {package.origin}"
     return place, str(cfg.get("license") or (package.license if package is not None else ""))
 
 
-def find_best_available_backbone(*, several: bool = False) -> str | None:
+def find_best_available_backbone(*, allow_several: bool = False) -> str | None:
     """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
 
-    With ``several``, this may also be a pair of networks with concatenated embeddings.
+    With ``allow_several``, this may also be a pair of networks with concatenated embeddings.
     """
     for name in BEST_FIRST:
         parts = name.split("+")
-        if (several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
+        if (allow_several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
             return name
     return None
 
@@ -202,14 +202,14 @@ def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, st
             raise CheckpointError(name, "its published weights are not on the hub", remedy)
         remedy = "Train it from random weights, pass --weights FILE, or choose another backbone."
         raise ConfigError("pretrained", f"there are no published weights for {name}", remedy)
-    repository, revision, files = _hub_place(cfg)
+    repository, revision, files = _hub_location(cfg)
     path = _fetch(name, repository, revision, files)
-    return path, _address(repository, path)
+    return path, _hub_url(repository, path)
 
 
 def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
     """Return a local file with published weights and its URL, or ``None``; nothing is downloaded."""
-    cached = _cached(cfg)
+    cached = _find_in_cache(cfg)
     if cached is not None:
         return cached
     package = find_weights_package(name)
@@ -220,28 +220,28 @@ def find_local_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str] | 
     return path, package.source
 
 
-def _cached(cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
+def _find_in_cache(cfg: Mapping[str, Any]) -> tuple[Path, str] | None:
     """Return the file in the hub's cache and its URL, or ``None``."""
     if not cfg.get("hf_hub_id"):
         return None
     from huggingface_hub import constants, try_to_load_from_cache
 
-    repository, revision, files = _hub_place(cfg)
+    repository, revision, files = _hub_location(cfg)
     for file in files:
         found = try_to_load_from_cache(repository, file, cache_dir=constants.HF_HUB_CACHE, revision=revision)
         if isinstance(found, str):
-            return Path(found), _address(repository, Path(found))
+            return Path(found), _hub_url(repository, Path(found))
     return None
 
 
-def _hub_place(cfg: Mapping[str, Any]) -> tuple[str, str | None, tuple[str, ...]]:
+def _hub_location(cfg: Mapping[str, Any]) -> tuple[str, str | None, tuple[str, ...]]:
     """Return repository, revision, and possible names of the file."""
     repository, _, revision = str(cfg["hf_hub_id"]).partition("@")
     files = (str(cfg["hf_hub_filename"]),) if cfg.get("hf_hub_filename") else _HUB_FILES
     return repository, revision or None, files
 
 
-def _address(repository: str, path: Path) -> str:
+def _hub_url(repository: str, path: Path) -> str:
     return f"{HUB_SCHEME}{repository}/{path.name}"
 
 

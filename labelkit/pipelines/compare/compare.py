@@ -96,11 +96,11 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
         ResourceError: the folder for runs is full, ...
         Interrupted: a signal requested to stop; finished runs are in ``--keep``.
     """
-    names = _chosen(config.methods)
-    data, images, config = _data(config)
+    names = _choose_methods(config.methods)
+    data, images, config = _prepare_data(config)
     with _open_runs_folder(config) as folder:
         rows = _evaluate_untrained_networks(names, config, data, folder)
-        rows += _trained(names, config, data, folder)
+        rows += _train_methods(names, config, data, folder)
     values: dict[str, object] = {
         "measured": f"features of {len(names)} methods on {data.test_split} of {config.dataset}",
         "images": images,
@@ -120,7 +120,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     return SimpleResult(values, made, _tables(config, data, images, rows))
 
 
-def _chosen(methods: tuple[str, ...]) -> list[str]:
+def _choose_methods(methods: tuple[str, ...]) -> list[str]:
     for name in methods:
         if name not in METHODS:
             guess = nearest(name, METHODS)
@@ -130,7 +130,7 @@ def _chosen(methods: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(methods or METHODS))
 
 
-def _data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConfig]:
+def _prepare_data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConfig]:
     """Return the common images, their numbers, and the options with the names of ``--old-classes`` spelled out."""
     given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing())
     listing, _ = read_listing(given)
@@ -170,14 +170,14 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
         return
     now = {name: value for name, value in config.to_yaml_dict().items() if name not in CompareConfig.resumable_fields}
     about = config.keep / _ABOUT
-    with ExitStack() as held:
+    with ExitStack() as stack:
         with translate_os_errors(config.keep):
-            there = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
+            existing = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
             # a lock without other files is from a comparison that was stopped at its start
-            if there - {"lock"} and _ABOUT not in there:
+            if existing - {"lock"} and _ABOUT not in existing:
                 raise ConfigError("--keep", f"{config.keep} is not the folder of a comparison", "Choose a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
-        held.enter_context(hold_lock(config.keep))
+        stack.enter_context(hold_lock(config.keep))
         if about.exists():
             then = stored_record(about)
             differing = [
@@ -190,7 +190,7 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
                 raise ConfigError("--keep", problem, "Pass the same options, or choose another folder.")
         else:
             commit_json(about, now)
-        for name in _chosen(config.methods):
+        for name in _choose_methods(config.methods):
             remedy = f"Remove {name}-s* and {name}.* from this folder, or choose another folder."
             check_method_code(config.keep / f"{name}.code.json", name, remedy)
         yield config.keep
@@ -221,7 +221,7 @@ def _evaluate_untrained_networks(
                 if not record.exists():
                     seeded = model if label == _PIXELS else model | {"seed": seed}
                     embed_for_evaluation(config, data, store, **seeded)
-                    found = evaluate_store(config, data, store, seed=seed, own="nothing")
+                    found = evaluate_store(config, data, store, seed=seed, output_kind="nothing")
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
                 row.runs.append(stored_record(record))
             except LabelkitError as error:
@@ -233,12 +233,12 @@ def _evaluate_untrained_networks(
             finally:
                 store.unlink(missing_ok=True)
                 shutil.rmtree(store.with_name(f"{store.name}.results"), ignore_errors=True)
-        _say(row)
+        _report_row(row)
         rows.append(row)
     return rows
 
 
-def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
+def _train_methods(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
     """Train and evaluate, one run after the other."""
     rows = []
     with current_progress().task("compare", total=len(names)) as task:
@@ -253,13 +253,13 @@ def _trained(names: Sequence[str], config: CompareConfig, data: DataFacts, folde
                     row.failures[seed] = str(error).strip()
                     continue
                 row.runs.append(record | {"minutes": record["seconds"] / 60})
-            _say(row)
+            _report_row(row)
             rows.append(row)
             task.advance()
     return rows
 
 
-def _say(row: Row) -> None:
+def _report_row(row: Row) -> None:
     scores = row.scores()
     names = [name for name in _SHOWN_SCORES if name in scores]
     shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])} %" for name in names)
@@ -286,7 +286,7 @@ def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows
                 len(row.runs),
             ]
         )
-    split = f"{images['train']:,} images to train on, {images[data.test_split]:,} of {data.test_split} to judge by"
+    split = f"{images['train']:,} training images, {images[data.test_split]:,} evaluation images ({data.test_split})"
     title = f"{config.dataset}: {split}; at most {config.budget} of training; scores in %, mean ± standard deviation"
     columns = [
         "method", "labels", "network", "length", f"{config.neighbors}-NN", "k-means", "R@1", "own", "minutes", "MiB",

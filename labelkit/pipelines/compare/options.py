@@ -39,7 +39,10 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     max_per_class: int | None = _DATA(None, "Maximum number of images per class in each split.", ge=1)
     labels_per_class: int = _DATA(4, "Number of labels per class for few-label methods, redrawn for each seed.", ge=1)
     num_old_classes: int | None = _DATA(
-        None, "Number of labeled classes for discovery methods. Default: that of the dataset, or else half.", ge=1
+        None,
+        "Number of labeled classes for discovery methods. Default: as defined for the dataset, otherwise half "
+        "of the classes.",
+        ge=1,
     )
     old_classes: tuple[str, ...] | None = _DATA(
         None,

@@ -85,7 +85,9 @@ def embed_for_evaluation(config: CompareConfig, data: DataFacts, out: Path, **mo
     )
 
 
-def evaluate_store(config: CompareConfig, data: DataFacts, index: Path, *, seed: int, own: str) -> dict[str, float]:
+def evaluate_store(
+    config: CompareConfig, data: DataFacts, index: Path, *, seed: int, output_kind: str
+) -> dict[str, float]:
     """Evaluate a store's embeddings by kNN, k-means and retrieval, and the network's own output if there is one.
 
     Args:
@@ -93,7 +95,7 @@ def evaluate_store(config: CompareConfig, data: DataFacts, index: Path, *, seed:
         data: the common images; those of training are in split train.
         index: the store.
         seed: seed of k-means.
-        own: kind of the network's own output: ``names`` of classes, unnamed ``groups``, or ``nothing``.
+        output_kind: kind of the network's own output: ``names`` of classes, unnamed ``groups``, or ``nothing``.
 
     Returns:
         Scores of the held-out images in [0, 1]: ``knn_accuracy`` by neighbors among the training images;
@@ -121,10 +123,10 @@ def evaluate_store(config: CompareConfig, data: DataFacts, index: Path, *, seed:
         "map_at_r": retrieval["map_at_r"],
     }
     has_output = "logits" in open_store(index).extras
-    if own == "groups" and has_output:
+    if output_kind == "groups" and has_output:
         discover_head(DiscoverHeadConfig(index=index, overwrite=True))
         scores["own_accuracy"] = score_groups("head")["all_accuracy"]
-    elif own == "names" and has_output:
+    elif output_kind == "names" and has_output:
         named: Any = evaluate_classification(
             EvaluateClassificationConfig(index=index, split=split, bootstrap=0)
         ).to_json()
@@ -182,13 +184,13 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
     if record.exists():
         return stored_record(record)
     try:
-        length = _length(name, config, data, folder)
+        length = _compute_length(name, config, data, folder)
         options = method_config(name, config, data, seed, length["fraction"])
         run, store = folder / f"{name}-s{seed}", folder / f"{name}-s{seed}.h5"
         cost = _train(name, config, options, run)
         summary = stored_record(run / "summary.json")
         embed_for_evaluation(config, data, store, checkpoint=run)
-        scores = evaluate_store(config, data, store, seed=seed, own=options.own_output)
+        scores = evaluate_store(config, data, store, seed=seed, output_kind=options.own_output)
     except Exception as error:
         if isinstance(error, RunError | LabelkitError) or compute_method_digest(name) is None:
             raise
@@ -212,7 +214,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
     return values
 
 
-def _length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
+def _compute_length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
     """Return the fraction of the preset's length that fits the budget, by timing a few steps; stored for all."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
@@ -240,13 +242,13 @@ def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> d
         *(sys.executable, "-m", "labelkit", "train", name, "--preset", "none"),
         *("--config", str(written), "--out", str(run), "--json"),
     ]
-    said = run.with_name(f"{run.name}.log")
+    log = run.with_name(f"{run.name}.log")
     limit = _LIMIT_TIMES * config.budget_seconds + _LIMIT_SECONDS
     environment = os.environ | {"OMP_NUM_THREADS": str(config.threads)}
-    cost, code = run_process(command, said, limit=limit, environment=environment)
+    cost, code = run_process(command, log, limit=limit, environment=environment)
     if code == 0:
         return cost
-    text = read_bytes(said).decode(errors="replace").strip()
+    text = read_bytes(log).decode(errors="replace").strip()
     *_, reason = re.split(r"^error: ", text, flags=re.MULTILINE)
     if reason == text:
         reason = f"exit code {code}" + (f": {text.splitlines()[-1]}" if text else "")
@@ -266,7 +268,7 @@ def stored_record(path: Path) -> dict[str, Any]:
 
 
 def run_process(
-    command: Sequence[str], said: Path, *, limit: float, environment: dict[str, str]
+    command: Sequence[str], log: Path, *, limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
     """Run a subprocess with a limit in seconds, and its stderr in a file; return its CPU time, memory and exit code.
 
@@ -275,7 +277,7 @@ def run_process(
     """
     deadline = time.monotonic() + limit
     peak = cpu_seconds = 0.0
-    with said.open("wb") as errors:
+    with log.open("wb") as errors:
         process = psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=errors, env=environment)
         try:
             while process.poll() is None and time.monotonic() <= deadline:

@@ -47,7 +47,7 @@ def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingSt
         ConfigError: ``place`` is neither.
         StoreError: the store has no such result, or one that cannot be used.
     """
-    path, name = (place, result) if is_store(place) else _of_start(place, result)
+    path, name = (place, result) if is_store(place) else _find_last_round(place, result)
     store = open_store(path)
     if name is None:
         name = newest_name(list_results(store), "answer")
@@ -55,10 +55,10 @@ def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingSt
             problem = "has no predictions, which are required to predict the labels of new images"
             raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
     found = read_result(store, name)
-    return store, found, _rule(store, found)
+    return store, found, _load_rule(store, found)
 
 
-def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
+def _find_last_round(folder: Path, result: str | None) -> tuple[Path, str | None]:
     """Return the store and the result of the last finished round of a folder of ``start``."""
     remedy = "Pass an output folder of `labelkit start`, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
@@ -69,7 +69,7 @@ def _of_start(folder: Path, result: str | None) -> tuple[Path, str | None]:
     return folder / str(last["store"]), result or str(last["answer"] or last["groups"])
 
 
-def _rule(store: EmbeddingStore, result: Result) -> AnswerRule:
+def _load_rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     """Return the rule of the predictions, or a rule built from groups."""
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
@@ -122,7 +122,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
         ConfigError: the source is neither folder nor store, or the output file exists.
     """
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
-    photos = list(dict.fromkeys(_photos(config, stores)))
+    photos = list(dict.fromkeys(_list_photos(config, stores)))
     if not photos and not stores:
         raise DatasetError(
             "standard input", "contains no photo paths", "Write one path per line, or separate paths with NUL."
@@ -131,10 +131,10 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     min_confidence = config.min_confidence
     if min_confidence is None:
         min_confidence = float(result.params.get("min_confidence", 0.0))  # groups have none
-    asked = [load_other_store_queries(store, path) for path in stores]
+    query_sets = [load_other_store_queries(store, path) for path in stores]
     truth: dict[str, str] = {}
     if config.labels is not None:
-        names = [*map(str, photos), *(name for queries in asked for name in queries.names)]
+        names = [*map(str, photos), *(name for queries in query_sets for name in queries.names)]
         images = LabeledImages("this call", names, None)
         texts = read_csv_labels(config.labels, images, config.label_column, others_ok=True)
         truth = {names[place]: text for place, text in texts.items()}
@@ -143,20 +143,24 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
         unknown = [None] * len(ids)
         dataset = listing("photos", Path(), ids, unknown, unknown, FileSource(Path(), ids))
         found = embed_query_images(dataset, store, checkpoint=config.checkpoint, device=config.device, where="predict")
-        asked.insert(0, found)
-    predictions = [line for queries in asked for line in _answers(config, store, result, rule, queries, min_confidence)]
+        query_sets.insert(0, found)
+    predictions = [
+        line
+        for queries in query_sets
+        for line in _predict_queries(config, store, result, rule, queries, min_confidence)
+    ]
     order = {str(path): place for place, path in enumerate(photos)}
     predictions.sort(key=lambda line: order.get(line.path, len(order)))
-    skipped = [entry for queries in asked for entry in queries.skipped]
-    return _result(config, store, result, predictions, skipped, min_confidence, truth)
+    skipped = [entry for queries in query_sets for entry in queries.skipped]
+    return _build_result(config, store, result, predictions, skipped, min_confidence, truth)
 
 
-def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
+def _list_photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
     """Yield the photos in the given order, those of a folder by name."""
     for path in config.new:
         if path in stores:
             continue
-        given = [path] if path != _STANDARD_INPUT else [Path(line) for line in _lines() if line]
+        given = [path] if path != _STANDARD_INPUT else [Path(line) for line in _read_standard_input() if line]
         for entry in given:
             if not is_folder(entry):
                 yield entry
@@ -167,7 +171,7 @@ def _photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
             yield from (entry / name for name in names)
 
 
-def _lines() -> list[str]:
+def _read_standard_input() -> list[str]:
     """Read paths from standard input, separated by NUL or by lines; bytes that are not text are kept in file names."""
     content = sys.stdin.buffer.read()
     is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from PowerShell
@@ -175,7 +179,7 @@ def _lines() -> list[str]:
     return re.split(r"\0" if "\0" in text else r"[\r\n]", text)
 
 
-def _answers(
+def _predict_queries(
     config: PredictConfig,
     store: EmbeddingStore,
     result: Result,
@@ -220,7 +224,7 @@ def _number(confidence: float) -> float | None:
     return None if np.isnan(confidence) else float(confidence)
 
 
-def _result(
+def _build_result(
     config: PredictConfig,
     store: EmbeddingStore,
     result: Result,
@@ -241,7 +245,7 @@ def _result(
         "skipped": [{"path": name, "reason": reason} for name, reason in skipped],
     }
     if truth:
-        values["judged"] = _judged(result, predictions, truth)
+        values["judged"] = _compare_with_labels(result, predictions, truth)
     rows = [
         ["" if cell is None else f"{cell:.4f}" if isinstance(cell, float) else cell for cell in line]
         for line in predictions
@@ -265,39 +269,39 @@ def _result(
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 
 
-def _judged(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
+def _compare_with_labels(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
     """Compare predictions with given labels, show a message with the number of correct ones, and return the counts.
 
     A photo whose label the person gave for these predictions is not predicted, and not compared.
     """
     names = np.array(group_names(result), dtype=object)
     known, unnamed = set(names[~new_groups(result)]), set(names[new_groups(result)])
-    judged = [line for line in predictions if line.path in truth and line.kind != "given"]
-    mine = [line for line in judged if truth[line.path] in known]
-    others = [line for line in judged if truth[line.path] not in known]
+    compared = [line for line in predictions if line.path in truth and line.kind != "given"]
+    known_lines = [line for line in compared if truth[line.path] in known]
+    unknown_lines = [line for line in compared if truth[line.path] not in known]
     # a class that no label names cannot be predicted: these predictions are wrong
-    sure = [line for line in judged if line.kind != "unsure"]
+    sure = [line for line in compared if line.kind != "unsure"]
     counts = {
-        "labels": len(mine) + len(others),
-        "right": sum(line.label == truth[line.path] for line in mine),
+        "labels": len(known_lines) + len(unknown_lines),
+        "right": sum(line.label == truth[line.path] for line in known_lines),
         "answered": len(sure),
         "answered_right": sum(line.label == truth[line.path] for line in sure),
-        "of_new_classes": len(others),
-        "of_new_classes_in_new_groups": sum(line.label in unnamed for line in others),
+        "of_new_classes": len(unknown_lines),
+        "of_new_classes_in_new_groups": sum(line.label in unnamed for line in unknown_lines),
     }
-    if not judged:
-        current_progress().message("no prediction is compared: each photo with a label had it before")
+    if not compared:
+        current_progress().message("no prediction is checked: all photos with a label already had it")
         return counts
-    said = [
+    sentences = [
         f"of {counts['labels']} photos with a label, {counts['right']} have a correct prediction "
         f"({percent(counts['right'] / counts['labels'])} %)",
         f"of the {len(sure)} that are not unsure, {counts['answered_right']} are correct",
     ]
-    if others:
+    if unknown_lines:
         inside = counts["of_new_classes_in_new_groups"]
-        said.append(
-            f"{len(others)} photos are of classes without a label here, so their predictions count as wrong; "
+        sentences.append(
+            f"{len(unknown_lines)} photos are of classes without a label here, so their predictions count as wrong; "
             f"{inside} of them are in groups without a name"
         )
-    current_progress().message("; ".join(said))
+    current_progress().message("; ".join(sentences))
     return counts

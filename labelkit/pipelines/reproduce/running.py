@@ -67,13 +67,13 @@ def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
     """
     columns: dict[tuple[str, str], str] = {}
     for name in dict.fromkeys(value["name"] for row in record["rows"] for value in row["values"]):
-        if any(_found(row, name).get("published") is not None for row in record["rows"]):
+        if any(_format_measured(row, name).get("published") is not None for row in record["rows"]):
             columns[name, "published"] = f"{name}, published"
         columns[name, "mean"] = name
     lines = [["", *columns.values()]]
     for row in record["rows"]:
-        cells = [_number(_found(row, name), key) for name, key in columns]
-        spreads = [_number(_found(row, name), "deviation") if key == "mean" else "" for name, key in columns]
+        cells = [_number(_format_measured(row, name), key) for name, key in columns]
+        spreads = [_number(_format_measured(row, name), "deviation") if key == "mean" else "" for name, key in columns]
         shown = (f"{cell} ± {spread}" if spread else cell for cell, spread in zip(cells, spreads, strict=True))
         lines.append([row["name"], *shown])
     seeds = record["seeds"]
@@ -87,7 +87,7 @@ def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _found(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _format_measured(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return next((value for value in row["values"] if value["name"] == name), {})
 
 
@@ -175,7 +175,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
             f"{len(faults)} of {len(states)} rows failed, first: {faults[0]}",
             "Fix it, and run the same command again.",
         )
-    return SimpleResult({"tables": [record], "rows": counts}, made, (_shown(record),), fault=failed)
+    return SimpleResult({"tables": [record], "rows": counts}, made, (_build_tables(record),), fault=failed)
 
 
 def _run_row(
@@ -185,18 +185,18 @@ def _run_row(
     progress = current_progress()
     measured: list[dict[str, float]] = []
     for seed in range(config.seeds):
-        here = folder / re.sub(r"[^\w.-]+", "-", row.name).strip("-.") / f"seed-{seed}"
+        seed_folder = folder / re.sub(r"[^\w.-]+", "-", row.name).strip("-.") / f"seed-{seed}"
         outputs: list[dict[str, Any]] = []
         try:
             for number, given in enumerate(row.commands, 1):
                 if not given:
                     outputs.append({})
                     continue
-                command = complete_command(config, given, here, seed)
+                command = complete_command(config, given, seed_folder, seed)
                 if config.dry_run:
                     progress.message(f"{table.name}, {row.name}: labelkit {shlex.join(command)}")
                 else:
-                    outputs.append(_run(command, here, number))
+                    outputs.append(_run_once(command, seed_folder, number))
             if not config.dry_run:
                 measured.append(table.extract_values(outputs))
         except LabelkitError as error:
@@ -205,14 +205,14 @@ def _run_row(
     return measured, None
 
 
-def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
+def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
     """Run a command and store its JSON; one that ran before is not run again.
 
     Raises:
         OutputExistsError: the folder contains the output of another command.
         LabelkitError: the command failed.
     """
-    record = here / f"step-{number}.json"
+    record = folder / f"step-{number}.json"
     is_done = record.exists()
     if is_done:
         try:
@@ -221,11 +221,11 @@ def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
             remedy = "Delete this file; `labelkit reproduce` then repeats the step that wrote it."
             raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
         if found.get("command") != command:
-            raise OutputExistsError(str(here), "contains the output of another command", "Pass a different --out.")
-    with translate_os_errors(here):
-        here.mkdir(parents=True, exist_ok=True)
+            raise OutputExistsError(str(folder), "contains the output of another command", "Pass a different --out.")
+    with translate_os_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     if command[0] == "train":
-        check_method_code(here / f"step-{number}.code.json", command[1], "Pass a different --out.")
+        check_method_code(folder / f"step-{number}.code.json", command[1], "Pass a different --out.")
     if is_done:
         return dict(found["output"])
     begun = command[0] == "train" and (Path(command[command.index("--out") + 1]) / "config.yaml").exists()
@@ -240,7 +240,7 @@ def _run(command: list[str], here: Path, number: int) -> dict[str, Any]:
     return dict(output)
 
 
-def _values(
+def _pair_values(
     table: PublishedTable, row: Row, measured: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
 ) -> list[dict[str, Any]]:
     """Return the published and the measured numbers of each value of a row; one without the former has all values.
@@ -286,7 +286,7 @@ def _record(
         "place": table.place,
         "title": table.title,
         "note": table.note,
-        "command": _call(config),
+        "command": _command_line(config),
         "versions": {"labelkit": __version__, "torch": version("torch")},
         "machine": {"system": platform.system(), "processor": platform.machine(), "cores": os.cpu_count()},
         "unit": table.unit,
@@ -296,21 +296,21 @@ def _record(
                 "name": row.name,
                 "state": state,
                 "reason": reason,
-                "values": _values(table, row, measured, measured_by.get(row.against or "", [])),
+                "values": _pair_values(table, row, measured, measured_by.get(row.against or "", [])),
             }
             for row, (state, reason, measured) in zip(rows, outcomes, strict=True)
         ],
     }
 
 
-def _call(config: ReproduceConfig) -> str:
+def _command_line(config: ReproduceConfig) -> str:
     """Return the command line that ran the rows, with the options that affect their numbers."""
     rows = [word for name in config.row or () for word in ("--row", name)]
     how = ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
     return shlex.join(["labelkit", "reproduce", config.table, *rows, *how])
 
 
-def _shown(record: dict[str, Any]) -> Table:
+def _build_tables(record: dict[str, Any]) -> Table:
     columns = {"published": "published", "mean": "measured", "deviation": "deviation", "difference": "difference"}
     if any("change" in value for row in record["rows"] for value in row["values"]):
         columns = {

@@ -142,9 +142,9 @@ class PublishedTable(BaseModel):
             for part in (numbered[2] if numbered else place).split("."):
                 value = value[int(part)] if isinstance(value, list) else (value or {}).get(part)
             if not isinstance(value, int | float):
-                there = sorted(_numbers(outputs[int(numbered[1]) - 1 if numbered else -1]))
+                numbers = sorted(_numbers(outputs[int(numbered[1]) - 1 if numbered else -1]))
                 last = place.rpartition(".")[2]
-                near = [one for one in there if one.endswith(last)] or there
+                near = [one for one in numbers if one.endswith(last)] or numbers
                 problem = f"{place} is not a value in the output of {'this' if numbered else 'the last'} command"
                 shown = ", ".join(near[:_SHOWN]) + (", ..." if len(near) > _SHOWN else "")
                 raise ConfigError(f"table {self.name}", problem, f"Choose one of the numbers there: {shown}.")
@@ -262,10 +262,10 @@ def describe_missing_data(dataset: str, root: Path) -> str:
     return ""
 
 
-def complete_command(config: ReproduceConfig, words: Sequence[str], here: Path, seed: int) -> list[str]:
+def complete_command(config: ReproduceConfig, words: Sequence[str], folder: Path, seed: int) -> list[str]:
     """Fill in a table command's paths; for ``train``, also add the data folder, device, seed and output folder."""
-    filled = [word.format(here=here, seed=seed, data_root=config.data_root) for word in words]
+    filled = [word.format(here=folder, seed=seed, data_root=config.data_root) for word in words]
     if filled[0] != "train":
         return filled
     words_of_all = ["--data-root", str(config.data_root), "--device", config.device, "--seed", str(seed)]
-    return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(here / "run")])]
+    return [*filled, *words_of_all, *([] if "--out" in filled else ["--out", str(folder / "run")])]

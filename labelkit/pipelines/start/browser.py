@@ -71,7 +71,7 @@ def start_in_browser(
         asking.run_command(*again)
         last = Record.read(folder).rounds[-1]
         if last["store"] != store.name:
-            raise ValueError("photos were added, changed or removed: stop with Ctrl-C, and run the command again")
+            raise ValueError("photos were added, changed or removed: press Ctrl-C, then run the command again")
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
     Record.read(folder).note(_STEP, "", {}, [], noted)

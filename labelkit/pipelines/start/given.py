@@ -1,9 +1,9 @@
-"""Labels that ``start`` knows: those of earlier calls, those filled in in its own tables, and those of files.
+"""Labels that ``start`` knows: those of earlier calls, those entered in its own tables, and those in files.
 
-A label is of a photo, not of a path: it follows a photo that was moved or renamed, by the bytes of the file, also where
-its path is that of another photo now. A photo that is not there any more while a file that no earlier call knew has its
-path was edited: its label stays. Labels of photos that are not there are kept in a file of their own until these are
-back.
+A label belongs to a photo, not to a path: it follows a photo that was moved or renamed, identified by the bytes of the
+file, even if its old path now belongs to another photo. If a photo is gone and its path contains a file that no earlier
+call has seen, the photo was edited and keeps its label. Labels of missing photos are kept in a separate file until the
+photos return.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def _follow(
     stores: Sequence[EmbeddingStore],
     known: dict[int, str],
 ) -> tuple[list[TableLabel], list[TableLabel], list[TableLabel]]:
-    """Place labels whose path is not there, or is that of another file now; two labels of the same bytes are left.
+    """Reassign labels whose path is gone or now belongs to another file, unless a file has contradicting labels.
 
     Returns the labels of photos with another path, of none, and of photos that are other files at the same path.
     """
@@ -388,7 +388,7 @@ class GeneratedTables:
 
 
 def _with_files(labels: Sequence[TableLabel], stores: Sequence[EmbeddingStore]) -> list[TableLabel]:
-    """Add the files that are not known: those that the newest store with the path had there."""
+    """Add unknown file digests, taken from the newest store that contains the path."""
     missing = {label.path for label in labels if not label.file}
     found: dict[str, str] = {}
     for store in stores if missing else ():
@@ -418,7 +418,7 @@ class _Files:
 
 
 def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
-    """Where files that earlier stores had are now."""
+    """Return the current locations of files that earlier stores contained."""
     sizes: set[int] = set()
     for store in stores if wanted else ():
         rows = [row for row, digest in enumerate(store.sha256) if digest.tobytes().hex() in wanted]

@@ -146,7 +146,7 @@ def start(config: StartConfig) -> SimpleResult:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder, which goes again if nothing came into it."""
+    """Hold the lock of the folder; the folder is removed again if it stays empty."""
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
@@ -278,7 +278,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
 
 
 def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
-    """Ask, in a terminal, what the test of ``--new-classes auto`` can only guess."""
+    """Ask the user, in a terminal, whether there are new classes, which ``--new-classes auto`` can only guess."""
     said = config.num_classes is not None or config.new_classes != "auto"
     if said or config.dry_run or all_labeled or classes < 2:
         return config
@@ -309,7 +309,7 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
 def _plan(
     dataset: ImageDataset, labels: Mapping[int, str], minutes: float | None, steps: Mapping[str, StageConfig]
 ) -> SimpleResult:
-    """What ``--dry-run`` tells."""
+    """Return the result of ``--dry-run``."""
     commands = {name: command_line(step) for name, step in steps.items()}
     rows: list[list[Cell]] = [[number, name, command] for number, (name, command) in enumerate(commands.items(), 1)]
     values: dict[str, object] = {
@@ -334,13 +334,13 @@ def _photos(config: StartConfig) -> ImageDataset:
 
 
 def _stores(record: Record, folder: Path) -> list[str]:
-    """Names of the stores of all rounds that are there, the newest first."""
+    """Return the names of the existing stores of all rounds, newest first."""
     names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
     return [name for name in names if (folder / name).is_file()]
 
 
 def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
-    """Count the photos of the last call that are there, wherever in the folder they are now."""
+    """Count the photos of the last call that still exist anywhere in the folder."""
     there = set(dataset.sample_ids)
     elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
     left = store.n - len(elsewhere)
@@ -354,7 +354,7 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
 
 
 def _listing(dataset: ImageDataset) -> str:
-    """Digest of names, sizes and times of all files: another one means other photos."""
+    """Return a digest of the names, sizes and times of all files, which identifies the photos."""
     assert dataset.root is not None
     found: list[list[object]] = []
     for name in dataset.sample_ids:
@@ -377,7 +377,7 @@ def _round(
     *,
     alone: bool,
 ) -> _Round:
-    """The round that continues, or a new one if photos, labels or options changed.
+    """Return the round to continue, or a new one if photos, labels or options have changed.
 
     One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
     """
@@ -407,7 +407,7 @@ def _round(
 
 
 def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
-    """Say what the round continues from, now that its photos are described."""
+    """Return the round with the earlier round that it continues, now that its photos are embedded."""
     store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
     before = this.before
     if before is not None and not find_images_in_other_store(open_store(this.folder / before["store"]), store).any():
@@ -423,7 +423,7 @@ def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -
 
 
 def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
-    """Store and answers of the last round that had some; ``None``: there is none, or this one has none to compare."""
+    """Return store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
     answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
     entry = find_last_finished_round(answered, this.folder, "answer")
     if entry is None or not this.record["answer"] or this.record.get("alone"):
@@ -432,7 +432,7 @@ def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
 
 
 def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
-    """Return what describes photos, and whose embeddings are copied.
+    """Return the network that embeds the photos, and the stores whose embeddings are copied.
 
     ``auto`` goes on with the network of the photos that are there, although a better one was installed since. Where its
     weights are gone, all photos are described anew.
@@ -446,7 +446,7 @@ def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | N
 
 
 def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
-    """The options of each step, by its name, in order."""
+    """Return the options of each step, by name, in order."""
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.given
     shared: dict[str, Any] = {"seed": config.seed}
@@ -537,7 +537,7 @@ def command_line(config: StageConfig) -> str:
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:
-    """What a step reads, next to its options: photos alone, or photos and labels, and what is not to be suggested."""
+    """Return the inputs of a step besides its options: photos, or photos and labels, and photos not to suggest."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
     skipped, seen, confirmed = list(this.skipped), list(this.seen), sorted(this.confirmed.items())
@@ -551,13 +551,13 @@ def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[
 
 
 def _beside(config: StageConfig) -> StageConfig:
-    """Let a step make its table beside the one that is there, which may be changed while the step runs."""
+    """Let a step write its table next to the existing one, which may be edited while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
 
 def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
-    """Name and command that a step is noted under, wherever the folder is now.
+    """Return the name and command under which a step is recorded, independent of the folder's location.
 
     A store is taken whatever store its rows were copied from. The page has links to the photos.
     """
@@ -577,7 +577,7 @@ def _do(
     tables: GeneratedTables,
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
-    """Do a step, or wait for it if it runs elsewhere, unless it is done; return what its command reported."""
+    """Run a step unless it is finished, or wait for it if it runs elsewhere; return what its command reported."""
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
@@ -605,7 +605,7 @@ def _do(
 
 
 def _run(config: StageConfig) -> SimpleResult:
-    """Run the command of a step; of what to do about a fault, leave out what names options that ``start`` lacks."""
+    """Run the command of a step; remedies that name options missing in ``start`` are removed from errors."""
     try:
         result, fault = all_commands()[config.command].run(config)
     except LabelkitError as error:
@@ -623,7 +623,7 @@ def _run(config: StageConfig) -> SimpleResult:
 
 
 def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
-    """Estimate how long the photos take that are not described yet, by a few of them; ``None``: not long."""
+    """Estimate the time to embed the remaining photos from a few of them; ``None`` if it is short."""
     assert isinstance(config, EmbedConfig)
     there = set() if this.described is None else set(open_store(this.described).sample_ids)
     missing = sum(name not in there for name in dataset.sample_ids)

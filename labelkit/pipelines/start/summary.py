@@ -1,4 +1,4 @@
-"""What ``start`` leaves in the end: the table of labels, and a few plain sentences."""
+"""The output of ``start``: the table of labels, and a summary in a few sentences."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def corrected_labels(
 
 
 def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ...]]:
-    """Values of ``COLUMNS`` of each photo, in the order of the store."""
+    """Return the values of ``COLUMNS`` for each photo, in the order of the store."""
     confidences, best, new = (
         ["" if np.isnan(value) else f"{value:.4f}" for value in values]
         for values in (found.confidence, found.best_confidence, found.new_chance)
@@ -188,7 +188,7 @@ def _found_table(
     counts: Mapping[str, int],
     right: tuple[int, int] | None,
 ) -> Table:
-    """Count what was found, a line each."""
+    """Return the table of counts, with one line per finding."""
     answered = counts["known"] + counts["new"]
     of_answered, of_guesses = ("", "") if right is None else (f"; expect about {one} to be right" for one in right)
     classes = len({row[1] for row in rows if row[2] == "given"})
@@ -231,7 +231,7 @@ def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -
 
 
 def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None) -> list[str]:
-    """Say why fewer photos are expected to be right than at the last call, if they are."""
+    """Return a sentence that explains why fewer photos are expected to be right than in the last call, if so."""
     then = since["expected_right_then"]
     if then is None or expected is None or expected >= then or since["photos"] != photos:
         return []
@@ -256,7 +256,7 @@ def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
 
 
 def _unused_sentence(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Name classes with some labels that no other photo is predicted as, if there are any."""
+    """Return a sentence that lists labeled classes to which no other photo is assigned, if there are any."""
     predicted = {row[1] for row in rows if row[2] != "given"}
     counts = Counter(row[1] for row in rows if row[2] == "given" and row[1] not in predicted)
     names = [repr(name) for name, count in counts.most_common() if count >= _SOME_LABELS]
@@ -272,18 +272,20 @@ def _unused_sentence(rows: Sequence[tuple[str, ...]]) -> list[str]:
 def _next_sentences(
     told: Mapping[str, Mapping[str, Any]], counts: Mapping[str, int], made: Sequence[Path]
 ) -> list[str]:
-    """Say what limits the answers, if something does, and the one thing to do next."""
+    """Return sentences about what limits the predictions, if anything, and what to do next."""
     table, following, page = made
     look = f'Look at {page}: "Groups" has all photos of each class. The label of each photo is in {table}.'
     if "suggest" not in told:
-        return ["Every photo has a label already: nothing is left to answer.", look]
+        return ["Every photo has a label already: there is nothing left to predict.", look]
     said = []
     if not counts["given"]:
-        said.append("No photo has a label yet: groups have numbers, and nothing says how sure they are.")
+        said.append("No photo has a label yet: groups have numbers, and it is unknown how reliable they are.")
     elif "answer" not in told:
-        said.append("One label alone tells no classes apart: photos are grouped, not answered.")
+        said.append("A single label cannot distinguish classes: photos are grouped, but have no predictions.")
     elif not told["answer"]["calibration"]["labels"]:
-        said.append("No class has two labels yet: every photo has its best guess, and nothing says how sure it is.")
+        said.append(
+            "No class has two labels yet: every photo has its best guess, and it is unknown how reliable it is."
+        )
     said += _later_sentence(told.get("novel photos", {}), table.parent)
     suggested = told["suggest"]
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
@@ -300,7 +302,7 @@ def _next_sentences(
 
 
 def _later_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
-    """Say whether photos that came later are of a new class, if any came."""
+    """Return a sentence on whether photos added later belong to a new class, if any were added."""
     if novel.get("earlier") is None:
         return []
     first = f"stand first in {folder / 'novel.csv'}"
@@ -342,7 +344,7 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
 
 
 def _found_no_class(groups: Mapping[str, Any]) -> bool:
-    """Return whether classes without labels were looked for, and none was found."""
+    """Return whether a search for classes without labels found none."""
     return groups["chance_all_classes_labeled"] is not None and len(groups["curve"]) == 1
 
 

@@ -76,14 +76,14 @@ class SimplePyramid(nn.Module):
 
     def __init__(self, width: int, stride: int, out: int = WIDTH) -> None:
         super().__init__()
-        self.levels = nn.ModuleList(_level(width, out, int(math.log2(stride / goal))) for goal in _STRIDES)
+        self.levels = nn.ModuleList(_build_level(width, out, int(math.log2(stride / goal))) for goal in _STRIDES)
 
     def forward(self, single: Tensor) -> list[Tensor]:
         """Compute the four pyramid levels, finest first, from a single map (b, f, rows, cols)."""
         return [level(single) for level in self.levels]
 
 
-def _level(width: int, out: int, doublings: int) -> nn.Sequential:
+def _build_level(width: int, out: int, doublings: int) -> nn.Sequential:
     """Return the layers of one level, which double the resolution this many times, or halve it if negative."""
     parts: list[nn.Module] = []
     for number in range(doublings):
@@ -277,7 +277,7 @@ class CascadeRoIHeads(nn.Module):
         for number, (stage, weight) in enumerate(zip(self._heads(), STAGE_WEIGHTS, strict=True), start=1):
             # the sampler appends the true boxes to its argument
             proposals, matched, labels, wanted = stage.select_training_samples(list(proposals), targets)
-            logits, offsets = _predicted(stage, features, proposals, image_shapes)
+            logits, offsets = _predict(stage, features, proposals, image_shapes)
             classes, boxes = stage_loss(logits, offsets, torch.cat(labels), torch.cat(wanted))
             losses[f"stage{number}_classes"], losses[f"stage{number}_boxes"] = weight * classes, weight * boxes
             if stage.has_mask():
@@ -299,10 +299,10 @@ class CascadeRoIHeads(nn.Module):
         total: Tensor | None = None
         *earlier, last = self._heads()
         for stage in earlier:
-            logits, offsets = _predicted(stage, features, proposals, image_shapes)
+            logits, offsets = _predict(stage, features, proposals, image_shapes)
             total = logits.softmax(-1) if total is None else total + logits.softmax(-1)
             proposals = apply_offsets(stage, offsets, proposals, image_shapes)
-        logits, offsets = _predicted(last, features, proposals, image_shapes)
+        logits, offsets = _predict(last, features, proposals, image_shapes)
         assert total is not None
         scores = (total + logits.softmax(-1)) / len(self.stages)
         # torchvision takes logits and a box per class; the softmax of the logarithms of scores returns the scores
@@ -335,7 +335,7 @@ def apply_offsets(
     return [clip_boxes_to_image(boxes, shape) for boxes, shape in zip(parts, image_shapes, strict=True)]
 
 
-def _predicted(
+def _predict(
     stage: RoIHeads, features: Mapping[str, Tensor], proposals: list[Tensor], image_shapes: list[tuple[int, int]]
 ) -> tuple[Tensor, Tensor]:
     pooled = stage.box_roi_pool(features, proposals, image_shapes)
@@ -412,7 +412,7 @@ def build_detector(
             return MaskRCNN(body, num_classes + 1, mask_roi_pool=pools[1], **options).to(device)
         detector = FasterRCNN(body, num_classes + 1, **options)
         if kind == "cascade-mask-rcnn":
-            detector.roi_heads = CascadeRoIHeads(partial(_stage, pools[0], pools[1], num_classes + 1, samples))
+            detector.roi_heads = CascadeRoIHeads(partial(_build_stage, pools[0], pools[1], num_classes + 1, samples))
         return detector.to(device)
 
 
@@ -425,7 +425,7 @@ def _pool(body: DetectionBackbone, side: int) -> MultiScaleRoIAlign:
     return pool
 
 
-def _stage(
+def _build_stage(
     box_pool: MultiScaleRoIAlign,
     mask_pool: MultiScaleRoIAlign,
     num_classes: int,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torchvision.ops import FeaturePyramidNetwork
 
 from labelkit.models.backbones.vit import allow_any_image_size, find_patch_embedding
-from labelkit.models.patch_maps import no_feature_map
+from labelkit.models.patch_maps import no_feature_map_error
 
 LEVELS = 4
 _POOLS = (1, 2, 3, 6)
@@ -35,7 +35,7 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
     given: Any = net
     forward = getattr(given, "forward_intermediates", None)
     if forward is None:
-        raise no_feature_map(name, "has no feature maps from several depths")
+        raise no_feature_map_error(name, "has no feature maps from several depths")
     if find_patch_embedding(net) is None:
         return list(forward(images, intermediates_only=True))[-LEVELS:]
     depth = len(given.blocks)
@@ -104,7 +104,7 @@ class FPNHead(nn.Module):
             for step, conv in enumerate(steps.children()):
                 refined = conv(refined)
                 # doubled after each step, to the size of the next finer map
-                refined = _stretched(refined, maps[max(0, number - step - 1)])
+                refined = _resize_like(refined, maps[max(0, number - step - 1)])
             total = refined if not number else total + refined
         return self.map(total)
 
@@ -133,13 +133,13 @@ class UperNetHead(nn.Module):
         """Return the logits (b, c, rows, cols) at the resolution of the finest map."""
         coarsest = maps[-1]
         parts = [
-            _stretched(pool(F.adaptive_avg_pool2d(coarsest, side)), coarsest)
+            _resize_like(pool(F.adaptive_avg_pool2d(coarsest, side)), coarsest)
             for side, pool in zip(_POOLS, self.pools, strict=True)
         ]
         above = self.top(torch.cat([coarsest, *parts], dim=1))
         levels = [above]
         for level in range(len(maps) - 2, -1, -1):
-            above = self.lateral[level](maps[level]) + _stretched(above, maps[level])
+            above = self.lateral[level](maps[level]) + _resize_like(above, maps[level])
             levels.append(self.smooth[level](above))
         joined = torch.cat([_stretched(level, maps[0]) for level in reversed(levels)], dim=1)
         return self.map(self.fuse(joined))
@@ -150,5 +150,5 @@ def _conv(given: int, width: int, kernel: int) -> nn.Sequential:
     return nn.Sequential(nn.Conv2d(given, width, kernel, padding=kernel // 2, bias=False), norm, nn.ReLU())
 
 
-def _stretched(maps: Tensor, like: Tensor) -> Tensor:
+def _resize_like(maps: Tensor, like: Tensor) -> Tensor:
     return F.interpolate(maps, like.shape[-2:], mode="bilinear", align_corners=False)

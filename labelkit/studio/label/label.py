@@ -119,7 +119,7 @@ def _build_label_tables(told: dict[str, Any]) -> list[Table]:
     row = [told[key] for key in ("round", "labels_before", "added", "confirmed")]
     tables = [Table("labels", columns, [[*row, len(told["conflicts"]), told["by"] or None]])]
     if told["conflicts"]:
-        kept = "the new label counts" if told["conflict_rule"] == "new" else "the old label is kept"
+        kept = "the new label is used" if told["conflict_rule"] == "new" else "the old label is kept"
         rows = [list(one.values()) for one in told["conflicts"]]
         tables.append(Table(f"another label than before: {kept}", ["path", "old", "new"], rows))
     return tables

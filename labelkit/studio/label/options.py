@@ -54,7 +54,10 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         "Also write all images and their labels, if any, to a CSV that `labelkit train --dataset` can read.",
         makes="csv",
     )
-    dataset: str | None = _IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
+    dataset: str | None = _IMAGES(
+        None,
+        "Dataset that contains the images (for --csv, --export or --serve), if they were moved after `labelkit embed`.",
+    )
 
     export: Literal["imagefolder", "huggingface", "fiftyone", "coco", "atlas"] | None = _SET(
         None,

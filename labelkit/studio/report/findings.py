@@ -88,7 +88,7 @@ _FINDINGS = (
     Finding(
         "copies",
         "Near-duplicates",
-        "duplicates you could delete",
+        "duplicates that you could delete",
         "duplicates.csv",
         "labelkit find duplicates",
         "The image to keep comes first: it has the most pixels, or the largest file.",

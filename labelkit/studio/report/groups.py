@@ -25,7 +25,7 @@ GROUPINGS = ("pseudo_labels", "cluster_ids")
 # Kinds of results, most informative first: names with confidences, then bare numbers, then groups of some images only.
 _KINDS = ("answers", "classes", "clusters", "discovered")
 _WHY = {
-    "answers": "it says what is known, new and unsure",
+    "answers": "it distinguishes known, new and unsure images",
     "classes": "it names classes",
     "clusters": "there are no discovered classes",
     "discovered": "there is no grouping of all images",
@@ -139,7 +139,7 @@ def choose_result(
 
     best = min(usable, key=rank)
     if len(usable) == 1:
-        return best, "the only one that groups the images"
+        return best, "the only result that groups the images"
     why = _WHY[best.kind] + (" and how sure it is" if "confidence" in best.arrays else "")
     return best, f"chosen among {len(usable)} because {why}"
 

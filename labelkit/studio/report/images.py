@@ -31,7 +31,7 @@ def compute_map_positions(
     if projection == "tsne" and len(features) >= 2:
         with current_progress().task(f"t-SNE of {len(features):,} images", total=None):
             rows = features.astype(np.float64)
-            words = "t-SNE: nearby images are similar; distances between distant groups mean little"
+            words = "t-SNE: nearby images are similar; distances between distant groups are not meaningful"
             if rows.shape[1] > _TSNE_DIRECTIONS:
                 directions, shares = principal_directions(rows, _TSNE_DIRECTIONS)
                 rows = (rows - rows.mean(axis=0)) @ directions

@@ -1,4 +1,4 @@
-"""Evaluation after an epoch with labels that are hidden from the method."""
+"""Evaluation after each epoch with labels that are hidden from the method."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -148,7 +148,7 @@ class DiscoveryMonitor(_CategoryMonitor):
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Classify the unlabeled images and compare with the truth where it is known."""
-        pseudo_labels, unit = self._look(method, state, FullPass(by_network=True))
+        pseudo_labels, unit = self._classify(method, state, FullPass(by_network=True))
         shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))
         seen = shares[shares > 0]
         metrics = {
@@ -159,9 +159,15 @@ class DiscoveryMonitor(_CategoryMonitor):
             "feature_concentration": float(unit.mean(dim=0).norm()),
         }
         metrics |= accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
-        return metrics if self._views is None else metrics | self._gap(method, state, self._views(state.epoch))
+        return (
+            metrics
+            if self._views is None
+            else metrics | self._measure_view_gap(method, state, self._views(state.epoch))
+        )
 
-    def _look(self, method: Method[Any], state: TrainState, how: FullPass) -> tuple[NDArray[np.int64], torch.Tensor]:
+    def _classify(
+        self, method: Method[Any], state: TrainState, how: FullPass
+    ) -> tuple[NDArray[np.int64], torch.Tensor]:
         """Return the class of each row, (m,) int64, and its normalized features (m, d)."""
 
         def network(images: torch.Tensor) -> torch.Tensor:
@@ -174,7 +180,9 @@ class DiscoveryMonitor(_CategoryMonitor):
         num_outputs = method.network.num_outputs
         return table[:, :num_outputs].argmax(dim=1).numpy(), table[:, num_outputs:]
 
-    def _gap(self, method: Method[Any], state: TrainState, views: tuple[ViewSpec, ViewSpec]) -> dict[str, float]:
+    def _measure_view_gap(
+        self, method: Method[Any], state: TrainState, views: tuple[ViewSpec, ViewSpec]
+    ) -> dict[str, float]:
         """Return the accuracies on teacher's and student's views, and the distances of their features, in [0, 2].
 
         Each view is matched with the classes separately. Attention is not aligned here, as in every evaluation.
@@ -182,7 +190,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         metrics: dict[str, float] = {}
         seen = []
         for draw, (name, view) in enumerate(zip(("teacher", "student"), views, strict=True)):
-            pseudo_labels, unit = self._look(method, state, FullPass(view=view, draw=draw, by_network=True))
+            pseudo_labels, unit = self._classify(method, state, FullPass(view=view, draw=draw, by_network=True))
             found = accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
             metrics |= {f"{name}_{key}": value for key, value in found.items() if key.endswith("_accuracy")}
             seen.append((pseudo_labels, unit))

@@ -43,11 +43,11 @@ class RepresentationMonitor(Monitor):
         if held_out is None or not len(known) or not len(held_out.known):
             return metrics
         gallery = state.embed(method.main_network().embed, known, FullPass(by_network=True)).numpy()
-        asked = state.embed(method.main_network().embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
+        queries = state.embed(method.main_network().embed, held_out.known, FullPass(bank=held_out.bank)).numpy()
         if not state.is_main:
             return metrics
         num_classes, k = self.num_classes, self.k
-        votes = knn_votes(asked, gallery, classes, num_classes=num_classes, k=k, temperature=self.temperature)
+        votes = knn_votes(queries, gallery, classes, num_classes=num_classes, k=k, temperature=self.temperature)
         metrics["knn_accuracy"] = top_k_accuracy(votes, held_out.labels[held_out.known])
         return metrics
 
@@ -72,7 +72,7 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
         return None
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
     if "knn_accuracy" not in metrics:
-        title = "groups of the images trained on, against the truth; no image is held out, so features are not judged"
+        title = "groups of the images trained on, against the truth; no image is held out, so features are not scored"
         return ScoreTable(title, ("NMI", "ARI", "purity"), tuple(groups))
     return ScoreTable(
         "held-out images: kNN accuracy in %; groups of training images against the truth: NMI, ARI, purity",

@@ -1,4 +1,4 @@
-"""Retrieval among held-out images, whose classes training never saw, after an epoch."""
+"""Evaluation after each epoch by retrieval among held-out images, whose classes training did not use."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

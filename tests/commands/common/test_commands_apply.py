@@ -126,7 +126,7 @@ def test_a_cache_that_cannot_be_written_costs_a_warning(monkeypatch: pytest.Monk
         found = [*apply_to_rows(StoredRows.to_array, rows, ProcessesConfig(), "parts", resumable=True)]
 
     assert sum(map(len, found)) == 100
-    assert [text for text in heard.warnings if "finished parts cannot be kept" in text] == heard.warnings[:1]
+    assert [text for text in heard.warnings if "finished parts cannot be cached" in text] == heard.warnings[:1]
 
 
 def test_processes_begin_without_torch() -> None:
@@ -134,7 +134,7 @@ def test_processes_begin_without_torch() -> None:
         "import queue, sys\n"
         "from labelkit.commands.common import apply\n"
         "apply.end_with_main = lambda name: None\n"
-        "apply._begin(queue.Queue(), 2, False)\n"
+        "apply._initialize_process(queue.Queue(), 2, False)\n"
         "sys.exit('torch' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -149,7 +149,7 @@ def test_processes_take_gpus_in_turn(visible: str | None, seen: str, monkeypatch
     numbers.put(3)
     before = signal.getsignal(signal.SIGINT)
     try:
-        apply_module._begin(numbers, 4, gpus=True)
+        apply_module._initialize_process(numbers, 4, gpus=True)
     finally:
         signal.signal(signal.SIGINT, before)
     assert os.environ == {"CUDA_VISIBLE_DEVICES": seen, "LOCAL_WORLD_SIZE": "4"}

@@ -94,7 +94,7 @@ def test_an_extended_store_says_of_each_image_what_one_made_at_once_says(
 def test_only_new_files_are_embedded(old: EmbeddingStore, more: Path, tmp_path: Path, labelkit: Labelkit) -> None:
     words = ("embed", "--dataset", more, *WORDS, "--extend", old.path, "--out", tmp_path / "new.h5")
     answer = labelkit(*words, "--json")
-    assert f"4 images are new, and follow the 48 of {old.path}" in answer.err
+    assert f"4 new images are added to the 48 images of {old.path}" in answer.err
     # the copy of a known file is not embedded either
     assert (answer.json["rows"], answer.json["reused"], answer.json["shards"]) == (52, 49, 4)
     assert labelkit(*words, "--json").json["already_done"]
@@ -118,7 +118,7 @@ def test_images_that_are_gone_stay_with_their_labels_and_stores_grow_again(
     heard = Heard()
     with use_progress(heard):
         last = embed(tmp_path / "last.h5", tmp_path / "photos", extend=new.path, shards=2)
-    assert "52 of these are not in photos, and stay, first: ant/00.png" in heard.messages
+    assert "52 of the earlier images are not in photos, but are kept, first: ant/00.png" in heard.messages
     known = of_image(new)
     assert {name: value for name, value in of_image(last).items() if name in known} == known
     assert last.sample_ids[52:] == ["yak/0.png", "yak/1.png", "yak/2.png"]
@@ -216,7 +216,7 @@ def test_a_store_in_one_file_is_refused_with_the_command_that_splits_it(more: Pa
 def test_another_image_of_a_known_name_is_refused(old: EmbeddingStore, photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "photos")
     Image.linear_gradient("L").save(tmp_path / "photos" / "bee" / "05.png")
-    with pytest.raises(Mismatch, match=r"names of 1 images with other content, first: bee/05\.png"):
+    with pytest.raises(Mismatch, match=r"1 of its images have the same names .*, first: bee/05\.png"):
         embed(tmp_path / "x.h5", tmp_path / "photos", extend=old.path)
 
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 import torchvision.transforms.functional as vision
 from labelkit.commands.common.networks import load_run
-from labelkit.commands.common.training_data import eval_images, prepare_data
-from labelkit.commands.evaluate.probes import EvalImages, make_crops, resize_side
+from labelkit.commands.common.training_data import choose_eval_images, prepare_data
+from labelkit.commands.evaluate.probes import EvalImages, compute_resize_side, crop_images
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import ViewSpec
 from labelkit.models.seeding import seeded_init
@@ -68,7 +68,7 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
     network = trained.method.main_network().eval()
     options = trained.config.model_copy(update={"eval_split": "auto"})
     prepared = prepare_data(options)
-    judged = eval_images(options, prepared)
+    judged = choose_eval_images(options, prepared)
     assert judged is not None
     of_run = {"num_workers": 0, "max_bad_fraction": 0.0}
     train, test = (
@@ -102,15 +102,15 @@ def test_features_get_a_linear_layer_as_a_loop_trains_it(labelkit: Any, run: Pat
 @pytest.mark.parametrize("side", [36, 37])
 def test_ten_crops_are_those_of_torchvision(side: int) -> None:
     images = torch.rand(2, 3, side, side)
-    found = make_crops(images, 32, ten=True, mirror=True)
+    found = crop_images(images, 32, ten=True, mirror=True)
     expected = vision.ten_crop(images, [32, 32])
     assert len(found) == 10
     for one in expected:
         assert sum(torch.equal(one, crop) for crop in found) == 1
-    assert len(make_crops(images, 32, ten=True, mirror=False)) == 5
-    (center,) = make_crops(images, 32, ten=False, mirror=True)
+    assert len(crop_images(images, 32, ten=True, mirror=False)) == 5
+    (center,) = crop_images(images, 32, ten=False, mirror=True)
     assert torch.equal(center, vision.center_crop(images, [32, 32]))
-    assert resize_side(224) == 256
+    assert compute_resize_side(224) == 256
 
 
 def test_what_has_no_probes_is_refused(labelkit: Any, run: Path, trained: Path) -> None:

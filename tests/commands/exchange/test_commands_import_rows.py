@@ -241,7 +241,7 @@ def test_the_folder_that_all_names_share_is_cut(labelkit: Any, tmp_path: Path, f
     np.savez(tmp_path / "x.npz", x=np.eye(2), paths=["/data/a.png", "b.png"])
     answer = labelkit(*words, "--overwrite")
     assert answer.code == 3
-    assert "all with the same folder in front" in answer.err
+    assert "add the same folder to all paths" in answer.err
 
 
 def test_the_folder_that_is_cut_leaves_paths_below_the_images(labelkit: Any, tmp_path: Path) -> None:

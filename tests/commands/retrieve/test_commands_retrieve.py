@@ -59,8 +59,8 @@ def test_a_gpu_that_is_named_compares_the_rows(
 ) -> None:
     expected = retrieve_images(RetrieveConfig(index=embedded, query_rows=(3, 5), k=4)).to_json()["queries"]
     asked: list[str | None] = []
-    rough = neighbors._rough
-    monkeypatch.setattr(neighbors, "_rough", lambda *words: asked.append(words[-1]) or rough(*words))
+    rough = neighbors._search_in_float32
+    monkeypatch.setattr(neighbors, "_search_in_float32", lambda *words: asked.append(words[-1]) or rough(*words))
     # as if torch's processor were that GPU
     monkeypatch.setattr(
         "labelkit.commands.retrieve.retrieve.choose_similarity_device", lambda name: None if name == "cpu" else "cpu"

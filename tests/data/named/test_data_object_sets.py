@@ -71,7 +71,7 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
         (lambda table: table.update(categories=[]), "has no categories"),
         (lambda table: table.update(annotations={}), "annotations: Input should be a valid array"),
         (lambda table: table["annotations"].append(3), "annotations.8: Input should be an object"),
-        (_change("categories", 1, name="person"), "gives two categories the same name"),
+        (_change("categories", 1, name="person"), "contains two categories with the same name"),
         (_change("categories", 1, name="tandem"), "its categories differ from those of instances_train2017.json"),
         (_change("images", 0, id=6), "lists image 6 twice"),
         (_change("images", 0, height="128"), "images.0.height: Input should be a valid integer"),
@@ -86,7 +86,7 @@ def _change(key: str, place: int, **values: object) -> Callable[[dict[str, Any]]
         # right and bottom in place of width and height
         (
             _change("annotations", 0, bbox=[113, 100, 129, 116]),
-            "annotation 50: bbox [113.0, 100.0, 129.0, 116.0] lies mostly outside its image of 160 x 128 pixels",
+            "annotation 50: bbox [113.0, 100.0, 129.0, 116.0] is mostly outside its image of 160 x 128 pixels",
         ),
     ],
 )

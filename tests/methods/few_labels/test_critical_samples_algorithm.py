@@ -175,7 +175,7 @@ def test_disagreeing_rows_are_counted() -> None:
 
 def test_tied_votes_go_to_the_nearest_mean() -> None:
     tied = np.array([[0.5, 0.5, 0.0], [0.2, 0.4, 0.4]])
-    assert critical_samples._largest(tied, np.array([1, 0])).tolist() == [1, 1]
+    assert critical_samples._choose_classes(tied, np.array([1, 0])).tolist() == [1, 1]
 
 
 # ---------------------------------------------------------------- bad input

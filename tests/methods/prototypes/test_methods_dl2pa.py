@@ -95,7 +95,7 @@ def test_prototypes_that_are_not_sharpened_minimize_the_paper_s_loss(count: int,
 def test_sharpening_that_could_do_nothing_is_told_or_refused() -> None:
     said: list[str] = []
     assert np.array_equal(made(10, 9, said, sharpest_t=None), made(10, 9, []))
-    assert said == ["--sharpest-t changes nothing: the best 10 prototypes of 9 dimensions are known"]
+    assert said == ["--sharpest-t has no effect: the best 10 prototypes of 9 dimensions are known"]
     for other in ({"prototypes": "simplex"}, {"prototypes_from": "x.h5"}):
         with pytest.raises(ConfigError, match="--sharpest-t requires --prototypes uniform"):
             made(10, 9, [], sharpest_t=None, **other)

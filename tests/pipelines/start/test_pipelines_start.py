@@ -88,7 +88,7 @@ def test_table_page_and_output_tell_the_same_numbers(with_page: None, photos: Pa
     assert lines["check"] == 1
     assert told["odd"] == lines["odd"] >= 1
     assert (folder / "novel.png").is_file()
-    for number, what in ((1, "duplicates you could delete"), (lines["odd"], "outliers")):
+    for number, what in ((1, "duplicates that you could delete"), (lines["odd"], "outliers")):
         assert f"<strong>{number}</strong> {what}" in page
     assert "are answered at confidence 0.8 or more" in page
     assert any('"Groups" has all photos of each class' in sentence for sentence in told["sentences"])
@@ -1367,7 +1367,7 @@ def test_with_one_label_a_class_every_photo_has_a_guess_and_nothing_is_sure(phot
 def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None:
     told = run(photos, labels=write_labels(tmp_path / "known.csv", [0]), num_classes=3)
 
-    assert "One label alone tells no classes apart" in " ".join(told["sentences"])
+    assert "A single label cannot distinguish classes" in " ".join(told["sentences"])
 
 
 @pytest.mark.parametrize(

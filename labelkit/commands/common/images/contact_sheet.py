@@ -19,7 +19,7 @@ from labelkit.commands.common.outputs import PNG_MARK
 from labelkit.store.commit import commit_bytes
 
 
-def shortened(line: str, width_of: Callable[[str], float], room: float) -> str:
+def shorten_middle(line: str, width_of: Callable[[str], float], room: float) -> str:
     """Shorten a line that is too wide by cutting out its middle; its start (a rank) and end (a file name) remain.
 
     Args:
@@ -100,7 +100,9 @@ def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
             elif picture.pixels is None:
                 text_top = top + _CELL // 2 - 13
             for i, line in enumerate(picture.lines[:2]):
-                draw.text((left, text_top + 13 * i), shortened(line, font.getlength, _CAPTION), fill="black", font=font)
+                draw.text(
+                    (left, text_top + 13 * i), shorten_middle(line, font.getlength, _CAPTION), fill="black", font=font
+                )
     write_png(path, sheet)
     return path
 

@@ -1,4 +1,4 @@
-"""Reading images: of single files, and those that a store was made from."""
+"""Reading image files, and the images that a store was created from."""
 
 from __future__ import annotations
 

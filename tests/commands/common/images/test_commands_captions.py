@@ -6,7 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from labelkit.commands.common.images.contact_sheet import Picture, load_caption_font, shortened, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import (
+    Picture,
+    load_caption_font,
+    shorten_middle,
+    write_contact_sheet,
+)
 from PIL import Image
 
 CELL, GAP = 112, 8
@@ -45,16 +50,16 @@ def test_captions_of_neighbors_stand_at_least_twice_the_gap_apart(tmp_path: Path
 
 def test_a_long_caption_keeps_its_rank_and_its_score() -> None:
     font = load_caption_font()
-    short = shortened("12. Balinese_character01_of_someone 0.987", font.getlength, 104)
+    short = shorten_middle("12. Balinese_character01_of_someone 0.987", font.getlength, 104)
     assert short.startswith("12. ")
     assert short.endswith(" 0.987")
-    assert shortened("12. ant 0.987", font.getlength, 104) == "12. ant 0.987"
-    assert shortened("a\nb", len, 3) == "a?b"
-    assert shortened("abcdef", len, 4) == "a…ef"
+    assert shorten_middle("12. ant 0.987", font.getlength, 104) == "12. ant 0.987"
+    assert shorten_middle("a\nb", len, 3) == "a?b"
+    assert shorten_middle("abcdef", len, 4) == "a…ef"
 
 
 def test_letters_with_marks_are_drawn() -> None:
     font = load_caption_font()
     drawn = {letter: bytes(font.getmask(letter)) for letter in "uüéłß\ufffe"}
     assert len(set(drawn.values())) == len(drawn)  # what a font lacks is the same box each time
-    assert shortened("Ku\u0308che", len, 9) == "Küche"
+    assert shorten_middle("Ku\u0308che", len, 9) == "Küche"
