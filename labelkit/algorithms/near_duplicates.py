@@ -218,7 +218,7 @@ def _extract_detail(pictures: Floats) -> Floats:
 
 def _correlate(left: Floats, right: Floats, inside: Floats) -> Floats:
     """Return the correlations (m,) of images (m, s, s) where ``inside`` is 1; 0 if one is empty."""
-    return (_normalized(left, inside) * _normalized(right, inside)).sum(axis=(1, 2))
+    return (_normalize(left, inside) * _normalize(right, inside)).sum(axis=(1, 2))
 
 
 def _normalize(pictures: Floats, inside: Floats) -> Floats:

@@ -42,11 +42,11 @@ class Guard:
 
     Args:
         mode: ``stop``, ``warn`` only, or ``none`` (no checks).
-        say: shows a message to the user.
+        show_message: shows a message to the user.
     """
 
     mode: GuardMode
-    say: Callable[[str], None]
+    show_message: Callable[[str], None]
     good_step: int = 0  # step of the last checkpoint that was written without any sign; 0 = none yet
     _first_loss: float | None = None
     _seen: dict[str, list[int]] = field(default_factory=dict)  # consecutive occurrences, and the step of the first

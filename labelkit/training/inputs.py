@@ -38,7 +38,7 @@ class RunInputs:
     folder: Path  # folder of the run; it need not exist yet
     is_new: bool  # nothing was trained yet; a resumed run takes its state from its checkpoint
     writes: bool  # files may be written; a dry run writes none
-    say: Callable[[str], None]  # shows a message to the user
+    show_message: Callable[[str], None]  # shows a message to the user
     # returns the (n,) int64 class of each row, hidden or not, -1 = unknown, for the option named in the call: for
     # comparison with labels that nobody has. No method calls it on its own.
     truth: Callable[[str], NDArray[np.int64]]

@@ -218,7 +218,7 @@ def test_a_damaged_last_checkpoint_costs_an_epoch_and_a_message(tmp_path: Path, 
     model.write_bytes(model.read_bytes()[:-1])
     messages: list[str] = []
     resumed = trainers(tmp_path / "cut", epochs=3)
-    resumed.restore(load_checkpoint(tmp_path / "cut", say=messages.append))
+    resumed.restore(load_checkpoint(tmp_path / "cut", show_message=messages.append))
     assert resumed.clock.step == 8
     assert "step-00000009" in messages[0]
     assert "step-00000008 is used instead" in messages[0]

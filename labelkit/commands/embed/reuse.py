@@ -91,7 +91,7 @@ def _extend(
         values |= {"labeled": labeled, "old_classes": used | np.isin(values["class_names"], _old_names(plan))}
     ids = [plan.sample_ids[row] for row in new]
     found = _match_rows(stores, ids, [digests[row] for row in new])
-    twice = np.flatnonzero((found[:, 0] == 0) & np.isin(found[:, 1], gone))
+    twice = np.flatnonzero((found[:, 0] == 0) & np.isin(found[:, 1], removed))
     if len(twice):
         then = base.sample_ids[found[twice[0], 1]]
         current_progress().warning(

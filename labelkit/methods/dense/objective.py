@@ -56,7 +56,7 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
-class Aligned:
+class AlignedFeatures:
     """Student and teacher features of the overlap of two views, aligned to the same places."""
 
     online: Tensor  # (b, g, g, p) unit features of the student's view

@@ -173,7 +173,7 @@ class ComposedNetwork(InferenceNetwork):
     @torch.no_grad()
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
         """Compute the averaged network's own logits from its output at the joined layer."""
-        features = inputs[2] if self.at == "pool" else _staged(self.averaged).post(inputs[2])
+        features = inputs[2] if self.at == "pool" else _get_staged_network(self.averaged).post(inputs[2])
         return self.averaged.classify(features)
 
     def embed(self, images: Tensor) -> Tensor:

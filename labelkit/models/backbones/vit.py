@@ -74,7 +74,7 @@ def split_qkv(attention: Any, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 def compute_queries(attention: Any, tokens: Tensor) -> Tensor:
     """Compute only the queries (b, h, t, d) of timm's ``Attention``; they equal those of `split_qkv`."""
-    return attention.q_norm(_projected(attention, tokens, 0, 1)[0])
+    return attention.q_norm(_project_qkv(attention, tokens, 0, 1)[0])
 
 
 def _project_qkv(attention: Any, tokens: Tensor, first: int, count: int) -> Tensor:

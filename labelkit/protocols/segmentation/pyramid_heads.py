@@ -141,7 +141,7 @@ class UperNetHead(nn.Module):
         for level in range(len(maps) - 2, -1, -1):
             above = self.lateral[level](maps[level]) + _resize_like(above, maps[level])
             levels.append(self.smooth[level](above))
-        joined = torch.cat([_stretched(level, maps[0]) for level in reversed(levels)], dim=1)
+        joined = torch.cat([_resize_like(level, maps[0]) for level in reversed(levels)], dim=1)
         return self.map(self.fuse(joined))
 
 
