@@ -60,7 +60,7 @@ ABLATION: dict[str, list[Any]] = {
     "6: 3 + image concentration + CoTAP": of_terms(1, 1, 1, 1),
     "7: 6 + filter": of_terms(1, 1, 1, 1, filtered=True),
 }
-# of each data set: rows, options of stage 1, images to segment, images that have a class
+# of each dataset: rows, options of stage 1, images to segment, images that have a class
 SETS: dict[str, tuple[dict[str, list[Any]], list[Any], str, str | None]] = {
     "scene_objects": (
         SCENES,

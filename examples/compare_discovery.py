@@ -5,7 +5,7 @@ r"""Compare category-discovery methods on one split over several seeds; prints a
     python examples/compare_discovery.py --rows methods --dataset cifar10 --max-per-class 400 \
         --start runs/start -- --preset cifar10_cpu
 
-All steps run through the command line: networks are trained with the presets of the data set, and pixels or the
+All steps run through the command line: networks are trained with the presets of the dataset, and pixels or the
 features of --start are embedded and clustered. The table shows the accuracy (v2, in %) on the unlabeled images of the
 training split and, if there is one, on the test split, as mean and standard deviation over seeds. The cost is in
 seconds of CPU time, which varies little on a busy machine.
@@ -61,14 +61,14 @@ FROZEN = "frozen features"
 
 
 class Commands:
-    """Runs labelkit's commands on one data set.
+    """Runs labelkit's commands on one dataset.
 
     Args:
         folder: for stores and runs.
         data: options that say which images.
         extra: further options of every ``labelkit train``.
         classes: classes in all.
-        has_test: the data set has a split ``test``.
+        has_test: the dataset has a split ``test``.
     """
 
     def __init__(self, folder: Path, data: list[str], extra: list[str], classes: int, *, has_test: bool) -> None:

@@ -2,7 +2,7 @@ r"""Compare classifiers that learn from a few labels; prints tables and writes t
 
     python examples/compare_few_labels.py --seeds 5 --num-labels 10 20 50 --out examples/results/digits_few_labels.json
 
-All rows use the preset of the data set, or the options after ``--``, and the same number of steps. The seed determines
+All rows use the preset of the dataset, or the options after ``--``, and the same number of steps. The seed determines
 the labels and the initial weights. The table shows the error (%) of each method's final network on held-out images
 after the last step, as mean and standard deviation over seeds, and the difference from the method that it builds on,
 seed by seed. "Wrong" is the fraction of discovered labels that are wrong at the end. The cost is in seconds of CPU

@@ -6,7 +6,7 @@ r"""Compare fixed prototypes, with and without reassignment, with a learned clas
 
 Rows: psc (``train softmax``), etf (a simplex, if d >= classes - 1), fixed (spread prototypes that are not reassigned;
 if d >= classes - 1, they form the simplex, so this row is etf), dl2pa (reassigned every epoch). All rows use the preset
-of the data set, or the options after ``--``. If networks start from pretrained weights, a row with logistic regression
+of the dataset, or the options after ``--``. If networks start from pretrained weights, a row with logistic regression
 on the features of these weights is added. The table shows the accuracy (%) on held-out images in the last and in the
 best epoch, as mean and standard deviation over seeds. The cost is in seconds of CPU time, which varies little on a busy
 machine. "Changed" is the number of classes that got another prototype in each epoch.

@@ -98,7 +98,7 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
-    parser.add_argument("--preset", help="of tac-ccl and san; default: the data set's")
+    parser.add_argument("--preset", help="of tac-ccl and san; default: the dataset's")
     parser.add_argument("--holdout-classes", help="classes to test on")
     parser.add_argument("--pixels", type=int, default=16, help="side of the images whose pixels are compared")
     parser.add_argument("--matches", default="", help="pairs of training images by `labelkit match`; adds a row")

@@ -117,8 +117,8 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
-    parser.add_argument("--preset", default=None, help="preset of `labelkit train sela`; default: the data set's")
-    parser.add_argument("--classes", type=int, default=10, help="classes of the data set")
+    parser.add_argument("--preset", default=None, help="preset of `labelkit train sela`; default: the dataset's")
+    parser.add_argument("--classes", type=int, default=10, help="classes of the dataset")
     parser.add_argument("--pixels", type=int, default=None, help="side of the pixel rows (digits: 8, others: 32)")
     options = parser.parse_args()
     options.pixels = options.pixels or (8 if options.dataset == "digits" else 32)

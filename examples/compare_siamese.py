@@ -4,7 +4,7 @@ r"""Compare the features learned by siamese methods with untrained features and 
     python examples/compare_siamese.py --methods dino ibot --dataset cifar10 --max-per-class 200 --seeds 3 \
         --out examples/results/cifar10_crops_siamese.json -- --preset cifar10_cpu
 
-All steps run through the command line, with the preset of the data set or the options after ``--``. Features are scored
+All steps run through the command line, with the preset of the dataset or the options after ``--``. Features are scored
 on held-out images (a fifth of each class if there is no test split) by a vote among the 10 nearest training images and
 by a linear classifier. The accuracies (%) are means and standard deviations over seeds, which determine weights and
 views. The cost is in seconds of CPU time.

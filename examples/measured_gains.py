@@ -2,7 +2,7 @@
 
     python examples/measured_gains.py
 
-writes ``examples/results/measured_gains.json``. A case is one method on one data set with one number of labels, with
+writes ``examples/results/measured_gains.json``. A case is one method on one dataset with one number of labels, with
 the same seeds before and after training. The score before training is, for heads on a store, the best on average of
 ``discover answer``, logistic regression, label spreading and semi-supervised k-means; for networks, it is the same
 score on the features of the initial weights.

@@ -13,7 +13,7 @@ folder = Path("tour")
 folder.mkdir(exist_ok=True)
 index = folder / "digits.h5"
 
-# %% A data set becomes a store: one row per image. Half of the images of 0 to 4 keep their label, 5 to 9 have none.
+# %% A dataset becomes a store: one row per image. Half of the images of 0 to 4 keep their label, 5 to 9 have none.
 print(labelkit.embed(dataset="digits", backbone="pixels", image_size=8, out=index, overwrite=True))
 
 # %% Rows become groups. Labeled rows of a class stay together.

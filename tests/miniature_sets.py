@@ -1,4 +1,4 @@
-"""The named data sets in their official layouts, with a few tiny images.
+"""The named datasets in their official layouts, with a few tiny images.
 
 What tests read instead of gigabytes. Images are flat colors or a few columns: nothing can be learned from them.
 """
@@ -400,16 +400,16 @@ MINIATURES: Final[Mapping[str, Callable[[Path], object]]] = {
     "davis_2017": lambda root: write_davis(root / "DAVIS"),
     "coco_2017": lambda root: write_coco(root / "coco"),
 }
-"""What writes the miniature of a named data set into a data root."""
+"""What writes the miniature of a named dataset into a data root."""
 
 
 def make_miniature(name: str, data_root: Path) -> str:
-    """Write the miniature of a named data set, unless it is there.
+    """Write the miniature of a named dataset, unless it is there.
 
     Sets whose number of images is checked (ImageNet, Herbarium 19) are stood in for by class folders.
 
     Args:
-        name: of the data set.
+        name: of the dataset.
         data_root: where named sets lie.
 
     Returns:

@@ -68,7 +68,7 @@ def _printed(command: list[str]) -> dict[str, Any]:
 
 
 def miniatures(datasets: Sequence[str], root: Path) -> dict[str, str]:
-    """Make the miniature of each data set, and return what ``--dataset`` says in its place.
+    """Make the miniature of each dataset, and return what ``--dataset`` says in its place.
 
     A folder of one's own has class folders in its place.
     """

@@ -1,4 +1,4 @@
-"""One page per table of the code: methods, data sets, presets, backbones, exit codes."""
+"""One page per table of the code: methods, datasets, presets, backbones, exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table_pages() -> list[Page]:
     """Return the pages."""
     return [
         Page(f"{FOLDER}/methods.md", "Methods", _methods()),
-        Page(f"{FOLDER}/datasets.md", "Data sets", _datasets()),
+        Page(f"{FOLDER}/datasets.md", "Datasets", _datasets()),
         Page(f"{FOLDER}/presets.md", "Presets", _presets()),
         *preset_value_pages(),
         Page(f"{FOLDER}/backbones.md", "Backbones", _backbones()),
@@ -88,9 +88,9 @@ def _datasets() -> str:
         for name, spec in DATASETS.items()
     ]
     return page(
-        "# Data sets",
+        "# Datasets",
         "`--dataset` takes one of these names, a folder of images, or a CSV file with `path` and `label`. "
-        "The files of registered data sets must be in the folder `--data-root`. `labelkit datasets` shows which of "
+        "The files of registered datasets must be in the folder `--data-root`. `labelkit datasets` shows which of "
         "them are available and complete.",
         table(["Name", "Classes", "Images", "Description"], rows, right=["Classes"]),
         *sections,

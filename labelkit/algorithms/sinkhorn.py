@@ -37,7 +37,7 @@ Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
 """Combines a small CPU tensor over all processes, elementwise; every process receives the same result."""
 
 Scores = Any
-"""(n, k) floats with a shape, a dtype and slices of rows: a tensor, an array, a memory map, an HDF5 data set (all read
+"""(n, k) floats with a shape, a dtype and slices of rows: a tensor, an array, a memory map, an HDF5 dataset (all read
 in blocks), or :class:`LinearScores`."""
 
 # Numbers per block: 2 MB in float32, so that a block is still in the cache for its second product.

@@ -1,4 +1,4 @@
-"""``labelkit list``: the available methods, data sets, backbones, presets and tables."""
+"""``labelkit list``: the available methods, datasets, backbones, presets and tables."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ _OWN = {
         "Show the configuration a command would run with, and its sources.", "labelkit.cli.command:config"
     ),
     "list": _BuiltInCommand(
-        "List methods, data sets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"
+        "List methods, datasets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"
     ),
     "doctor": _BuiltInCommand("Check the installation.", "labelkit.cli.doctor:doctor"),
     "version": _BuiltInCommand("Show the installed versions.", "labelkit.cli.doctor:version"),

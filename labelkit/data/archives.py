@@ -41,7 +41,7 @@ _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
 
 
 def is_shards(text: str) -> bool:
-    """Return whether a data set is specified by the names of archive files, such as ``.tar`` or ``.parquet``."""
+    """Return whether a dataset is specified by the names of archive files, such as ``.tar`` or ``.parquet``."""
     return text.lower().endswith(SUFFIXES + _COMPRESSED)
 
 
@@ -102,7 +102,7 @@ class TarSource:
 
 
 def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str] = ()) -> ImageDataset:
-    """List the images in uncompressed tar archives as a data set, without members that match ``exclude``.
+    """List the images in uncompressed tar archives as a dataset, without members that match ``exclude``.
 
     Raises:
         DatasetError: a file is truncated or not an archive, there are no images, or two members have the same name.
@@ -248,7 +248,7 @@ class ParquetSource:
 
 
 def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | None = None) -> ImageDataset:
-    """List the images in Parquet files with the same columns as a data set.
+    """List the images in Parquet files with the same columns as a dataset.
 
     The default column of labels is one with a usual name, or the only one with Hugging Face class names.
 

@@ -1,4 +1,4 @@
-"""The input of a method: a batch of views, perhaps blended, and facts about its data set.
+"""The input of a method: a batch of views, perhaps blended, and facts about its dataset.
 
 Neither contains the true classes of unlabeled images, so that no method can use them. A copy from ordinary memory waits
 for all pending GPU work, dozens of times per step. Therefore `move_to_device` packs its arrays into one block of pinned
@@ -58,7 +58,7 @@ class Batch:
     Attributes:
         views: one (b, c, h, w) float32 tensor per view, normalized by the backbone's mean and std.
         labels: (b,) int64, training class in ``[0, num_old_classes)``, -1 = unlabeled.
-        sample_index: (b,) int64, row of the data set.
+        sample_index: (b,) int64, row of the dataset.
         geometry: one entry per view.
         links: (b,) int64 if second views may show another image: the match used, -1 = the image itself.
         host: copy of labels and indices on the CPU, if the loader made one.
@@ -93,13 +93,13 @@ class DataInfo:
     """Facts about the training set that a method receives when it is built.
 
     Attributes:
-        num_samples: number of rows of the data set, n.
+        num_samples: number of rows of the dataset, n.
         labels: (n,) int64, training class, -1 = unlabeled. Training class i is class
-            ``class_order[i]`` of the data set; old classes come first.
-        class_names: names of the data set's classes, in data set order; may be empty.
-        class_order: data set class of each training class; old classes first.
+            ``class_order[i]`` of the dataset; old classes come first.
+        class_names: names of the dataset's classes, in dataset order; may be empty.
+        class_order: dataset class of each training class; old classes first.
         num_old_classes: number of classes with labeled samples.
-        num_known_classes: number of classes of the data set if known, else ``None``.
+        num_known_classes: number of classes of the dataset if known, else ``None``.
         in_channels: 1 or 3.
         image_size: height and width of a view, in pixels.
         chiral: whether mirrored images mean something else (digits, text), so that no horizontal flip is allowed.
@@ -126,7 +126,7 @@ class DataInfo:
     row_center: NDArray[np.float32] | None = None
 
     def class_count(self, dataset: str, wanted: int | None) -> int:
-        """Return the number of classes for a classifier: the ``wanted`` number, or that of the data set.
+        """Return the number of classes for a classifier: the ``wanted`` number, or that of the dataset.
 
         Raises:
             DatasetError: no image has a label that may be used, or there is a single class.

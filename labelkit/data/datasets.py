@@ -1,6 +1,6 @@
-"""The listing of a data set: its images, what is known about them, and how to read an image and its mask.
+"""The listing of a dataset: its images, what is known about them, and how to read an image and its mask.
 
-Nothing is decoded when a data set is listed. :mod:`labelkit.data.registry` turns a name or a path into a listing.
+Nothing is decoded when a dataset is listed. :mod:`labelkit.data.registry` turns a name or a path into a listing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class ItemSource(Protocol[T_co]):
-    """Protocol for picklable readers that return one item of a data set by its index."""
+    """Protocol for picklable readers that return one item of a dataset by its index."""
 
     def read(self, index: int) -> T_co:
         """Return the item at ``index``.
@@ -103,7 +103,7 @@ class ArraySource:
 
 @dataclass(frozen=True, eq=False)
 class ImageDataset:
-    """Listing of a data set: the sample ids, labels and splits of its images, in byte order of the ids.
+    """Listing of a dataset: the sample ids, labels and splits of its images, in byte order of the ids.
 
     Attributes:
         name: registered name, or name of the folder or CSV file.
@@ -177,7 +177,7 @@ class ImageDataset:
         return len(self.sample_ids)
 
     def select(self, rows: ArrayLike) -> ImageDataset:
-        """Return a data set that contains the images in increasing rows, with unchanged class and split numbers."""
+        """Return a dataset that contains the images in increasing rows, with unchanged class and split numbers."""
         index = np.asarray(rows, dtype=np.int64)
         return replace(
             self,
@@ -212,7 +212,7 @@ class ImageDataset:
         return rows
 
     def digest(self) -> str:
-        """Return a SHA-256 digest (hex) that identifies the data set by its names, labels, class names and content."""
+        """Return a SHA-256 digest (hex) that identifies the dataset by its names, labels, class names and content."""
         digest = hashlib.sha256()
         for names in (self.sample_ids, self.class_names):
             digest.update(len(names).to_bytes(8, "little"))
@@ -257,7 +257,7 @@ def listing(
     split_names: Sequence[str] = (),
     notes: Iterable[str] = (),
 ) -> ImageDataset:
-    """Build a data set from the class names and split names of its images.
+    """Build a dataset from the class names and split names of its images.
 
     Args:
         name: name of the set.
@@ -291,7 +291,7 @@ def build_numbered_listing(
     listed: bool = False,
     **facts: Any,
 ) -> ImageDataset:
-    """Build a data set as :func:`listing` does, from the (n,) class and split numbers of its images, -1 = none.
+    """Build a dataset as :func:`listing` does, from the (n,) class and split numbers of its images, -1 = none.
 
     ``listed`` says whether published splits are drawn in the order of ``ids``; ``facts`` are further fields.
     """
@@ -312,7 +312,7 @@ def build_numbered_listing(
 
 
 def sort_by_bytes(names: Iterable[str]) -> list[str]:
-    """Sort names by their bytes, which is the order of the images in a data set."""
+    """Sort names by their bytes, which is the order of the images in a dataset."""
     return sorted(names, key=os.fsencode)
 
 
@@ -357,7 +357,7 @@ class Objects:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ListedObjects:
-    """Annotated objects of every image in a data set.
+    """Annotated objects of every image in a dataset.
 
     Attributes:
         rows: ``Objects`` of each image.

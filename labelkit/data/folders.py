@@ -1,4 +1,4 @@
-"""Data sets from a folder of images: with class folders, split folders, or neither."""
+"""Datasets from a folder of images: with class folders, split folders, or neither."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def split_from_name(name: str) -> str | None:
 
 
 def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return which part of a path excludes the file from the data set and why, or ``None`` if it is included.
+    """Return which part of a path excludes the file from the dataset and why, or ``None`` if it is included.
 
     Patterns have ``*`` and ``?``, and are for names, or, if they contain ``/``, for paths.
     """
@@ -99,7 +99,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
 def load_folder(
     root: Path, *, name: str | None = None, any_classes: bool = True, exclude: Sequence[str] = ()
 ) -> ImageDataset:
-    """List a folder as a data set: class folders, splits with class folders, or images without labels.
+    """List a folder as a dataset: class folders, splits with class folders, or images without labels.
 
     :func:`infer_splits_and_classes` describes the meaning of folders, and :func:`exclusion_reason` the patterns to
     ``exclude``. Unless ``any_classes``, folders are classes only if there are at least two, each with at least two
@@ -154,7 +154,7 @@ def _listing(
     *,
     any_classes: bool,
 ) -> ImageDataset:
-    """Build the data set of the sorted image names of a folder."""
+    """Build the dataset of the sorted image names of a folder."""
     notes = describe_ignored_files(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))

@@ -40,7 +40,7 @@ _READ_CHUNK: Final = 64
 
 
 class ImageBank:
-    """Images of a data set, decoded into memory if they are small, and a record of the unreadable ones.
+    """Images of a dataset, decoded into memory if they are small, and a record of the unreadable ones.
 
     Its constructor decodes every image once, in threads, so that broken files are known before training.
 
@@ -251,7 +251,7 @@ class CachedViewBank(ImageBank):
 
     Args:
         bank: the bank of the images themselves.
-        rows: (n,) int64 cached rows of the data set, increasing.
+        rows: (n,) int64 cached rows of the dataset, increasing.
         parts: values of each kind of view, (m, v, ...), part by part; all parts but the last have the same number of
             images. The last kind has one view, without augmentation, for use outside training. If views follow others,
             the geometry of each kind but the last comes after it, (m, v, 2 or 3, 3) float32.

@@ -70,7 +70,7 @@ class Draws:
 
     Attributes:
         seed: seed of the run.
-        epoch: pass over the data set, from 0.
+        epoch: pass over the dataset, from 0.
         keys: (b,) int64, one for each drawn sample, usually its row; equal keys yield equal numbers.
     """
 

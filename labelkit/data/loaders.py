@@ -56,7 +56,7 @@ class TrainLoader:
         bank: the images; batches are made on its device.
         views: specifications of the views of each image, or a function from the epoch to them.
         sampler: rows of an epoch, for all processes; it must draw from ``bank.rows`` only.
-        labels: (n,) int64 training labels of the data set's rows, -1 = unlabeled; pass the result of
+        labels: (n,) int64 training labels of the dataset's rows, -1 = unlabeled; pass the result of
             ``LabelSplit.training_labels``, because the loader knows nothing else about labels.
         batch_size: number of images of a step over all processes.
         seed: seed of the run.
@@ -167,7 +167,7 @@ class EvalBatch:
 
     Attributes:
         images: (b, c, size, size) float32, normalized; a bad image is black before normalization.
-        rows: (b,) int64 rows of the data set.
+        rows: (b,) int64 rows of the dataset.
         bad: row and reason of each image that could not be read.
         crops: what the images were made of, with digests and sizes if requested; ``None`` if they were in memory.
         views: further views, each like ``images``, made one by one as they are consumed.
@@ -193,7 +193,7 @@ class EvalLoader:
     k mod w = r. So an image always shares its batch with the same images, for any number of processes.
 
     Attributes:
-        images: a bank, or a data set that is then decoded on the fly.
+        images: a bank, or a dataset that is then decoded on the fly.
         view: specification of the view; without randomness unless there is a seed.
         rows: rows in the desired order; all by default, bad ones keep their place.
         batch_size: number of images of a batch.
@@ -201,7 +201,7 @@ class EvalLoader:
         channels: 1 or 3; a bank has its own.
         device: device on which batches are made; a bank has its own.
         num_workers: number of processes that decode images not in memory; 0 decodes in this process.
-        reader: reader of the data set's images, to share among successive loaders; default: a new one.
+        reader: reader of the dataset's images, to share among successive loaders; default: a new one.
         rank: number of this process.
         world_size: number of processes.
         identify: also take digests and sizes of the images, if they are decoded on the fly.
@@ -211,7 +211,7 @@ class EvalLoader:
             memory stay unchanged.
         join_single: whether a last batch of one image joins the previous batch (for batch statistics).
         more_views: further views of each image, with randomness, if images are decoded on the fly.
-        keys: (n,) int64 keys of the random numbers of each row of the data set; default: the row itself.
+        keys: (n,) int64 keys of the random numbers of each row of the dataset; default: the row itself.
 
     Raises:
         ValueError: the view has randomness and there is no seed.

@@ -30,7 +30,7 @@ class ExamplePlan:
     """Instructions for a worker to read one image with its annotated objects.
 
     Attributes:
-        row: row of the data set.
+        row: row of the dataset.
         name: name of the image, for messages.
         size: height and width according to its annotation; 0 = not stated.
         objects: the objects to learn; ``None`` to read only the image.
@@ -47,7 +47,7 @@ class ExamplePlan:
 
     @classmethod
     def of(cls, dataset: ImageDataset, row: int, **options: Any) -> ExamplePlan:
-        """Create the plan for reading one image of a data set with bounding boxes."""
+        """Create the plan for reading one image of a dataset with bounding boxes."""
         assert dataset.objects is not None
         sample_id = dataset.sample_ids[row]
         name = sample_id if dataset.root is None else str(dataset.root / sample_id)

@@ -196,7 +196,7 @@ def has_masks(root: Path) -> bool:
 
 
 def load_mask_folder(root: Path) -> ImageDataset:
-    """List a folder of images and masks as a segmentation data set.
+    """List a folder of images and masks as a segmentation dataset.
 
     Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with 8-bit class numbers.
     ``classes.txt`` names class i in line i + 1; a line ``-`` marks a value to ignore, as 255 always is.

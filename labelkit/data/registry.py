@@ -20,7 +20,7 @@ from labelkit.files import TABLE_SUFFIXES, find_similar_path
 
 
 def check_dataset(name_or_path: str) -> None:
-    """Check that a data set exists, without reading its images.
+    """Check that a dataset exists, without reading its images.
 
     Raises:
         DatasetError: there is no such registered dataset, folder or file.

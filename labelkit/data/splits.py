@@ -28,12 +28,12 @@ _NAMED = 20
 
 
 class Classes(NamedTuple):
-    """Labels of a data set, which of them a split rule may use, and the number and names of its classes.
+    """Labels of a dataset, which of them a split rule may use, and the number and names of its classes.
 
     Attributes:
         labels: (n,) int64 class of each image, -1 = unknown.
         given: (n,) bool, whether the label may be used.
-        count: number of classes of the data set.
+        count: number of classes of the dataset.
         names: class names for messages; without them classes are called by their numbers.
     """
 
@@ -99,12 +99,12 @@ def gcd_split(
 ) -> LabelSplit:
     """Label a fraction of the images in old classes, as in generalized category discovery.
 
-    The images of old classes, in data set order, are drawn uniformly and not per class, so that a
+    The images of old classes, in dataset order, are drawn uniformly and not per class, so that a
     class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
     (``subsample_instances``), reproduced draw for draw.
 
     Args:
-        classes: labels and classes of the data set.
+        classes: labels and classes of the dataset.
         old_classes: classes to label; by default the first ``num_old_classes``.
         num_old_classes: number of old classes without ``old_classes``; default: half of the classes, rounded down.
         new_classes: all other classes, in the order of the training classes; ascending by default.
@@ -166,7 +166,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
 
 
 def use_dataset_labels(classes: Classes) -> LabelSplit:
-    """Use exactly the labels of the data set; the labeled classes become the old classes."""
+    """Use exactly the labels of the dataset; the labeled classes become the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
     # classes that are held out entirely have no image here and need no label
@@ -186,7 +186,7 @@ VERSION: Final = 1
 
 @dataclass(frozen=True, eq=False)
 class LabelSplit:
-    """Split of a data set into labeled and unlabeled images, and into old and new classes.
+    """Split of a dataset into labeled and unlabeled images, and into old and new classes.
 
     Attributes:
         kind: name of the rule.
@@ -211,14 +211,14 @@ class LabelSplit:
 
     @property
     def class_order(self) -> tuple[int, ...]:
-        """Return the data set's class number for each training class, old classes first."""
+        """Return the dataset's class number for each training class, old classes first."""
         return self.old_classes + self.new_classes
 
     def training_labels(self, labels: ArrayLike) -> NDArray[np.int64]:
         """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
-            labels: (n,) int64 classes of the data set, old where an image is labeled; ignored elsewhere.
+            labels: (n,) int64 classes of the dataset, old where an image is labeled; ignored elsewhere.
         """
         classes = np.asarray(labels, dtype=np.int64)
         result = np.full(len(classes), -1, dtype=np.int64)

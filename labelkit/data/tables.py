@@ -1,4 +1,4 @@
-"""Data sets from a table (CSV or JSON) of images, labels and splits, and the rule by which a label names a class.
+"""Datasets from a table (CSV or JSON) of images, labels and splits, and the rule by which a label names a class.
 
 The rule applies to CSV, tar, Parquet and imported rows. Spaces around a label are ignored, accented letters are equal
 in either Unicode form, and a whole number is the same with and without ``.0``: ``3``, `` 3`` and ``3.0`` are one
@@ -469,7 +469,7 @@ def _single_label(row: dict[str, Any], label: Any, where: str) -> object:
 
 
 def missing_labels_note(fault: str) -> str:
-    """Return the note for a data set whose labels were not found."""
+    """Return the note for a dataset whose labels were not found."""
     return f"no labels: {fault}; name the column with --label-column"
 
 

@@ -114,7 +114,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
 
 
 class _Items(Dataset[T | LabelkitError]):
-    """Data set of the items read for plans; errors are returned as items, since raised ones would lose their type."""
+    """Dataset of the items read for plans; errors are returned as items, since raised ones would lose their type."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
         self._read = read

@@ -73,7 +73,7 @@ def resolve(
     Args:
         config_class: class of the config.
         preset: name of a preset or a YAML file; ``none`` for no preset at all. By default, a method's preset
-            named like the data set is used if it exists (``folder`` for a path, or ``folder_pretrained`` with
+            named like the dataset is used if it exists (``folder`` for a path, or ``folder_pretrained`` with
             weights; ``index`` for a store).
         config_file: a YAML mapping, stronger than the preset.
         overrides: values of options, stronger than everything else; texts or typed values.

@@ -127,7 +127,7 @@ class NewClassesOption(StageConfig):
 
 
 class DatasetOptions(StageConfig):
-    """Options for the data set whose images a command reads."""
+    """Options for the dataset whose images a command reads."""
 
     dataset: str = _DATA(
         "digits",

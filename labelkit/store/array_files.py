@@ -149,8 +149,8 @@ class NeighborFile:
     """Content of a nearest-neighbor file, with the recipe that produced it.
 
     Attributes:
-        query_rows: (q,) int64 rows of the data set, increasing.
-        neighbor_rows: (q, k) int64 rows of the data set, the nearest first; no row is its own neighbor.
+        query_rows: (q,) int64 rows of the dataset, increasing.
+        neighbor_rows: (q, k) int64 rows of the dataset, the nearest first; no row is its own neighbor.
         scores: (q, k) float32 cosines.
         recipe: everything that the neighbors depend on.
     """

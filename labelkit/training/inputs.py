@@ -16,7 +16,7 @@ class HeldOutImages:
     """Held-out images and their labels for evaluation."""
 
     bank: ImageBank  # the held-out images, and no others
-    labels: NDArray[np.int64]  # (m,) int64 class of each row of its data set, -1 = unknown
+    labels: NDArray[np.int64]  # (m,) int64 class of each row of its dataset, -1 = unknown
 
     @property
     def known(self) -> NDArray[np.int64]:
@@ -28,7 +28,7 @@ class HeldOutImages:
 class RunInputs:
     """Inputs that a run provides to its method besides the options and ``DataInfo``."""
 
-    dataset_name: str  # name of the data set of the training images
+    dataset_name: str  # name of the dataset of the training images
     sample_ids: tuple[str, ...]  # (n,) names of the images
     source: ImageSource  # reads the images as they are stored
     # computes the identity of the image listing, without scenes if there are also images of one object

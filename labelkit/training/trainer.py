@@ -440,7 +440,7 @@ class Trainer:
 
         Args:
             network: images (b, c, h, w) to (b, d).
-            rows: rows of the data set; default: all that can be read.
+            rows: rows of the dataset; default: all that can be read.
             how: mode and order of the pass; default: evaluation, in the order of ``rows``.
 
         Returns:

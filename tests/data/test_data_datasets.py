@@ -232,7 +232,7 @@ def test_a_folder_of_unlabeled_images_beside_splits_is_a_split_without_classes(t
     }
 
 
-@pytest.mark.parametrize("around", ["archive/", "archive/archive/", "data set/"])
+@pytest.mark.parametrize("around", ["archive/", "archive/archive/", "dataset/"])
 @pytest.mark.parametrize("loose", ["", "readme.png"])
 def test_a_folder_around_splits_or_classes_means_nothing(tmp_path: Path, around: str, loose: str) -> None:
     for name in ("train/cat/1.png", "train/dog/2.png", "test/cat/3.png"):

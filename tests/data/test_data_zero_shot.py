@@ -1,4 +1,4 @@
-"""Classes held out whole, and the two data sets of metric learning in their official layouts."""
+"""Classes held out whole, and the two datasets of metric learning in their official layouts."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ NUM_IMAGES = 64
 
 @dataclass
 class Setup:
-    """One method on one small data set."""
+    """One method on one small dataset."""
 
     config: RunConfig
     prepared: PreparedData

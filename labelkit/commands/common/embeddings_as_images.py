@@ -1,4 +1,4 @@
-"""The embeddings of a store as a training data set: their listing, their values, and the model that computed them."""
+"""The embeddings of a store as a training dataset: their listing, their values, and the model that computed them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderImageSource:
-    """Placeholder for the image files of a data set that consists of embeddings."""
+    """Placeholder for the image files of a dataset that consists of embeddings."""
 
     def read(self, index: int) -> EncodedImage:
         """Raise ``BadImage``, since embeddings have no image files."""
@@ -30,7 +30,7 @@ class PlaceholderImageSource:
 
 @dataclass(frozen=True, eq=False)
 class EmbeddingDataset:
-    """Embeddings of a store, used as a training data set.
+    """Embeddings of a store, used as a training dataset.
 
     Attributes:
         store: the store.
@@ -44,7 +44,7 @@ class EmbeddingDataset:
 
     @classmethod
     def from_store(cls, path: Path, *, views: Literal["auto", "on", "off"] = "off") -> EmbeddingDataset:
-        """Load the embeddings of a store as a training data set, with stored views if requested (auto: if any).
+        """Load the embeddings of a store as a training dataset, with stored views if requested (auto: if any).
 
         Raises:
             StoreError: it is not a store, is damaged, or has a row or a view without a direction.
@@ -110,7 +110,7 @@ def _read_stored_views(store: EmbeddingStore, *, needed: bool) -> NDArray[Any] |
 
 
 def list_store_embeddings(store: EmbeddingStore) -> ImageDataset:
-    """Return the rows of a store as a data set without images; the digest of the store is part of its identity."""
+    """Return the rows of a store as a dataset without images; the digest of the store is part of its identity."""
     n = store.n
     labels = np.full(n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
     labeled = np.zeros(n, dtype=np.bool_) if store.labeled is None else np.asarray(store.labeled, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""Labels in a CSV or a result, matched to the images of a store or a data set.
+"""Labels in a CSV or a result, matched to the images of a store or a dataset.
 
 Only this module matches such labels to images. Paths in a CSV follow ``labelkit.data.path_rule``.
 """

@@ -153,13 +153,13 @@ def override_store_labels(
 def override_listing_labels(
     dataset: ImageDataset, option: Path, label_column: str | None = None, *, own: Literal["drop", "hide", "keep"]
 ) -> ImageDataset:
-    """Return the data set with the labels from ``--labels``, which take precedence over its own.
+    """Return the dataset with the labels from ``--labels``, which take precedence over its own.
 
     Args:
         dataset: the listing.
         option: a CSV file.
         label_column: header of the column of labels of a CSV; None for the usual one.
-        own: what happens to the data set's labels: dropped, kept as truth that training must not use, or kept.
+        own: what happens to the dataset's labels: dropped, kept as truth that training must not use, or kept.
 
     Raises:
         As ``read_csv_labels``.

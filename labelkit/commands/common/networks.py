@@ -503,7 +503,7 @@ def embed_queries(
 
 
 def compute_query_patches(query: ImageDataset, model: EmbeddingNetwork, device: str) -> ImagePatches:
-    """Compute the patch features of a query image, which is passed as a data set of one image.
+    """Compute the patch features of a query image, which is passed as a dataset of one image.
 
     Raises:
         UnsupportedBackboneError: the network has no feature map.

@@ -47,7 +47,7 @@ _TOLD_BY_THE_STAGE = ("datasets", "status")
 
 
 def check_inputs(config: StageConfig) -> None:
-    """Check that stores, runs and data sets exist, before any work and before importing torch.
+    """Check that stores, runs and datasets exist, before any work and before importing torch.
 
     Commands check again in more detail, since they may be called without this.
 

@@ -39,7 +39,7 @@ class Queries:
         labels: (q,) class names, ``None`` where unknown.
         rows: (q,) int64, rows of the searched store, -1 for other queries.
         skipped: (name, reason) of each query that cannot be searched for.
-        images: data set of the queries, if they are image files.
+        images: dataset of the queries, if they are image files.
         image_rows: (q,) int64, rows of ``images``.
     """
 

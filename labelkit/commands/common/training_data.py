@@ -44,12 +44,12 @@ _AUTO_SHARE = 0.2
 
 
 def has_own_splits(dataset: ImageDataset) -> bool:
-    """Return whether a data set has splits other than train."""
+    """Return whether a dataset has splits other than train."""
     return not set(dataset.split_names) <= {"train"}
 
 
 def apply_holdout(dataset: ImageDataset, held_out: Collection[str]) -> ImageDataset:
-    """Return the data set split into train and test, with the named images in test."""
+    """Return the dataset split into train and test, with the named images in test."""
     names = set(held_out)
     splits = np.array([int(name in names) for name in dataset.sample_ids], dtype=np.int16)
     return replace(dataset, splits=splits, split_names=("train", "test"))
@@ -85,9 +85,9 @@ class PreparedData:
         dataset: the chosen images; row i of the other fields is its image i.
         split: the labels that may be used.
         labels: (n,) int64 training labels, -1 = unlabeled; old classes first.
-        listing: all images of the data set, with their splits; ``None`` if unknown.
+        listing: all images of the dataset, with their splits; ``None`` if unknown.
         held_out: names of the images that ``--holdout`` or ``--holdout-classes`` set apart.
-        replaces_splits: whether these are test and the others train, regardless of the splits of the data set.
+        replaces_splits: whether these are test and the others train, regardless of the splits of the dataset.
         num_objects: number of images of one object, which come first; the others are scenes; ``None`` = all.
         objects_digest: digest of the listing of the images of one object; empty if it is that of ``dataset``.
         rows: the store, if training uses its rows instead of images.
@@ -122,7 +122,7 @@ class PreparedData:
         )
 
     def info(self, image_size: int) -> DataInfo:
-        """Return the data set information that a method may use, without the true labels of unlabeled images."""
+        """Return the dataset information that a method may use, without the true labels of unlabeled images."""
         known_in_all = len(self.split.class_order)
         open_ended = self.split.kind == "given" and bool((self.dataset.labels < 0).any())
         return DataInfo(
@@ -143,7 +143,7 @@ class PreparedData:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Return what a run saves about its training data: the data set and the ids of the labeled samples."""
+        """Return what a run saves about its training data: the dataset and the ids of the labeled samples."""
         return {
             "dataset": self.dataset.name,
             "dataset_digest": self.dataset.digest(),
@@ -157,7 +157,7 @@ class PreparedData:
 
 
 def list_dataset(config: DataConfig) -> ImageDataset:
-    """List the data set given by ``--dataset``, with labels from ``--label-column`` unless ``--labels`` is given.
+    """List the dataset given by ``--dataset``, with labels from ``--label-column`` unless ``--labels`` is given.
 
     Raises:
         DatasetError: it cannot be listed.
@@ -174,7 +174,7 @@ def list_dataset(config: DataConfig) -> ImageDataset:
 
 
 def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> tuple[ImageDataset, tuple[str, ...]]:
-    """List the data set with holdout options applied; return it and the names of the held-out images.
+    """List the dataset with holdout options applied; return it and the names of the held-out images.
 
     Raises:
         DatasetError: it cannot be listed.
@@ -291,7 +291,7 @@ def _prepare_single(config: DataConfig) -> PreparedData:
 def prepare_listing(
     config: DataConfig, listing: ImageDataset, held_out: tuple[str, ...] = (), stored: EmbeddingDataset | None = None
 ) -> PreparedData:
-    """Choose the images and usable labels of a data set that is already split.
+    """Choose the images and usable labels of a dataset that is already split.
 
     Raises:
         DatasetError, ConfigError: data or options cannot be used.

@@ -18,7 +18,7 @@ from labelkit.progress import current_progress
 
 @dataclass(frozen=True)
 class Inventory:
-    """Contents of a data set as found on disk, compared with the published numbers.
+    """Contents of a dataset as found on disk, compared with the published numbers.
 
     Attributes:
         state: ``whole`` if every count is the published one, ``absent`` if nothing was found.
@@ -35,7 +35,7 @@ class Inventory:
 
 
 def take_inventory(spec: DatasetSpec, data_root: Path) -> Inventory:
-    """Count the images and classes of a data set, and compare them with the published numbers.
+    """Count the images and classes of a dataset, and compare them with the published numbers.
 
     A set that agrees with its own lists but not with the published figures can still be read, but is
     ``incomplete`` here.
@@ -75,7 +75,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
     """List the registered datasets and the contents found for each, without decoding images.
 
     Raises:
-        ConfigError: there is no data set of this name.
+        ConfigError: there is no dataset of this name.
     """
     if config.dataset is not None and config.dataset not in DATASETS:
         raise ConfigError("--dataset", f"unknown dataset {config.dataset!r}", f"Choose one of: {', '.join(DATASETS)}.")
@@ -96,7 +96,7 @@ def survey_datasets(config: DatasetsConfig) -> SimpleResult:
         if found.state == "incomplete" and found.fault is not None
     ]
     tables = (
-        Table(f"data sets in {config.data_root}", columns, [_build_state_row(*row) for row in rows]),
+        Table(f"datasets in {config.data_root}", columns, [_build_state_row(*row) for row in rows]),
         Table(f"sources, and folders in {config.data_root}", ("name", "source", "license", "layout"), sources),
     )
     wrong = Table("incomplete", ("name", "where", "problem", "what to do"), faults)

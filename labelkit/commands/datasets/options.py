@@ -15,6 +15,6 @@ class DatasetsConfig(DatasetOptions):
 
     command: ClassVar[tuple[str, ...]] = ("datasets",)
 
-    dataset: str | None = _DATA(  # type: ignore[assignment]  # None: all data sets
+    dataset: str | None = _DATA(  # type: ignore[assignment]  # None: all datasets
         None, "Dataset to describe in detail. Default: a summary of all datasets."
     )

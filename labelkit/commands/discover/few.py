@@ -183,7 +183,7 @@ def _same_images(path: Path, first: EmbeddingStore) -> EmbeddingStore:
             str(store.path),
             f"does not contain the same images as {first.path}: {len(mine & theirs)} images are in both, out of "
             f"{store.n} and {first.n} ({examples})",
-            "Embed the same data set and split with both networks.",
+            "Embed the same dataset and split with both networks.",
         )
     return store  # rows of a store are sorted by name, so that row i is the same image in both
 

@@ -1,4 +1,4 @@
-"""Embed all images of a data set into a store, which appears once it is complete, or estimate the time."""
+"""Embed all images of a dataset into a store, which appears once it is complete, or estimate the time."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ from labelkit.training.devices import Runtime
 
 
 def embed_images(config: EmbedConfig) -> SimpleResult:
-    """Embed the images of a data set using the network of a run, a backbone or raw pixels, and write a store.
+    """Embed the images of a dataset using the network of a run, a backbone or raw pixels, and write a store.
 
     A killed run continues where it stopped when the same command is repeated; rows have the same bytes either way.
 
@@ -370,7 +370,7 @@ def _summarize(begun: _StartedRun, store: EmbeddingStore, embedded_now: int, sec
 
 
 def _restore_listing(dataset: ImageDataset, plan: EmbeddingPlan) -> ImageDataset:
-    """Return the data set with the rows of a plan; files that vanished since are found to be missing when read."""
+    """Return the dataset with the rows of a plan; files that vanished since are found to be missing when read."""
     old, ids = set(plan.sample_ids[: plan.base_rows]), tuple(plan.sample_ids[plan.base_rows :])
     if old:
         dataset = dataset.select([row for row, name in enumerate(dataset.sample_ids) if name not in old])

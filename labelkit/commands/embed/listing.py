@@ -57,9 +57,9 @@ def select_by_run_split(
 ) -> tuple[ImageDataset, NDArray[np.bool_], NDArray[np.bool_], NDArray[np.int64] | None]:
     """Select the same images, labeled rows, old classes and order of classifier columns as the training run.
 
-    For the data set that the run was trained on, recognized by its labeled images and their files, the usable labels
+    For the dataset that the run was trained on, recognized by its labeled images and their files, the usable labels
     are those that training used. If training used none, ``--label-split`` may choose labels; images that the run held
-    out stay held out. Labels of another data set are chosen by ``--label-split``.
+    out stay held out. Labels of another dataset are chosen by ``--label-split``.
 
     Args:
         config: the options.
@@ -106,12 +106,12 @@ def select_by_run_split(
 
 
 def is_run_dataset(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
-    """Return whether a data set is the one that a run was trained on, judging by its labeled images."""
+    """Return whether a dataset is the one that a run was trained on, judging by its labeled images."""
     used = set(run_split["split"]["labeled"])
     present = len(used.intersection(dataset.sample_ids))
-    # labels of --labels may be of classes that the data set does not have; an earlier version did not store them
+    # labels of --labels may be of classes that the dataset does not have; an earlier version did not store them
     return ("labels" in run_split or set(_trained_names(run_split)) <= set(dataset.class_names)) and (
-        # a few images may have been removed since; another data set can have a few of the same names
+        # a few images may have been removed since; another dataset can have a few of the same names
         2 * present > len(used) or (not used and dataset.name == run_split["dataset"])
     )
 
@@ -136,9 +136,9 @@ def _split_keys(text: str) -> set[str]:
 
 
 def apply_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> ImageDataset:
-    """Return a run's data set with the labels that the run used, which may have come from ``--labels``.
+    """Return a run's dataset with the labels that the run used, which may have come from ``--labels``.
 
-    If the data set does not have all of their classes, its own labels are of another kind and are left out.
+    If the dataset does not have all of their classes, its own labels are of another kind and are left out.
     """
     if not run_split.get("labels"):
         return dataset

@@ -31,7 +31,7 @@ def plan_reuse(
         stores: stores to copy from.
         dataset: the images of the plan.
         extend: keep all rows of the first store, in its shards, followed by those of images with other names. Labels
-            and splits are those of the data set; an image that is no longer in it keeps its own.
+            and splits are those of the dataset; an image that is no longer in it keeps its own.
 
     Raises:
         Mismatch: a store was made by another model or with other options; the message lists the keys. Or an image of

@@ -92,7 +92,7 @@ class ImageBatch:
     """Batch of whole images with their patch features and masks.
 
     Attributes:
-        rows: (b,) rows of the data set.
+        rows: (b,) rows of the dataset.
         features: (b, rows, cols, f).
         pixels: (h, w, c) of each image.
         masks: (h, w) of each image.
@@ -116,11 +116,11 @@ def iterate_image_batches(
 
 @dataclass(frozen=True)
 class DenseInput:
-    """Network and data set for an evaluation of patch features.
+    """Network and dataset for an evaluation of patch features.
 
     Attributes:
         frozen: the network.
-        dataset: the data set, with masks.
+        dataset: the dataset, with masks.
         record: description of both, as plain JSON.
         network: name of the network in tables.
     """
@@ -132,7 +132,7 @@ class DenseInput:
 
 
 def load_dense_input(config: DenseConfig, *, classes: bool) -> DenseInput:
-    """Load the network and the data set for an evaluation of patch features.
+    """Load the network and the dataset for an evaluation of patch features.
 
     Masks must contain classes or, if ``classes`` is false, objects of films.
 
@@ -192,10 +192,10 @@ def check_channels(model: EmbeddingNetwork, dataset: ImageDataset) -> None:
 def choose_rows(
     dataset: ImageDataset, split: str, order: Sequence[str], *, option: str, limit: int | None = None, seed: int = 0
 ) -> tuple[str, NDArray[np.int64]]:
-    """Choose a split of a data set; return its name and rows.
+    """Choose a split of a dataset; return its name and rows.
 
     Args:
-        dataset: the data set.
+        dataset: the dataset.
         split: the requested split; ``auto`` = the first of ``order`` that the set has.
         order: names of splits, including ``all`` if all images may be used.
         option: option that requests the split, for messages.

@@ -38,7 +38,7 @@ _MAX_PATCHES = 200_000
 _COMPONENTS, _NUM_INITS, _MAX_ITER = 50, 5, 50
 
 
-# Row of the data set, pixels and mask of an image.
+# Row of the dataset, pixels and mask of an image.
 _Image = tuple[int, NDArray[np.uint8], NDArray[np.uint8]]
 
 

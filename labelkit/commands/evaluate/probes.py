@@ -148,7 +148,7 @@ class EvalImages:
 
     Attributes:
         bank: reads the images.
-        rows: int64 rows of the bank's data set that are used.
+        rows: int64 rows of the bank's dataset that are used.
         normalize: normalization of the network.
         num_workers: number of processes that decode.
     """
@@ -168,7 +168,7 @@ class EvalImages:
         num_workers: int | None,
         max_bad_fraction: float,
     ) -> EvalImages:
-        """Prepare the readable images of a data set, resized so that crops of the network's size fit."""
+        """Prepare the readable images of a dataset, resized so that crops of the network's size fit."""
         spec = network.input_spec
         bank = ImageBank(images, base_size=compute_resize_side(spec.size), device=device)
         bank.check(max_bad_fraction)

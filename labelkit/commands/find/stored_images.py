@@ -43,7 +43,7 @@ class StoredImages:
         config: says where the images are.
 
     Attributes:
-        files: the data set with the images.
+        files: the dataset with the images.
         left_out: why images were not measured, and how many; filled by :meth:`measure`.
 
     Raises:

@@ -37,7 +37,7 @@ class _PatchQuery:
         feature: (d,) float32.
         own_rows: rows of the store that are the same image.
         label: class of its image, if known.
-        images: data set with its image, if that is an image file.
+        images: dataset with its image, if that is an image file.
     """
 
     name: str

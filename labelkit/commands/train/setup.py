@@ -46,7 +46,7 @@ def run_folder(config: RunConfig) -> Path:
 
 
 def dataset_label(dataset: str) -> str:
-    """Return a short name for a data set: its registered name, or the name of its folder or file."""
+    """Return a short name for a dataset: its registered name, or the name of its folder or file."""
     return Path(dataset).stem or Path(dataset).resolve().stem
 
 

@@ -15,7 +15,7 @@ from labelkit.errors import DatasetError
 
 @dataclass(frozen=True)
 class BenchmarkClasses:
-    """Old and new classes of one data set, as published benchmarks define them.
+    """Old and new classes of one dataset, as published benchmarks define them.
 
     Attributes:
         source: where the list comes from.

@@ -1,4 +1,4 @@
-"""Generated data sets: listed immediately, drawn when first read, and stored in the user's cache."""
+"""Generated datasets: listed immediately, drawn when first read, and stored in the user's cache."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GeneratedRows:
-    """Images or masks of a generated data set, drawn or read from the cache in blocks of consecutive rows.
+    """Images or masks of a generated dataset, drawn or read from the cache in blocks of consecutive rows.
 
     Attributes:
         source: kind of drawing, such as ``scenes.SCENES``.
@@ -59,7 +59,7 @@ class GeneratedRows:
 
 
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
-    """List a generated data set without drawing its images; see ``DatasetSpec.reader``.
+    """List a generated dataset without drawing its images; see ``DatasetSpec.reader``.
 
     Image i of a split does not depend on the number of images.
     """

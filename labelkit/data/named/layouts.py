@@ -103,7 +103,7 @@ class DatasetSpec:
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
 
     def load(self, data_root: Path, download: bool = False) -> ImageDataset:
-        """Load the listing of the data set from the data root; ``download`` fetches a missing set, if labelkit can.
+        """Load the listing of the dataset from the data root; ``download`` fetches a missing set, if labelkit can.
 
         Raises:
             DatasetAbsent, DatasetIncomplete: it is missing, not unpacked, or lacks files that its lists name.
@@ -122,7 +122,7 @@ class DatasetSpec:
         return listing
 
     def remedy(self, data_root: Path) -> str:
-        """Return instructions for obtaining the data set, for use in error messages."""
+        """Return instructions for obtaining the dataset, for use in error messages."""
         if self.can_download:
             return f"Pass --download, or unpack {' or '.join(self.archives)} into {data_root}."
         fetch = self.fetch or f"Fetch {' and '.join(self.archives)} from {self.source_url} and unpack it into"
@@ -133,7 +133,7 @@ class DatasetSpec:
         return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder contains this data set rather than another one that has the same files."""
+        """Return whether a folder contains this dataset rather than another one that has the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -145,7 +145,7 @@ class DatasetSpec:
 
 
 class Listed(NamedTuple):
-    """Entry for one image in the official list of a data set; a label of -1 means unlabeled."""
+    """Entry for one image in the official list of a dataset; a label of -1 means unlabeled."""
 
     sample_id: str
     label: int
@@ -204,7 +204,7 @@ def list_files(
     class_names: Sequence[str] = (),
     remedy: str,
 ) -> ImageDataset:
-    """Build a data set from its official image lists, whose entries may be in any order.
+    """Build a dataset from its official image lists, whose entries may be in any order.
 
     Raises:
         DatasetError: the lists name an image twice.
@@ -245,7 +245,7 @@ def attach_masks(
     mask_classes: Sequence[str],
     remedy: str,
 ) -> ImageDataset:
-    """Add mask files to the images of a data set, which are files below its root.
+    """Add mask files to the images of a dataset, which are files below its root.
 
     ``mask_of`` maps a sample id to the name of its mask, relative to the root; ``meaning`` maps the value of a pixel to
     its class, and other values are errors; ``remedy`` is for images without mask.

@@ -250,7 +250,7 @@ class PairPlan:
     """Plan that determines which images the second views of a batch show.
 
     Attributes:
-        rows: (b,) int64, rows of the data set; equal to the row of the first view if both show the same image.
+        rows: (b,) int64, rows of the dataset; equal to the row of the first view if both show the same image.
         links: (b,) int64, match that a sample uses, in the caller's numbering; -1 = the image itself.
         boxes: (b, 2, 4) float64 left, top, right, bottom of both views in normalized coordinates of their
             originals; used only for samples with a match, whose views then have no other geometric transform.

@@ -92,7 +92,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         self._images_digest = inputs.images_digest
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single training phase, which mixes both data sets in each batch."""
+        """Return the single training phase, which mixes both datasets in each batch."""
         self._rows = rows
         pairing = NeighborPairing(self._neighbor_table) if len(self.neighbors) else None
         views = self.views(MIN_OVERLAP)

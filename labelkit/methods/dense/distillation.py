@@ -213,7 +213,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         return {of: self.center(of) for of in ("image", "patch") if of in self.centers}
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single training phase, which mixes both data sets in each batch."""
+        """Return the single training phase, which mixes both datasets in each batch."""
         return (self.mixed_phase(rows, self.views()),)
 
     def on_step_start(self, state: TrainState) -> None:

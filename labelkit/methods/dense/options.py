@@ -25,7 +25,7 @@ NO_DATASET = "none"
 
 
 class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
-    """Options for methods with an EMA target: networks, crops, data sets and cosine schedules."""
+    """Options for methods with an EMA target: networks, crops, datasets and cosine schedules."""
 
     scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"local_scale": ("num_local_views",)}

@@ -75,7 +75,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     def mixed_phase(
         self, rows: NDArray[np.int64], views: tuple[ViewSpec, ...], pairing: Pairing | None = None
     ) -> Phase:
-        """Return a phase whose batches contain a fixed number of images from each data set, equal on every process.
+        """Return a phase whose batches contain a fixed number of images from each dataset, equal on every process.
 
         ``rows`` can be read; those of images of one object come first.
         """

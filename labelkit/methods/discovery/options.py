@@ -87,7 +87,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
     )
     teacher_warmup_epochs: int = _LOSS(30, "Number of warm-up epochs for the teacher's temperature.", ge=0)
     entropy_weight: float = _LOSS(
-        2.0, "Weight of the mean-entropy regularizer (eps in the paper); published values differ by data set.", ge=0
+        2.0, "Weight of the mean-entropy regularizer (eps in the paper); published values differ by dataset.", ge=0
     )
 
     view_gap: bool = _MONITOR(

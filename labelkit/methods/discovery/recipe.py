@@ -69,7 +69,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
 
 
 def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
-    """Return a (k,) bool mask of the data set's classes that have labels."""
+    """Return a (k,) bool mask of the dataset's classes that have labels."""
     old = np.zeros(max(1, len(data.class_names)), dtype=np.bool_)
     old[list(data.class_order[: data.num_old_classes])] = True
     return old

@@ -149,7 +149,7 @@ class LabelGrowth(nn.Module):
         """Return the discoveries of all generations, in the order of discovery.
 
         Returns:
-            (s, 6) int64: row of the data set, training class, place in its discovery from 1, generation and iteration
+            (s, 6) int64: row of the dataset, training class, place in its discovery from 1, generation and iteration
             from 1, number in ``NETWORKS`` of the network whose features found it; and (s,) float32 what it was selected
             by: distance to the class mean, or entropy in bits (critical samples).
         """
@@ -160,7 +160,7 @@ class LabelGrowth(nn.Module):
 def broadcast_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
     """Share the main process's discovery among ``rows`` with every process, in case results differ in the last bits.
 
-    Warnings are passed on. Indices of the result are rows of the data set.
+    Warnings are passed on. Indices of the result are rows of the dataset.
     """
     columns = np.stack([rows[found.indices], found.labels, found.rank]).astype(np.float64)
     table = torch.from_numpy(np.concatenate([columns, found.distance[None]]))

@@ -42,7 +42,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     augmentation: Literal["none", "digits", "crop-flip"] = _VIEWS(
         "crop-flip",
         "Training augmentation. crop-flip: shift by whole pixels with reflected borders, flip; digits: "
-        "shift with empty borders. No flips in data sets where a flip changes the class.",
+        "shift with empty borders. No flips in datasets where a flip changes the class.",
     )
     ema_decay: float = _AVERAGES(
         0.999,
@@ -429,7 +429,7 @@ class SnowballConfig(
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
         "Label that a discovered image gets. true: its hidden label, to measure the cost of wrong labels "
-        "(dissertation, Table 2.9); the data set must have labels.",
+        "(dissertation, Table 2.9); the dataset must have labels.",
         before="assigned",
     )
 

@@ -110,7 +110,7 @@ def check_equal_label_counts(config: TwoStreamOptions) -> None:
 
 
 def training_class_names(data: DataInfo) -> list[str]:
-    """Return the names of the training classes, or an empty list if the data set has none."""
+    """Return the names of the training classes, or an empty list if the dataset has none."""
     return [data.class_names[label] for label in data.class_order] if data.class_names else []
 
 

@@ -32,7 +32,7 @@ _JITTER = 0.05
 _DRAWS = 8
 # Fraction of the times that an image with a partner in its cluster is shown with it (ours).
 _SHARE = 0.5
-# Number of images whose bytes are compared, to detect other data sets with equal names.
+# Number of images whose bytes are compared, to detect other datasets with equal names.
 _LOOKED_AT = 8
 
 
@@ -40,7 +40,7 @@ _LOOKED_AT = 8
 class MatchedImages:
     """Pairs of training images with matching keypoints."""
 
-    matches: Matches  # pairs of rows of the data set; both directions are listed
+    matches: Matches  # pairs of rows of the dataset; both directions are listed
     image_sizes: NDArray[np.int64]  # (n, 2) height and width of each row; only those of rows in pairs are read
     digest: str  # identity of the file with the matches
 

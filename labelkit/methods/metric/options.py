@@ -59,7 +59,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         "crop (as described in the dissertation): 227-pixel crop of an image whose shorter side is 256, and flip; "
         "crop-flip: shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
     )
-    mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in data sets where that changes the class.")
+    mirror: bool = _VIEWS(True, "Flip images horizontally at random, except in datasets where that changes the class.")
 
     num_clusters: int = _PSEUDO(100, "Number of clusters to use as classes (when training without labels).", ge=2)
     refresh_epochs: int = _PSEUDO(20, "Number of epochs between clusterings of all images.", ge=1)

@@ -150,7 +150,7 @@ class MemoryBank(nn.Module):
         """Replace the oldest entries with a batch (b, d) over all processes, b <= q, and return the memory's contents.
 
         Returns:
-            embeddings (r, d), without gradient; (r,) int64 rows of the data set; and (b,) int64, entries that hold this
+            embeddings (r, d), without gradient; (r,) int64 rows of the dataset; and (b,) int64, entries that hold this
             batch.
 
         Raises:

@@ -53,7 +53,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
     augmentation: Literal["none", "digits", "crop-flip", "imagenet", "imagenet-jitter"] = _VIEWS(
         "imagenet",
         "Training augmentation. crop-flip: shift by up to 4 pixels, flip; imagenet: random crop, flip; "
-        "imagenet-jitter: also color jitter of strength 0.4; digits: zoom, rotation, shift. No flips in data sets "
+        "imagenet-jitter: also color jitter of strength 0.4; digits: zoom, rotation, shift. No flips in datasets "
         "where a flip changes the class.",
     )
 

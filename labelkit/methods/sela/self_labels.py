@@ -70,7 +70,7 @@ class SelfLabels(nn.Module):
     """Pseudo-labels of every head, and the state of their optimization.
 
     Args:
-        num_samples: rows of the data set, n.
+        num_samples: rows of the dataset, n.
         num_clusters: number of clusters of every head.
         times: when to optimize, in epochs, increasing.
         refresh: renew ``all`` heads, or ``one`` after the other.

@@ -81,7 +81,7 @@ class SiameseConfig(RepresentationTrainConfig):
     )
     crop_scale: tuple[float, float] = _VIEWS((0.08, 1.0), "Range of the crop area, as a fraction of the image area.")
     flip_prob: float = _VIEWS(
-        0.5, "Probability of a horizontal flip, in data sets where a flip keeps the class.", ge=0, le=1
+        0.5, "Probability of a horizontal flip, in datasets where a flip keeps the class.", ge=0, le=1
     )
     jitter_prob: float = _VIEWS(
         0.8, "Probability of color jitter (strengths: brightness, contrast, saturation 0.4; hue 0.1).", ge=0, le=1

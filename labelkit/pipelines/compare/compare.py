@@ -87,7 +87,7 @@ class Row:
 
 
 def compare_methods(config: CompareConfig) -> SimpleResult:
-    """Train and evaluate several methods on one data set, and report which runs failed and why.
+    """Train and evaluate several methods on one dataset, and report which runs failed and why.
 
     Raises:
         ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.

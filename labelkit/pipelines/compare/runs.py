@@ -57,7 +57,7 @@ _END_SECONDS = 60
 
 @dataclass(frozen=True)
 class DataFacts:
-    """Properties of the data set that all runs of a comparison share."""
+    """Properties of the dataset that all runs of a comparison share."""
 
     num_classes: int  # number of classes
     test_split: str  # split of the held-out images for evaluation

@@ -61,7 +61,7 @@ class Row:
     # words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; no words if the
     # row leaves a command out
     commands: tuple[tuple[str, ...], ...]
-    datasets: tuple[str, ...]  # data sets that the commands read
+    datasets: tuple[str, ...]  # datasets that the commands read
     against: str | None = None  # name of the row that it is compared with; ``None``: only with published numbers
 
 
@@ -204,7 +204,7 @@ def read_table(name: str) -> PublishedTable:
 
 
 def find_dataset_arguments(words: Sequence[str]) -> list[int]:
-    """Return the positions of the words in a command that are data set names."""
+    """Return the positions of the words in a command that are dataset names."""
     return [at for at in range(1, len(words)) if words[at - 1] in _OF_DATASETS and words[at] != "none"]
 
 
@@ -244,12 +244,12 @@ def _without_spaces(name: str) -> str:
 
 
 def list_row_inputs(row: Row) -> set[str]:
-    """Return the inputs read by a table row's commands: data sets, and files in the data folder."""
+    """Return the inputs read by a table row's commands: datasets, and files in the data folder."""
     return {*row.datasets, *(word for words in row.commands for word in words if word.startswith(IN_DATA_ROOT))}
 
 
 def describe_missing_data(dataset: str, root: Path) -> str:
-    """Explain why a data set or file cannot be loaded; return an empty text if it can be loaded."""
+    """Explain why a dataset or file cannot be loaded; return an empty text if it can be loaded."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
         return "" if path.exists() else f"{path}: there is no such file or folder"

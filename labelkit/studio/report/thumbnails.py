@@ -82,7 +82,7 @@ class Thumbnails:
 
 @dataclass(frozen=True)
 class Pictures:
-    """Image files shown on a page: the data set row (-1 = missing) and expected digest of each image."""
+    """Image files shown on a page: the dataset row (-1 = missing) and expected digest of each image."""
 
     source: ImageDataset | None
     rows: NDArray[np.int64]
@@ -91,7 +91,7 @@ class Pictures:
     def read(self, image: int, side: int) -> Image.Image | str:
         """Read an image, shrunk to at most ``side`` pixels per side, or return as text why it cannot be shown."""
         if self.source is None:
-            return "not in the data set"
+            return "not in the dataset"
         row = int(self.rows[image]) if self.rows[image] >= 0 else None
         pixels = read_embedded_image(
             self.source, row, self.sha256[image], self.source.in_channels, least_side=_SHARPNESS * side
@@ -107,7 +107,7 @@ def open_pictures(config: StoredImagesOptions, store: EmbeddingStore, rows: NDAr
     """Find the files of a store's rows (m,) by name; without files, also return the reason.
 
     Raises:
-        DatasetError: the data set that the user named cannot be used.
+        DatasetError: the dataset that the user named cannot be used.
     """
     if not store.has_images:
         if config.dataset is not None:

@@ -17,7 +17,7 @@ class ClassificationMonitor(Monitor):
 
     Args:
         held_out: images to classify; ``None``: nothing is measured.
-        class_order: class of the data set for each column of the classifier; further columns have none.
+        class_order: class of the dataset for each column of the classifier; further columns have none.
     """
 
     def __init__(self, held_out: HeldOutImages | None, class_order: Sequence[int]) -> None:

@@ -50,10 +50,10 @@ class ClusteringMonitor(_CategoryMonitor):
     the same seed and its defaults; without labels, those of ``cluster k-means``.
 
     Args:
-        rows: (m,) int64, rows of the data set that can be read.
+        rows: (m,) int64, rows of the dataset that can be read.
         labels: (n,) int64 training labels, -1 = unlabeled.
-        truth: (n,) int64 class of each row of the data set, -1 = unknown.
-        old_classes: (k,) bool per class of the data set.
+        truth: (n,) int64 class of each row of the dataset, -1 = unknown.
+        old_classes: (k,) bool per class of the dataset.
         num_clusters: number of groups to form, one for each class.
         seed: seed of the clustering.
     """
@@ -125,9 +125,9 @@ class DiscoveryMonitor(_CategoryMonitor):
     """Monitor of the All/Old/New accuracy on unlabeled training images.
 
     Args:
-        rows: (m,) int64, unlabeled rows of the data set that can be read.
-        truth: (n,) int64 class of each row of the data set, -1 = unknown.
-        old_classes: (k,) bool per class of the data set.
+        rows: (m,) int64, unlabeled rows of the dataset that can be read.
+        truth: (n,) int64 class of each row of the dataset, -1 = unknown.
+        old_classes: (k,) bool per class of the dataset.
         num_old_outputs: number of the classifier's first columns, which stand for old classes.
         views: if set, teacher and student are also evaluated on their own views (FlipClass, Fig. 1, 9 and 11).
     """

@@ -26,7 +26,7 @@ class RepresentationMonitor(Monitor):
 
     Attributes:
         inputs: images and classes; without held-out images, only the groups are scored.
-        num_classes: number of classes of the data set.
+        num_classes: number of classes of the dataset.
         k, temperature: number of neighbors and temperature of the kNN vote.
     """
 

@@ -420,7 +420,7 @@ def test_images_that_changed_or_are_gone_are_left_out_and_said(
     assert answer.code == 0
     assert "2 of 28 images" in answer.err
     assert answer.json["left_out"] == [
-        {"reason": reason, "images": 1} for reason in ("not in the data set", "not the image that was embedded")
+        {"reason": reason, "images": 1} for reason in ("not in the dataset", "not the image that was embedded")
     ]
     assert answer.json["pairs"] == {"same_file": 1, "edited_copy": 1, "turned_copy": 0, "same_scene": 1}
 

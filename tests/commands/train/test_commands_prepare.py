@@ -29,7 +29,7 @@ def prepare(dataset: Path | str, **options: Any) -> PreparedData:
 
 
 def labeled_per_class(prepared: PreparedData) -> list[int]:
-    """Number of labeled images of each class of the data set."""
+    """Number of labeled images of each class of the dataset."""
     classes = prepared.dataset.labels[prepared.split.labeled]
     return [int((classes == label).sum()) for label in range(len(prepared.dataset.class_names))]
 

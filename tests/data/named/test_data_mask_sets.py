@@ -1,4 +1,4 @@
-"""Data sets with masks in their official layouts, folders of images and masks, and masks that cannot be used."""
+"""Datasets with masks in their official layouts, folders of images and masks, and masks that cannot be used."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crops that overlap, mirrored together; and two data sets as one."""
+"""Crops that overlap, mirrored together; and two datasets as one."""
 
 from __future__ import annotations
 

@@ -348,7 +348,7 @@ def test_images_that_are_gone_or_other_ones_become_placeholders(labelkit: Any, p
 
     assert answer.code == 0, answer.err
     assert answer.json["thumbnails"]["placeholders"] == {
-        "not in the data set": 1,
+        "not in the dataset": 1,
         "not the image that was embedded": 1,
     }
     assert answer.json["thumbnails"]["count"] == 46

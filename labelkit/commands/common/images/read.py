@@ -37,7 +37,7 @@ def run_in_threads(work: Callable[[Item], Found], items: Sequence[Item], what: s
 
 
 def open_single_image(path: Path) -> ImageDataset:
-    """Open an image file as a data set that consists of this one image, without a label.
+    """Open an image file as a dataset that consists of this one image, without a label.
 
     Raises:
         DatasetError: the file does not exist or is not an image.
@@ -53,9 +53,9 @@ def open_single_image(path: Path) -> ImageDataset:
 
 
 def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
-    """Open the data set that the images of a store come from, so that images can be looked up by name.
+    """Open the dataset that the images of a store come from, so that images can be looked up by name.
 
-    By default, this is the data set recorded when the store was made.
+    By default, this is the dataset recorded when the store was made.
 
     Raises:
         DatasetError: the images are no longer there, or their location is unknown.
@@ -99,7 +99,7 @@ def read_embedded_image(
         least_side: side length in pixels to which the decoder may shrink the image.
     """
     if row is None:
-        return "not in the data set"
+        return "not in the dataset"
     try:
         encoded = images.source.read(row)
         if encoded.sha256 != sha256.tobytes():
