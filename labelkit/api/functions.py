@@ -84,14 +84,14 @@ def function_of(words: tuple[str, ...], command: Command) -> Callable[..., Resul
 
     def function(**options: Any) -> Result:
         preset, file = options.pop("preset", None), options.pop("config", None)
-        config = resolve(
-            config_class,
-            preset=None if preset is None else str(preset),
-            config_file=None if file is None else Path(file),
-            overrides=options,
-            origins={name: name for name in options},
-        ).config
         with log_messages():
+            config = resolve(
+                config_class,
+                preset=None if preset is None else str(preset),
+                config_file=None if file is None else Path(file),
+                overrides=options,
+                origins={name: name for name in options},
+            ).config
             found, fault = command.run(config)
         result = Result(found)
         if fault is not None:

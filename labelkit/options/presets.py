@@ -33,6 +33,7 @@ from labelkit.options.base import (
     value_text,
     why_idle,
 )
+from labelkit.progress import current_progress
 
 C = TypeVar("C", bound=StageConfig)
 
@@ -130,12 +131,9 @@ def resolve(
         config = config_class.model_validate(values)
     except ValidationError as error:
         raise combine_errors(_joint_faults(config_class, values, merged_origins, error)) from error
-    if str(values.get("resume")).lower() != "true":  # a run that is continued keeps its options
-        idle = {name: why for name in overrides if (why := why_idle(config, name))}
-        remedy = "Remove it, or change the other option."
-        faults = [_fault(where[name], name, f"has no effect {why}", remedy) for name, why in idle.items()]
-        if faults:
-            raise combine_errors(faults)
+    for name in overrides:
+        if why := why_idle(config, name):
+            current_progress().warning(f"{flag(name)} has no effect {why}")
     return MergedConfig(config, values, merged_origins, preset_path)
 
 

@@ -16,7 +16,7 @@ from labelkit.methods.few_labels.freematch import FreeMatchObjective
 from labelkit.methods.few_labels.losses import sharpen
 from labelkit.methods.few_labels.mixmatch import MixMatchObjective
 from labelkit.methods.few_labels.options import FreeMatchConfig
-from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks, check_equal_shares
+from labelkit.methods.few_labels.recipe import StudentNetwork, StudentNetworks, check_equal_label_counts
 from labelkit.models.ema import slow_copy
 from labelkit.models.headed import ClassifierNetwork
 from labelkit.models.heads import LinearHeads
@@ -125,7 +125,7 @@ def test_mixmatch_equals_a_computation_without_its_helpers(student: StudentNetwo
 def test_mixmatch_refuses_another_mix_and_takes_labeled_images_alone(student: StudentNetwork, batch: Batch) -> None:
     fewer = Batch(tuple(view[1:] for view in batch.views), batch.labels[1:], batch.sample_index[1:], ())
     networks = StudentNetworks(student.train(), student)
-    with pytest.raises(ValueError, match="unlabeled as labeled rows, got 6 and 5"):
+    with pytest.raises(ValueError, match="unlabeled as labeled rows, or none, got 6 and 5"):
         mixmatch()(fewer, networks, TrainState())
     alone = Batch(tuple(view[:ROWS] for view in batch.views), batch.labels[:ROWS], batch.sample_index[:ROWS], ())
     output = mixmatch()(alone, networks, TrainState())
@@ -198,6 +198,6 @@ def test_labeled_images_that_processes_cannot_share_equally_are_refused(
 
 def test_labeled_images_of_a_batch_are_divided_equally_among_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("labelkit.methods.few_labels.recipe.count_processes", lambda: 2)
-    check_equal_shares(SimpleNamespace(labeled_batch_size=4))  # type: ignore[arg-type]  # all that it looks at
+    check_equal_label_counts(SimpleNamespace(labeled_batch_size=4))  # type: ignore[arg-type]  # all that it looks at
     with pytest.raises(ConfigError, match="3 cannot be divided among 2 processes"):
-        check_equal_shares(SimpleNamespace(labeled_batch_size=3))  # type: ignore[arg-type]
+        check_equal_label_counts(SimpleNamespace(labeled_batch_size=3))  # type: ignore[arg-type]

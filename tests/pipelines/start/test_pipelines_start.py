@@ -1350,7 +1350,7 @@ def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Pat
 
     assert not (tmp_path / "photos-labeled" / "next.csv").exists()
     said = " ".join(told["sentences"])
-    assert "30 photos in 3 classes, as you labeled them. Every photo has a label already: nothing is left" in said
+    assert "30 photos in 3 classes, as you labeled them. Every photo has a label already: there is nothing left" in said
     assert {row["kind"] for row in table(tmp_path / "photos-labeled").values()} == {"given"}
 
 

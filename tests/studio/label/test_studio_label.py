@@ -102,7 +102,7 @@ def test_conflicts_are_listed_and_decided(store: EmbeddingStore, tmp_path: Path)
 
 def test_unknown_paths_are_errors_with_a_guess(store: EmbeddingStore, tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"photos/0003\.png \(is it 0003\.png\?\)"):
-        label(store, write(tmp_path / "a.csv", "photos/0003.png,class-0"))
+        label(store, write(tmp_path / "a.csv", "photos/0003.png,class-0", "0004.png,class-0"))
 
 
 @pytest.mark.parametrize(
