@@ -1,7 +1,5 @@
 """The folder for files that labelkit can create again."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import time

@@ -20,8 +20,6 @@ Only ``labelkit.cli.main`` turns these into exit codes. Programming mistakes rai
 ``ValueError`` or ``TypeError`` instead.
 """
 
-from __future__ import annotations
-
 import errno
 
 

@@ -4,8 +4,6 @@ Everything that labelkit reads is opened here, except folders of images and file
 refused instead of waited for, and JSON is limited in size and depth and may contain only finite numbers.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import difflib

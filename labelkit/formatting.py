@@ -1,7 +1,5 @@
 """Percentages with one decimal in everything that people read."""
 
-from __future__ import annotations
-
 import unicodedata
 
 

@@ -8,8 +8,6 @@ A stage calls ``current_progress()`` and never prints:
             task.advance(len(batch), loss=loss)
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar

@@ -3,8 +3,6 @@
 Names are imported on first use; users reach them as ``labelkit.embed`` or ``labelkit.open_store``.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 
 from labelkit.commands.table import COMMANDS

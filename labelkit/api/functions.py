@@ -1,7 +1,5 @@
 """Python functions from the table of commands: a command's options are the keyword arguments."""
 
-from __future__ import annotations
-
 import inspect
 import logging
 from collections.abc import Callable, Iterator

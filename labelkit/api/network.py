@@ -1,7 +1,5 @@
 """The network of a run, or a backbone by name, as a PyTorch module."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

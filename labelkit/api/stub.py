@@ -3,8 +3,6 @@
 Run ``python -m labelkit.api.stub`` after changing an option; a test compares the file with the output of this module.
 """
 
-from __future__ import annotations
-
 import types
 from pathlib import Path
 from typing import Literal, Union, get_args, get_origin

@@ -4,8 +4,6 @@ Typer takes every value as text; the config class parses them, so that one messa
 options, presets and files. ``labelkit config COMMAND`` shows the merged values, and where each comes from.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The config classes of all commands, for code that iterates over them; importing this module imports them all."""
 
-from __future__ import annotations
-
 from labelkit.commands.table import all_commands
 from labelkit.options.base import StageConfig
 

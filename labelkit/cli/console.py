@@ -3,8 +3,6 @@
 In a multi-process run only the main process prints, except for errors.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

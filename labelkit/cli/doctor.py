@@ -1,7 +1,5 @@
 """``labelkit version`` and ``labelkit doctor``: the parts that labelkit depends on, and whether they work here."""
 
-from __future__ import annotations
-
 import os
 import platform
 import sys

@@ -1,7 +1,5 @@
 """``labelkit list``: the available methods, datasets, backbones, presets and tables."""
 
-from __future__ import annotations
-
 # Config classes and tables are imported on use: `labelkit list --help` needs none.
 from collections.abc import Sequence
 from typing import Annotated

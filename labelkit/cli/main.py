@@ -4,8 +4,6 @@
 ``labelkit --help`` stays instant.
 """
 
-from __future__ import annotations
-
 import errno
 import inspect
 import os

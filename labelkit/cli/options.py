@@ -1,7 +1,5 @@
 """Options that all commands share: ``--json``, ``-q``, ``-v``."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from collections.abc import Callable, Iterator

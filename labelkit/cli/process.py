@@ -1,7 +1,5 @@
 """The process around a command: standard streams that may be closed or full, and signals that end it within 2 s."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Progress on stderr: on a terminal one line that is redrawn, elsewhere a new line every few seconds."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

@@ -11,8 +11,6 @@ time. A row is named ``FILE/NUMBER``, so that reading rows in order reads each g
 up to a limit; in larger files, random access reads a group for nearly every image.
 """
 
-from __future__ import annotations
-
 import itertools
 import re
 import tarfile

@@ -5,8 +5,6 @@ for all pending GPU work, dozens of times per step. Therefore `move_to_device` p
 memory, which is copied while the GPU continues; torch keeps the block alive until then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """Resized center crops, the preparation of images without augmentation; needs no torch."""
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 import numpy as np

@@ -4,8 +4,6 @@ Files are untrusted: only regular files, only a few decoders, sizes checked befo
 is allocated. Every file is decoded to its end, since headers of truncated files look intact.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import threading

@@ -1,7 +1,5 @@
 """Ending a process together with its parent; without torch, which takes seconds to load."""
 
-from __future__ import annotations
-
 import os
 from multiprocessing import parent_process
 from multiprocessing.connection import wait

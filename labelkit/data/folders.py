@@ -1,7 +1,5 @@
 """Datasets from a folder of images: with class folders, split folders, or neither."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections import Counter

@@ -3,8 +3,6 @@
 Such arrays are the output of a frozen part for cached views, or the rows of a store.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import os

@@ -5,8 +5,6 @@ batched there. Other images are decoded, cropped and resized by ``workers``; the
 an ordered pass are the same for any number of processes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Final

@@ -15,8 +15,6 @@ Accented letters are equal in either Unicode form (NFC or NFD), ``\`` may be use
 omitted.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import posixpath

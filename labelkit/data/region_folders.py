@@ -3,8 +3,6 @@
 Source of the box format: https://cocodataset.org/#format-data (object detection).
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

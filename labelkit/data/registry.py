@@ -1,7 +1,5 @@
 """The table of registered datasets, and the functions that turn a name or a path into a listing."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Sequence

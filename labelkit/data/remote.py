@@ -4,8 +4,6 @@ A folder is listed once; a file is read when its image is requested, and never w
 be fetched ends the command with its name, because it is not a bad image; the backends of fsspec retry themselves.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager

@@ -4,8 +4,6 @@ Every sampler is a pure function of seed and epoch: all processes compute the sa
 takes its share of each batch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol

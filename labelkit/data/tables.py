@@ -5,8 +5,6 @@ in either Unicode form, and a whole number is the same with and without ``.0``: 
 class. Reading a file that a user names never waits, as it would for a pipe.
 """
 
-from __future__ import annotations
-
 import codecs
 import contextlib
 import csv

@@ -1,7 +1,5 @@
 """Reading of planned batches: decoding, cropping and resizing in worker processes, or in a thread of this process."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Callable, Iterator

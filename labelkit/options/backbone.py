@@ -1,9 +1,7 @@
 """Options for all methods that train a backbone: which parts of it are trained, and how it is evaluated."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import field_validator, model_validator
 
@@ -31,7 +29,7 @@ class ReuseOptions(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _check_reuse_options(self) -> ReuseOptions:
+    def _check_reuse_options(self) -> Self:
         if self.reuse_frozen is None and self.reuse_dtype != "float16":
             raise ValueError("--reuse-dtype requires --reuse-frozen: remove it, or pass both")
         return self
@@ -49,7 +47,7 @@ class FreezeOptions(ReuseOptions):
     )
 
     @model_validator(mode="after")
-    def _check_frozen_reuse(self) -> FreezeOptions:
+    def _check_frozen_reuse(self) -> Self:
         if self.reuse_frozen is not None and self.freeze_stages == 0:
             raise ValueError("--reuse-frozen requires --freeze-stages: pass both")
         return self
@@ -84,7 +82,7 @@ class PixelOptions(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _pixels(self) -> PixelOptions:
+    def _pixels(self) -> Self:
         if self.pixel_std is not None and min(self.pixel_std, default=0.0) <= 0:
             raise ValueError("pixel_std must be positive")
         for name in ("pixel_mean", "pixel_std"):

@@ -6,8 +6,6 @@ A value may come from Python (typed), from YAML or from an option (both as text)
 same everywhere: ``"1,2,3"`` for a tuple, ``"none"`` if None is allowed, ``"~/data"`` for a path.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import types

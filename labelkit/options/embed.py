@@ -1,9 +1,7 @@
 """Options for ``labelkit embed``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -118,7 +116,7 @@ class EmbedConfig(
     dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
 
     @model_validator(mode="after")
-    def _check_combinations(self) -> EmbedConfig:
+    def _check_combinations(self) -> Self:
         if self.index is not None:
             if self.checkpoint is None:
                 raise ValueError("--index requires a --checkpoint that was trained on embeddings")

@@ -1,9 +1,7 @@
 """Options for training on the rows of a store instead of images: store, head, and augmentation of rows."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -69,7 +67,7 @@ class RowOptions(LabelsOption):
         return values
 
     @model_validator(mode="after")
-    def _rows_or_images(self) -> RowOptions:
+    def _rows_or_images(self) -> Self:
         if self.index is None:
             for name in ("head_layers", "head_width", "row_views", *_OF_CHANGES):
                 field = type(self).model_fields.get(name)

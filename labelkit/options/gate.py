@@ -1,8 +1,7 @@
 """Options for all ``evaluate`` commands for limits on scores, and the direction in which each score is better."""
 
-from __future__ import annotations
-
 import math
+from typing import Self
 
 from pydantic import model_validator
 
@@ -93,7 +92,7 @@ class GateConfig(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _check_gate(self) -> GateConfig:
+    def _check_gate(self) -> Self:
         for name in parse_limits(self.fail_under):
             if score_direction(name.rpartition("/")[2]) < 0:
                 raise ValueError(f"--fail-under: lower is better for {name}, so use --fail-over")

@@ -1,7 +1,5 @@
 """Options for sizes in bytes, the memory limit of commands, and the processes that work on their parts."""
 
-from __future__ import annotations
-
 import re
 from typing import Self
 

@@ -1,8 +1,7 @@
 """Options for the network that computes features, shared by all commands that run a network on images."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Self
 
 from pydantic import model_validator
 
@@ -36,7 +35,7 @@ class ModelConfig(StageConfig):
     seed: int = _MODEL(0, "Random seed for an untrained network.", ge=0)
 
     @model_validator(mode="after")
-    def _check_one_model(self) -> ModelConfig:
+    def _check_one_model(self) -> Self:
         sources = [self.pretrained, self.weights is not None, self.random_weights]
         if self.checkpoint is not None and self.backbone is not None:
             raise ValueError("pass either --checkpoint (a run folder) or --backbone (a name)")

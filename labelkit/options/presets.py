@@ -6,8 +6,6 @@ command that runs them. Scalars are read as text and parsed by the config class,
 file and on the command line (``1e-3``, ``no``, ``010`` are not converted by YAML).
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Options for all methods that learn a representation without labels, including their monitor during training."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from labelkit.options.backbone import BackboneRunConfig, BackboneTrainConfig, PixelOptions

@@ -4,8 +4,6 @@ A config class includes an option by listing its mixin as a base. Larger groups 
 ``backbone``, ``data``, ``gate``, ``memory``, ``model``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -268,7 +266,7 @@ class PreviousOption(StageConfig):
     )
 
     @model_validator(mode="after")
-    def _check_previous_store(self) -> PreviousOption:
+    def _check_previous_store(self) -> Self:
         if self.previous_result is not None and self.previous is None:
             raise ValueError("--previous-result requires --previous STORE")
         return self

@@ -1,7 +1,5 @@
 """Check which version of a user's own method made the runs in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from labelkit.errors import OutputExistsError, StoreError

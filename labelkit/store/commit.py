@@ -5,8 +5,6 @@ folder. A failed fsync is final: the temporary file is deleted and the error is 
 second fsync of the same file may report success for lost bytes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """CSV tables, as commands write and print them; only ``export`` has its own writer, which writes in chunks."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -4,8 +4,6 @@ Text tables are CSV, or lists of one name per line. No pickle is executed. In HD
 datasets stored in other files are not read. In labelkit, only this module reads strings of variable length.
 """
 
-from __future__ import annotations
-
 import codecs
 import csv
 import re

@@ -6,8 +6,6 @@ each kind of view, (m, v, ...): m images, v views; followed by their geometry, i
 processes and several runs of the same plan share it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -8,8 +8,6 @@ A part is an HDF5 file followed by its SHA-256, so that damage is detected befor
 values result in the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import io

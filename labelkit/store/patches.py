@@ -3,8 +3,6 @@
 The format is described in ``docs/inside/file_format.txt``; ``labelkit.store.patch_writing`` writes the files.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -4,8 +4,6 @@ A run folder contains its plan, so that whoever continues the run uses the same 
 ``docs/inside/file_format.txt``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@ Results are in files next to the store, or packed into one file with it.
 The format is described in ``docs/inside/file_format.txt``.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ Describe a format there before changing it here: old readers ignore additions of
 features that they must not ignore; a new major version changes a meaning.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -5,8 +5,6 @@ Representation Learning" (ICLR 2020); here the features are fixed, and prototype
 length) replace the network. The assignment of a round starts from the potentials of the round before.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Group the rows or the patches of a store, and save the groups as a named result next to it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from functools import partial

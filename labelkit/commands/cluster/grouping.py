@@ -1,7 +1,5 @@
 """The groups that an algorithm of ``labelkit cluster`` finds, and what to store and report about them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

@@ -1,7 +1,5 @@
 """Options for ``labelkit cluster``."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

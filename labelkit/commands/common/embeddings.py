@@ -4,8 +4,6 @@
 for values computed from a block of rows; the rest is for Python, libraries and results.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

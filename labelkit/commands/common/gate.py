@@ -1,7 +1,5 @@
 """Limits on the scores of an ``evaluate`` command: ``--fail-under`` and ``--fail-over``."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any

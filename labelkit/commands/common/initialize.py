@@ -1,7 +1,5 @@
 """Initialize only the weights from another run or a file."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from pathlib import Path
 from typing import Any

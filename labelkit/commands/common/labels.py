@@ -4,8 +4,6 @@ Only this module decides this for ``cluster``, ``discover``, ``evaluate``, ``sug
 if the images contradict the labels.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence

@@ -4,8 +4,6 @@ A store identifies its model by a fingerprint and contains no path, so that the 
 everywhere. These records only store locations; files found there are checked before use.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A warning if there is a newer store than the one that a command reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from labelkit.options.shared import find_newest_store

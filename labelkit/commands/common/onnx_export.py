@@ -1,7 +1,5 @@
 """Export of networks as ONNX: for a faster start of later ``predict`` and ``retrieve``, and for other programs."""
 
-from __future__ import annotations
-
 import logging
 import warnings
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 the same resulting pixels as elsewhere.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from importlib.util import find_spec

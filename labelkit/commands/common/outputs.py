@@ -4,8 +4,6 @@ An output is never a file that the command reads, is never in a folder that labe
 of another kind, with or without ``--overwrite``.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import stat

@@ -1,7 +1,5 @@
 """Patches during embedding: which ones are stored, their positions in the image, and writing them in chunks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

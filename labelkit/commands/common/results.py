@@ -1,7 +1,5 @@
 """Results of commands: values for programs, paths for pipes, tables for people."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Logged metrics of a run: the series of its ``metrics.jsonl``, by name."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Only images need the model, and only they load torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

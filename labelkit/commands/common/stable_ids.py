@@ -3,8 +3,6 @@
 Source: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass

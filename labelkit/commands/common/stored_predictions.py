@@ -1,7 +1,5 @@
 """Predictions for each row of a store, read from a result of answers or groups."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Images and usable labels that the data options select."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Show the registered datasets: their purpose and source, and which of their images are on this machine."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

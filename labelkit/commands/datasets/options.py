@@ -1,7 +1,5 @@
 """Options for ``labelkit datasets``."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from labelkit.options.base import panel

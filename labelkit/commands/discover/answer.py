@@ -4,8 +4,6 @@ A classifier distinguishes the labeled classes, other images go to groups, and b
 images (``few_label_classifier``). The confidence is calibrated on labels that the answers did not use (``calibrate``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -17,8 +17,6 @@ Hidden labels are held out from groups, classifier and spreading, but not from a
 not from the number of groups.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Discover classes in a store: how many there are, and which image belongs to which."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass
 

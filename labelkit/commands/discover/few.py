@@ -1,7 +1,5 @@
 """Grow a few labels: label the most certain, or the most informative, images of a store with their class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,9 +1,7 @@
 """Options for growing a few labels (``discover snowball``, ``discover lmcs``) and of ``show discovered``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -47,7 +45,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
     rounds: int = _NUMBER(1, "Number of rounds; each round treats the images found in earlier rounds as labeled.", ge=1)
 
     @model_validator(mode="after")
-    def _check_labels_or_number(self) -> DiscoverFewConfig:
+    def _check_labels_or_number(self) -> Self:
         if self.labels is not None and self.num_labels is not None:
             raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
@@ -75,7 +73,7 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 
     @model_validator(mode="after")
-    def _check_fusion_stores(self) -> DiscoverSnowballConfig:
+    def _check_fusion_stores(self) -> Self:
         if self.fuse_with and self.fusion == "none":
             raise ValueError("--fuse-with requires --fusion distance, cascade or rank")
         if not self.fuse_with and self.fusion != "none":
@@ -110,7 +108,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     classes: tuple[str, ...] | None = _IMAGES(None, "Show only these classes, comma-separated.")
 
     @model_validator(mode="after")
-    def _check_option_combinations(self) -> ShowDiscoveredConfig:
+    def _check_option_combinations(self) -> Self:
         if self.result is not None and self.table is not None:
             raise ValueError("pass either --result (next to the store) or --table (a CSV), not both")
         return self

@@ -1,7 +1,5 @@
 """The grouping that answers are based on: an existing result, or one made for them first."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Choose the number of classes of the rows of a store: as given, by a test and a tree of groups, or as published."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

@@ -1,9 +1,7 @@
 """Options for ``labelkit discover categories``, ``head`` and ``answer``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -63,7 +61,7 @@ class DiscoverCategoriesConfig(
     seed: int = Field(0, ge=0, description="Random seed.")
 
     @model_validator(mode="after")
-    def _reject_search_for_known_number(self) -> DiscoverCategoriesConfig:
+    def _reject_search_for_known_number(self) -> Self:
         if self.previous_answers is not None and self.previous is None:
             raise ValueError("--previous-answers requires --previous STORE")
         for name in ("min_classes", "max_classes"):
@@ -119,7 +117,7 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
     seed: int = Field(0, ge=0, description="Random seed for choosing the labels to hide.")
 
     @model_validator(mode="after")
-    def _check_previous_result(self) -> DiscoverAnswerConfig:
+    def _check_previous_result(self) -> Self:
         if self.previous_result is not None and self.previous is None:
             raise ValueError("--previous-result requires --previous STORE")
         return self

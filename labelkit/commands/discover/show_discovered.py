@@ -1,7 +1,5 @@
 """Draw discovered images on a contact sheet with a block per class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of discovered images, as ``discover`` and training runs write them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Embed all images of a dataset into a store, which appears once it is complete, or estimate the time."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

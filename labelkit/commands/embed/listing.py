@@ -1,7 +1,5 @@
 """Selection of the images to embed and of their labels: by the options, or as in the training run."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace

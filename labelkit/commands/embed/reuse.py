@@ -1,7 +1,5 @@
 """Reuse of rows of finished stores in a new store, as copies or shards: the same images, embedded by the same model."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """``embed --index``: apply a head trained on stored embeddings to a store, and write a new store."""
 
-from __future__ import annotations
-
 import time
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evaluate a classifier on images that it was not trained on, by its output in a store."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

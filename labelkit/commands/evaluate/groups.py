@@ -1,7 +1,5 @@
 """Score the groupings of a store against its labels."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Evaluate the features of a store by kNN and by a linear classifier, as in published tables."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Final
 

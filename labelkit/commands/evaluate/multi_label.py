@@ -3,8 +3,6 @@
 Source: ``facebookresearch/deepcluster:eval_voc_classif.py``, whose protocol SeLa follows.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 from collections.abc import Callable, Iterator

@@ -1,10 +1,8 @@
 """Options for ``labelkit evaluate``."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -151,7 +149,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     )
 
     @model_validator(mode="after")
-    def _check_no_rescale(self) -> EvaluateLinearConfig:
+    def _check_no_rescale(self) -> Self:
         if self.rescale:
             return self
         if self.solver not in ("sgd", "adamw"):
@@ -188,7 +186,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOpt
     seed: int = Field(0, ge=0, description="Random seed for the first k-means run.")
 
     @model_validator(mode="after")
-    def _one_protocol(self) -> EvaluateRetrievalConfig:
+    def _one_protocol(self) -> Self:
         if not self.k or min(self.k) < 1:
             raise ValueError("-k must be positive numbers of neighbors")
         if not self.split:
@@ -266,7 +264,7 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfi
     seed: int = Field(0, ge=0, description="Random seed for the initial weights, sample order and views.")
 
     @model_validator(mode="after")
-    def _drops_increase(self) -> EvaluateProbesConfig:
+    def _drops_increase(self) -> Self:
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
             raise ValueError(f"lr_drop_epochs must be positive and increasing, got {self.lr_drop_epochs}")
         return self
@@ -343,7 +341,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
         return value
 
     @model_validator(mode="after")
-    def _heads_of_depths(self) -> EvaluateSegmentationConfig:
+    def _heads_of_depths(self) -> Self:
         if self.head in ("fpn", "upernet") and not self.tune:
             raise ValueError(f"--head {self.head} requires --tune, since it is trained together with the network")
         if self.tune and self.backbone == "pixels":
@@ -445,7 +443,7 @@ class EvaluateDetectionConfig(
     )
 
     @model_validator(mode="after")
-    def _trainable(self) -> EvaluateDetectionConfig:
+    def _trainable(self) -> Self:
         if self.backbone == "pixels":
             raise ValueError("--backbone pixels has no feature maps for detection: choose another backbone")
         return self

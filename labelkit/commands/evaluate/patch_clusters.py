@@ -3,8 +3,6 @@
 Source: our CoTAP specification, section 6.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -4,8 +4,6 @@ Known classes are compared by name. New groups have no class name: they are matc
 have no group, maximizing the number of agreeing samples, as in category discovery.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Score the embeddings of a store by retrieval of images of the same class."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from functools import partial

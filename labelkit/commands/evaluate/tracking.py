@@ -6,8 +6,6 @@ Departure: void pixels (255) are ignored. The code of DAVIS ignores them only in
 semi-supervised task, which this is, it counts predictions there as wrong.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Write embeddings, labels, a result or the network of a store for other programs."""
 
-from __future__ import annotations
-
 import csv
 import io
 import time

@@ -1,7 +1,5 @@
 """Create a store from embeddings written by another program."""
 
-from __future__ import annotations
-
 import hashlib
 import itertools
 import time

@@ -1,9 +1,7 @@
 """Options for ``import`` and ``export``: files of other programs."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, model_validator
 
@@ -88,7 +86,7 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
 
     @model_validator(mode="after")
-    def _reject_ignored_options(self) -> ImportConfig:
+    def _reject_ignored_options(self) -> Self:
         kind = self.source.suffix.lower()
         if kind in (".csv", ".tsv") and self.ids is not None:
             raise ValueError("--ids applies to array files: for a CSV, pass the column with the names as --ids-key")
@@ -125,7 +123,7 @@ class ExportConfig(OverwriteOption, IndexOption):
     result: str | None = _STORE(None, "Name of the result (with --what result).", pattern=RESULT_NAME)
 
     @model_validator(mode="after")
-    def _check_what(self) -> ExportConfig:
+    def _check_what(self) -> Self:
         if (self.what == "result") != (self.result is not None):
             raise ValueError("--what result and --result NAME require each other")
         if (self.what == "model") != (self.kind == ".onnx"):

@@ -1,7 +1,5 @@
 """Find labels of a store that the images contradict."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from labelkit.algorithms.label_errors import score_labels

@@ -4,8 +4,6 @@ Candidate pairs are chosen by embeddings and by pixels (16 x 16 gray values), th
 pixel; see :mod:`labelkit.algorithms.near_duplicates`.
 """
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The nearest other rows of each row, found block by block."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

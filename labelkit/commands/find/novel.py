@@ -1,7 +1,5 @@
 """Find images of a store that likely belong to none of the labeled classes."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 

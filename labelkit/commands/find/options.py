@@ -1,7 +1,5 @@
 """Options for ``labelkit find``: near-duplicates, outliers, label errors, and images of unlabeled classes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar
 

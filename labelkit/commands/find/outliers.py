@@ -1,7 +1,5 @@
 """Find outliers in a store: images unlike all others, blank, dark, bright, blurred, tiny, or of unusual shape."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

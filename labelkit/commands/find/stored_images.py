@@ -3,8 +3,6 @@
 The table that ``labelkit find`` writes.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain

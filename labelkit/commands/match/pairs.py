@@ -7,8 +7,6 @@ Source: TAC-CCL, Sec. 4.3.4; thresholds are ours.
     4. for every image, the partners with most inliers
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

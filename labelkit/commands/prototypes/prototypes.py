@@ -1,7 +1,5 @@
 """Make prototypes for a number of classes, write them, and report how well they are spread."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import asdict

@@ -1,9 +1,7 @@
 """Options for ``labelkit retrieve``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -82,7 +80,7 @@ class RetrieveConfig(
     )
 
     @model_validator(mode="after")
-    def _check_query(self) -> RetrieveConfig:
+    def _check_query(self) -> Self:
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):

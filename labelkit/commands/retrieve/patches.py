@@ -1,7 +1,5 @@
 """Find the patches of a store that are most similar to one patch of a query image."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Find the images of a store that are most similar to a query."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Search the rows of a store that pass filters, exactly or by an index that is built once and cached."""
 
-from __future__ import annotations
-
 import fnmatch
 import time
 from collections.abc import Callable

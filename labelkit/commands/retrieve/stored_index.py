@@ -4,8 +4,6 @@ An index is never read from the folder of a store: the reader of faiss is not sa
 next to an index contains the store that it was made for, its measured recall and speed, and its SHA-256.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 from dataclasses import asdict, dataclass

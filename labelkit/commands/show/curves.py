@@ -1,7 +1,5 @@
 """Curves of the metrics that runs logged in ``metrics.jsonl``; several runs share the same axes."""
 
-from __future__ import annotations
-
 import difflib
 import fnmatch
 from collections.abc import Sequence

@@ -1,9 +1,7 @@
 """Options for ``labelkit show``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -38,7 +36,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
     seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
 
     @model_validator(mode="after")
-    def _check_row_choice(self) -> ShowPatchesConfig:
+    def _check_row_choice(self) -> Self:
         if self.rows is not None and (not self.rows or min(self.rows) < 0):
             raise ValueError("--rows must be row numbers >= 0")
         if self.patch is not None and (len(self.patch) != 2 or min(self.patch) < 0):

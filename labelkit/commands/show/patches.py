@@ -1,7 +1,5 @@
 """Pictures of the patches of a store: similarity to a chosen patch, and principal components as colors."""
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -1,9 +1,7 @@
 """Options for the commands that check and pack stores and runs."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -56,7 +54,7 @@ class StatusConfig(StageConfig):
     run: Path | None = _RUN(None, "Run folder from `labelkit train`.")
 
     @model_validator(mode="after")
-    def _check_one_given(self) -> StatusConfig:
+    def _check_one_given(self) -> Self:
         if (self.index is None) == (self.run is None):
             raise ValueError("pass either --index or --run")
         return self

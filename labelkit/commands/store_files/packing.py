@@ -5,8 +5,6 @@ stored, so all digests are unchanged, and the same content gives the same bytes.
 ``docs/inside/file_format.txt``.
 """
 
-from __future__ import annotations
-
 import math
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Report the progress of an embedding or of a training run, without changing anything."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

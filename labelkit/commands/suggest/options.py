@@ -1,7 +1,5 @@
 """Options for ``labelkit suggest``."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar, Literal
 

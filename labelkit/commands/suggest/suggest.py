@@ -1,7 +1,5 @@
 """Suggest the images most worth labeling next: a table to fill in, and a sheet of the images."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ For the score, a classifier is fitted to features of the network before training
 meaningful only if it was trained before.
 """
 
-from __future__ import annotations
-
 import time
 from typing import Any, Final
 

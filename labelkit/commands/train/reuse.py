@@ -5,8 +5,6 @@ run (``labelkit.store.kept_views``). If a run is killed, at most one part is los
 so that several processes, and a resumed run, make the same bytes.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass

@@ -3,8 +3,6 @@
 Also warn about modules of a user's own method that no step calls, since their attribute has an unknown name.
 """
 
-from __future__ import annotations
-
 import platform
 import shlex
 import sys

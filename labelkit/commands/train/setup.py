@@ -1,7 +1,5 @@
 """Set up a training before its first step: the listing, the network, the images that fit into memory."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path

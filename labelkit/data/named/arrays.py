@@ -3,8 +3,6 @@
 The functions are the readers of entries of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

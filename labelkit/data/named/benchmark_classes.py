@@ -3,8 +3,6 @@
 The lists are JSON files in ``class_lists/``, one per set, each with its source.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Generated datasets: listed immediately, drawn when first read, and stored in the user's cache."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import zipfile

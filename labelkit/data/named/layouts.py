@@ -3,8 +3,6 @@
 Nothing is decoded: folders are listed, and the lists that come with a set are read.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence

@@ -4,8 +4,6 @@ Each function turns an entry of `labelkit.data.registry.DATASETS` and the folder
 Contradictory lists raise ``KeyError``, ``ValueError`` or ``IndexError``, which the caller reports as damage.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 

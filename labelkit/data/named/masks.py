@@ -3,8 +3,6 @@
 Each function lists one set of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath

@@ -7,8 +7,6 @@ Source: the demonstration data of our CoTAP specification, section 2.5. Every qu
 depends only on these four numbers and can be drawn again anywhere.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache

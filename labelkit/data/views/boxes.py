@@ -1,7 +1,5 @@
 """Stage 1 of a view: the crop box, the part of the original image that it shows."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

@@ -5,8 +5,6 @@ form of FixMatch (``google-research/fixmatch``): operations with replacement, ea
 square. Departure: an image's geometric operations are carried out before its other ones, in one interpolation.
 """
 
-from __future__ import annotations
-
 import itertools
 from typing import Final, Literal
 

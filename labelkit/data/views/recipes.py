@@ -5,8 +5,6 @@ the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the meaning of
 the side in pixels; ``chiral`` images are not mirrored, and only those that are ``photographic`` change in color.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Final, Literal
 

@@ -15,8 +15,6 @@ from memory or from a file. Random boxes are resized by torch, which is several 
 by one level in some pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Run steps of ``start`` in another process: most steps use one core, and some do not need the results of others."""
 
-from __future__ import annotations
-
 import os
 import signal
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 "Ask again" is a call of ``start`` in a process of its own, so that page and tables show the same predictions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The command ``label``: labels from a file or the browser; on what ``start`` made, its tables are updated as well."""
 
-from __future__ import annotations
-
 from labelkit.commands.common.results import SimpleResult
 from labelkit.pipelines.start.browser import read_start_call, start_in_browser
 from labelkit.pipelines.start.run import start

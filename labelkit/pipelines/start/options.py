@@ -1,9 +1,7 @@
 """Options for ``labelkit start``: from a folder of photos to a table of labels."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -53,7 +51,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     dry_run: bool = _RUN(False, "Show the steps and the estimated time without writing anything.")
 
     @model_validator(mode="after")
-    def _check_label_column(self) -> StartConfig:
+    def _check_label_column(self) -> Self:
         if self.label_column is not None and not self.labels:
             raise ValueError("--label-column requires --labels FILE")
         return self

@@ -4,8 +4,6 @@ Photos, labels or options that change begin a round. A round has results of its 
 with the same files, and its groups keep the ids of the round before.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import shlex

@@ -1,7 +1,5 @@
 """The output of ``start``: the table of labels, and a summary in a few sentences."""
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -13,8 +13,6 @@ server knows only these steps, so that the meaning of an action is defined once,
 A label of the image itself takes precedence over the name of its group. A rejected image has no label.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Data for the pages of ``labelkit label --serve``: groups, confidences, the map, suggestions, and images by row."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Set

@@ -1,7 +1,5 @@
 """``labelkit label``: merge the labels of a CSV with earlier ones into a named result, or serve the labeling page."""
 
-from __future__ import annotations
-
 import contextlib
 import importlib.util
 import os

@@ -1,9 +1,7 @@
 """Options for ``labelkit label``."""
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from pydantic import model_validator
 
@@ -101,7 +99,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     port: int = _SERVE(0, "Port to listen on (with --serve); 0: any free port.", ge=0, le=65_535)
 
     @model_validator(mode="after")
-    def _check_something_to_do(self) -> LabelConfig:
+    def _check_something_to_do(self) -> Self:
         if self.serve:
             for name in ("csv", "export", "out", "predictions", "link"):
                 if name in self.model_fields_set:
@@ -123,7 +121,7 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         return self
 
     @model_validator(mode="after")
-    def _check_set_options(self) -> LabelConfig:
+    def _check_set_options(self) -> Self:
         if (self.export is None) != (self.out is None):
             raise ValueError("--export and --out require each other")
         suffix = SET_FILES.get(self.export or "")

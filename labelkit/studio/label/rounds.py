@@ -1,7 +1,5 @@
 """Labels of a store, round by round: the initial ones, and additions from a file."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -4,8 +4,6 @@ It accepts requests whose Host is this server (against DNS rebinding by other pa
 server, and that carry the token of the link. Images are requested by row number, never by path. There are no cookies.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import hmac

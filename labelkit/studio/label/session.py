@@ -5,8 +5,6 @@ The result, kind ``labels``, has the arrays that ``labelkit label`` writes (``la
 when, and the steps that undo it. The whole file is replaced at each write, as for every result.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable, Sequence

@@ -9,8 +9,6 @@
 Files have exactly the embedded bytes: an image that changed since then is refused, because its label may be wrong now.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -4,8 +4,6 @@ Every part is computed here and stored in the file. Neighbors are precomputed ex
 each, so that 12 take no more space than a row of 48 one-byte numbers, from which a page could only guess them.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from itertools import chain

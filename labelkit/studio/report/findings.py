@@ -3,8 +3,6 @@
 Only the nearest images of each image are computed here.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 from collections.abc import Mapping

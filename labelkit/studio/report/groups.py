@@ -3,8 +3,6 @@
 Labels are used only to describe groups, never to choose their images.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The images of a store that a page shows, with their names and their positions on its map."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

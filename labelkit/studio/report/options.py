@@ -1,7 +1,5 @@
 """Options for ``labelkit report``."""
 
-from __future__ import annotations
-
 from decimal import Decimal
 from pathlib import Path
 from typing import ClassVar, Literal

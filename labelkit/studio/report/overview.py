@@ -1,7 +1,5 @@
 """The contents of a store in texts and tables, scores of its groupings, and curves of the run that made its network."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path

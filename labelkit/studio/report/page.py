@@ -4,8 +4,6 @@ All texts pass through jinja2's autoescape, or go into a data block as JSON with
 Content-Security-Policy allows exactly this style and this script, by their digests, and images inside the file.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Mapping

@@ -5,8 +5,6 @@ on a sample, from the best down, and are the same for all images. Images that ar
 they were embedded have no tile. A page that is written again reuses the sheets whose images it still shows.
 """
 
-from __future__ import annotations
-
 import base64
 import io
 import json

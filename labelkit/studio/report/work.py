@@ -1,7 +1,5 @@
 """Initial data for labeling in a page: the likely groups of each image, and the images to label first."""
 
-from __future__ import annotations
-
 from collections.abc import Set
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Contact sheets: rows of images with one or two lines of text below each, such as a query and its hits, as a PNG."""
 
-from __future__ import annotations
-
 import io
 import unicodedata
 from collections.abc import Callable, Sequence

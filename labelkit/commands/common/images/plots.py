@@ -1,7 +1,5 @@
 """Curves and heat maps as PNG; the only module that imports matplotlib."""
 
-from __future__ import annotations
-
 import io
 import warnings
 from collections.abc import Mapping, Sequence

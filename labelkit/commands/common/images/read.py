@@ -1,7 +1,5 @@
 """Reading image files, and the images that a store was created from."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
