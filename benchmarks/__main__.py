@@ -8,8 +8,6 @@ How time and memory grow with the rows of a store (``--growth``) takes half an h
 (``shown_rows`` of a module), run with ``--only`` alone. What is left out is named.
 """
 
-from __future__ import annotations
-
 import argparse
 import importlib
 import json

@@ -12,8 +12,6 @@ and numbers of labels; the first line is the rule as it is, and the others tell 
     found       draws in which groups without a label were found, where all classes have labels and where half have
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable

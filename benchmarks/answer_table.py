@@ -19,8 +19,6 @@ the classes, and answers for the others. Columns, in percent of these:
 ``--first-draw 100`` draws other images and labels than those that a rule was chosen on.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys

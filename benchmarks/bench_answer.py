@@ -3,8 +3,6 @@
 Processor time, with as many threads as the machine gives: threads that wait for each other count.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 

@@ -6,8 +6,6 @@ mean time counts for all of them; it judges none. Both sides in seconds of the p
 limit too. The last row has a limit of memory that is less than its rows take.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Time the help of ``labelkit`` against one second: processor time of whole processes, with compiled modules."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -8,8 +8,6 @@ the same draws, nearest centroids by a search of faiss and sums by scipy, with o
 cluster of one row remains, as ours; these means come from faiss's k-means. Its inertia is that of all rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Time a step of CoTAP, forward and backward, and the ranking loss in it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 

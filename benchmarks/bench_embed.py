@@ -1,7 +1,5 @@
 """Time ``embed``: against the bare network over decoded tensors, and with rows of an older store against all anew."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ which the recall of the peer would be lower). Ours scores them in float64.
 indexes there, whose graph takes some ten minutes of one core at that size.
 """
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable, Iterator

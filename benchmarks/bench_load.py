@@ -9,8 +9,6 @@ LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not foun
 ``match`` is left out: its work is keypoints of photographs, not rows.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import math

@@ -7,8 +7,6 @@ each step. The row says whether both ended with the same weights, bit for bit. S
 happens between epochs is no step.
 """
 
-from __future__ import annotations
-
 import itertools
 import tempfile
 import time

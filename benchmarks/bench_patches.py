@@ -1,7 +1,5 @@
 """Time ``embed --dense`` against the same forward pass without writing, and patch search against one product."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from pathlib import Path

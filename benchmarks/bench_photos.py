@@ -4,8 +4,6 @@ Decoding, network and store are part of a turn; imports are part of a cold start
 processor multiplies in it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

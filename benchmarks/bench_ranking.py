@@ -1,7 +1,5 @@
 """Time the CoTAP loss against its double sum, forward and backward, and its memory at growing sizes."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

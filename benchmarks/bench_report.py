@@ -4,8 +4,6 @@ The map has to be as trustworthy as scikit-learn's, and a nearest neighbor on it
 worse map does not count.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import tempfile

@@ -5,8 +5,6 @@ as Stanford Online Products has for testing) makes the problem smaller or larger
 third of the rows. Indexes: ``bench_index.py``.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

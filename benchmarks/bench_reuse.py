@@ -5,8 +5,6 @@ random weights; a step from its rows to updated weights, decoding left out. The 
 counted in: epochs after which it has paid for itself, which must be at most V + 2.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ The rows about memory start processes of their own, whose peak is theirs. ``LABE
 the last row as large as ImageNet with 3,000 clusters: a temporary file of 7.7 GB, and some minutes.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

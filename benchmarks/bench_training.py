@@ -5,8 +5,6 @@ that nothing the trainer does in between is left out; what happens between two e
 of the processor, of all threads of this process, so that neighbors on a busy machine do not count.
 """
 
-from __future__ import annotations
-
 import copy
 import itertools
 import tempfile

@@ -12,8 +12,6 @@ predictions. Columns, in percent of the images that have no label at the end:
     lr, lr after    right by logistic regression on rows of length 1, before and after
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

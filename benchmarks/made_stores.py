@@ -1,7 +1,5 @@
 """Stores of made-up rows, written part by part, so that they may be larger than memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Compare two pieces of work by turns, so that a noisy machine slows both alike."""
 
-from __future__ import annotations
-
 import math
 import os
 import statistics

@@ -9,8 +9,6 @@ unlabeled images that is of classes without a label, in percent; its estimate (`
 standard deviation over draws; and in how many of the draws such classes were found. The size 0 leaves no class out.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

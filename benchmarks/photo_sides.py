@@ -5,8 +5,6 @@
 Does its work once for every line of standard input, and answers with the seconds that it took.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Profile a piece of work, and show as text where its time went."""
 
-from __future__ import annotations
-
 import cProfile
 import os
 import pstats

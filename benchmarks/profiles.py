@@ -6,8 +6,6 @@ A file for each path: functions by the time in themselves, of one thread, from `
 without a profiler, above all of small functions: shares and counts are what to read.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

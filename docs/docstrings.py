@@ -1,7 +1,5 @@
 """A griffe extension: what our docstrings write as reStructuredText becomes Markdown and MathML."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What mkdocs calls: adds the generated pages and writes out the wildcards of the navigation."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ pip-audit says "No known vulnerabilities found" also where the index answers not
 mirror does; here that is told apart. The exit code is 1 when a version has a known weakness.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shared by all tests: the slow, torture and gpu marks, and a seeded generator."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence

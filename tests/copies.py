@@ -1,7 +1,5 @@
 """Copies of what tests share."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

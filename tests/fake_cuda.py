@@ -3,8 +3,6 @@
 What mixes devices or types that CUDA refuses to mix fails here too. Gradients need a driver: run under ``no_grad``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

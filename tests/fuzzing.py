@@ -1,7 +1,5 @@
 """How long fuzzing tests look: a quick profile, the same examples every time, and a slow one with thousands."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Callable

@@ -4,8 +4,6 @@ python -m tests.method_files             # a line per method: files and lines
 python -m tests.method_files flipclass   # its files
 """
 
-from __future__ import annotations
-
 import ast
 import sys
 from pathlib import Path

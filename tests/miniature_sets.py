@@ -3,8 +3,6 @@
 What tests read instead of gigabytes. Images are flat colors or a few columns: nothing can be learned from them.
 """
 
-from __future__ import annotations
-
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ A name stands for the option of every method that has it, ``method.option`` for 
 an option counts. ``{folder}`` is that of the test; ``prepare`` fills it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

@@ -7,8 +7,6 @@ messages. It ends at the first line of metrics.jsonl that differs. ``tests/optio
 under other options, and what no such run can show.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

@@ -1,7 +1,5 @@
 """What people read, README and docs: their blocks of code, the command lines in them, and which page goes first."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

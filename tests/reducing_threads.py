@@ -1,7 +1,5 @@
 """Threads that stand for processes whose small tensors are combined, as those of a training are."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -11,8 +11,6 @@ counters, tables (discovered.csv) and metrics.jsonl, but for the seconds. Two pr
 They do not end like one: batch normalization and sums are over other parts of a batch, and small differences grow.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

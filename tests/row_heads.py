@@ -1,7 +1,5 @@
 """Short trainings of every method that takes the rows of a store, and what their heads make of these."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

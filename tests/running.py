@@ -1,7 +1,5 @@
 """What the tests of the stages share: small pictures, one short run, its store, a command line to listen to."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import hashlib

@@ -3,8 +3,6 @@
 Its kind of config decides; a method stands here only for what it alone has: generations, label passes, a master.
 """
 
-from __future__ import annotations
-
 import pytest
 from labelkit.methods.discovery.options import ContrastiveTrainConfig
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamTrainConfig

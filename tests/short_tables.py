@@ -1,7 +1,5 @@
 """Run rows of published tables for a few steps, on miniatures in place of their data: a row that runs here is one."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """A row of the benchmarks whose figure cannot be is told, and the run fails."""
 
-from __future__ import annotations
-
 import pytest
 from benchmarks.measure import Row, Side, Wanted, compare_several, fault
 from benchmarks.profile_table import profiled, table

@@ -1,7 +1,5 @@
 """Results in the cache folder: taken for equal arguments alone, removed after a week, and never in the way."""
 
-from __future__ import annotations
-
 import os
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What README, docs, presets and help show is what works: examples run, and every command line shown is one."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

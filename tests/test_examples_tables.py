@@ -1,7 +1,5 @@
 """The tables of ``examples/tables``: they are read, run for a few steps, and the guide shows what they measured."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import statistics

@@ -1,7 +1,5 @@
 """What files import: packages of others by one door, no circles, names from the file that defines them."""
 
-from __future__ import annotations
-
 import ast
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The lock file has a version and hashes of everything that labelkit depends on."""
 
-from __future__ import annotations
-
 import re
 import sys
 import tomllib

@@ -4,8 +4,6 @@ A page starts from nothing, or from the files of the page that it names ("Before
 user's own (photos, rows of another program) is made here.
 """
 
-from __future__ import annotations
-
 import csv
 import os
 import shlex

@@ -1,7 +1,5 @@
 """Every file is read by one rule: regular, without waiting, JSON within limits."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import os

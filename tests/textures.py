@@ -1,7 +1,5 @@
 """Made-up photos: pictures with structure at every scale, no two alike."""
 
-from __future__ import annotations
-
 import numpy as np
 from PIL import Image
 

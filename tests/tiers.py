@@ -1,7 +1,5 @@
 """Which cases of a test are among the quick ones; the rest is slow."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Every generated page, in the order of the navigation."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from generate.commands import command_pages

@@ -1,7 +1,5 @@
 """What networks cost, counted by torch without weights: for the page of backbones."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """One page per command: its words, its example, every option; read from the built command line itself."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Keys of what ``--json`` prints: read from values, kept in a file by ``recording``, shown with each command."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

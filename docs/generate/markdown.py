@@ -1,7 +1,5 @@
 """Markdown from values: pages, tables, text whose signs mean nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pages of the Python packages; mkdocstrings reads their docstrings when the site is built."""
 
-from __future__ import annotations
-
 import inspect
 from importlib import import_module
 from pathlib import Path

@@ -6,8 +6,6 @@
 A slow test runs the commands again and compares.
 """
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import io

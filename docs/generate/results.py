@@ -1,7 +1,5 @@
 """Pages of measured results: every table is made from a file of ``examples/results/``."""
 
-from __future__ import annotations
-
 import ast
 import json
 import re

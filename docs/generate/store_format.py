@@ -1,7 +1,5 @@
 """The page of the file format: the words of ``docs/inside/file_format.txt``, the constants of the reader."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """One page per table of the code: methods, datasets, presets, backbones, exit codes."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 from importlib.util import find_spec

@@ -1,7 +1,5 @@
 """The door for Python: names, options, results, errors and stores, and the stub that editors read."""
 
-from __future__ import annotations
-
 import inspect
 import json
 import logging

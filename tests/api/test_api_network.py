@@ -1,7 +1,5 @@
 """``labelkit.load_network``: the rows of a store, a module to train on, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import labelkit

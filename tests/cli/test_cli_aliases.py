@@ -1,7 +1,5 @@
 """A store is given by --store or --index, in every command that reads one."""
 
-from __future__ import annotations
-
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.cli.main import main

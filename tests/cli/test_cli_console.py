@@ -1,7 +1,5 @@
 """What results look like on stdout, for people, programs and pipes."""
 
-from __future__ import annotations
-
 import io
 import json
 from pathlib import Path

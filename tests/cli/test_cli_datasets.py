@@ -1,7 +1,5 @@
 """``labelkit datasets`` on an empty machine and with miniature sets in place, and what training makes of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The whole command line: every command's help, lists, config, version, and what a shell sees."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """Closed, full and broken streams, and signals: what a command ends with, and how soon."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """What is said on stderr while work goes on."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A Chromium of this machine for tests, and pages that remember what they said and asked for."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from pathlib import Path

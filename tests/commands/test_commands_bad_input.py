@@ -1,7 +1,5 @@
 """What a user can get wrong, through the command line: exit code, place, value and remedy, and nothing is lost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import resource

@@ -1,7 +1,5 @@
 """Damaged JSON and pipes in place of files end no command with a traceback; a damaged cache is said and made anew."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

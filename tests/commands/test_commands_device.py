@@ -1,7 +1,5 @@
 """Which device rows are compared on."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from labelkit.commands.retrieve.retrieve import choose_similarity_device

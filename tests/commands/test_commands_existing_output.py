@@ -1,7 +1,5 @@
 """What is to be written and is there already: one exit code and one sentence, whatever is made."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whatever is given as a query, as sizes of groups or as labels, a command ends in success or an explanation."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

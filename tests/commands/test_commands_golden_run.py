@@ -1,7 +1,5 @@
 """A training run that an old labelkit began is read and ended by today's."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

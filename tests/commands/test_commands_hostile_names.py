@@ -1,7 +1,5 @@
 """File and class names that are no text, drive terminals or break lines go through every stage."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

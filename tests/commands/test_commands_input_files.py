@@ -1,7 +1,5 @@
 """A slip in the name of an input is answered before anything large is loaded."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``--max-memory`` sizes blocks by one rule, and results do not depend on it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.commands.cluster.options import SinkhornConfig

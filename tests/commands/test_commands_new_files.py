@@ -1,7 +1,5 @@
 """No output of any command replaces what is read, what labelkit keeps, or a file of another kind."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Systems that lack what Linux has, and other locales: the tour still runs, and digests are the same."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

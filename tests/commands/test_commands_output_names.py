@@ -1,7 +1,5 @@
 """A name that a result cannot get is refused before the work, in every command that writes one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Patches through the commands: embed --dense, cluster --patches, retrieve of a patch, show patches."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

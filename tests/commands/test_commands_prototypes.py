@@ -1,7 +1,5 @@
 """``labelkit prototypes`` and the cache that methods share."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import asdict
 from pathlib import Path

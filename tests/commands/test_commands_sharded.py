@@ -1,7 +1,5 @@
 """Commands on a store in shards: the same answers as on one file, and damaged shards are named."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

@@ -1,7 +1,5 @@
 """``verify``, ``pack`` and ``status`` from the command line."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

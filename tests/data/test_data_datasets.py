@@ -1,7 +1,5 @@
 """Listings: digits, folders, CSV files, CIFAR in its official layouts, and their errors."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import pickle

@@ -1,7 +1,5 @@
 """Decoding: what pixels come out of odd files, and why others are refused."""
 
-from __future__ import annotations
-
 import io
 import os
 import struct

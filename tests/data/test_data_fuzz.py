@@ -1,7 +1,5 @@
 """Whatever a table holds, the outcome is data or an explanation."""
 
-from __future__ import annotations
-
 import csv
 import io
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Images of a server that speaks HTTP: a page of links, and archives that are read in parts."""
 
-from __future__ import annotations
-
 import re
 import tarfile
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Which kept views an epoch draws, and that each image gets its own."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

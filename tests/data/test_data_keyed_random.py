@@ -1,7 +1,5 @@
 """Keyed random numbers: independent of company, dependent on every part of the key, uniform."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

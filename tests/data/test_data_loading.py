@@ -1,7 +1,5 @@
 """Loading: the same batches for any workers and processes, bad files left out and named."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

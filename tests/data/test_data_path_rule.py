@@ -1,7 +1,5 @@
 """The one rule by which a path in a CSV names an image."""
 
-from __future__ import annotations
-
 import unicodedata
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Images at addresses: the rows of a folder, whole files or none, and faults by name."""
 
-from __future__ import annotations
-
 import io
 import pickle
 import tarfile

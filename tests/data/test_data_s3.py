@@ -1,7 +1,5 @@
 """A bucket of a server on this machine that speaks S3: a store from it, a query from it, and its faults."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Samplers: what an epoch draws, how often, and that it is a function of seed and epoch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.data.samplers import (

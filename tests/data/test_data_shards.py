@@ -1,7 +1,5 @@
 """Images in tar archives and Parquet files: the same rows as in a folder, and what is wrong with files, by name."""
 
-from __future__ import annotations
-
 import io
 import json
 import pickle

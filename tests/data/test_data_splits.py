@@ -1,7 +1,5 @@
 """Splits: published counts and draws, few labels, halves, long tails, and what never leaves."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

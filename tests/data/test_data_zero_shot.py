@@ -1,7 +1,5 @@
 """Classes held out whole, and the two datasets of metric learning in their official layouts."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page of backbones: counts of small networks against sums by hand."""
 
-from __future__ import annotations
-
 import torch
 from labelkit.models.backbones.registry import build_backbone
 from torch import nn

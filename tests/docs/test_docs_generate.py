@@ -1,7 +1,5 @@
 """The generated pages say everything that the code knows: commands, options, tables, formats, results."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections import Counter

@@ -1,7 +1,5 @@
 """The recorded keys of ``--json`` are those that the commands print."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

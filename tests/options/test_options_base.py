@@ -1,7 +1,5 @@
 """How config fields read texts and print themselves."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """The recipes of the benchmarks, number by number (specification 4.1 and 4.2)."""
 
-from __future__ import annotations
-
 import pytest
 from labelkit.methods.discovery.options import FlipClassConfig, SimGCDConfig
 from labelkit.options.presets import resolve

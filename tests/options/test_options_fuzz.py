@@ -1,7 +1,5 @@
 """Whatever a config file or a setting holds, the outcome is a config or an explanation."""
 
-from __future__ import annotations
-
 import string
 from contextlib import suppress
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What help says of the options of all commands: each is told by itself, in order, and by one word for one thing."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

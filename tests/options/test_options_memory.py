@@ -1,7 +1,5 @@
 """Sizes as users write them."""
 
-from __future__ import annotations
-
 import pytest
 from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig

@@ -1,7 +1,5 @@
 """An option is declared once: classes that share it name a mixin, or give a field of a parent another default."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from importlib import import_module
 from inspect import get_annotations

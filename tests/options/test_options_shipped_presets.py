@@ -1,7 +1,5 @@
 """Every preset that came with labelkit: valid, reachable, and naming the command that runs it."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Presets of the dissertation's tables use the networks and pixels of these tables (specification of snowball, 5)."""
 
-from __future__ import annotations
-
 import pytest
 from labelkit.methods.registry import METHODS
 from labelkit.options.presets import resolve

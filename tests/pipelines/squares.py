@@ -1,7 +1,5 @@
 """Photos that are noisy squares of one color, their labels, and the tables that ``labelkit start`` makes of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

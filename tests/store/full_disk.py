@@ -1,7 +1,5 @@
 """A disk that is full, without filling one."""
 
-from __future__ import annotations
-
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager

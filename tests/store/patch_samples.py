@@ -1,7 +1,5 @@
 """Small patches for the tests: a value depends on its image and place alone."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

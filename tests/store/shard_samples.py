@@ -1,7 +1,5 @@
 """Small stores in shards, and ways to damage them."""
 
-from __future__ import annotations
-
 import h5py
 from labelkit.store.embeddings import open_store
 from labelkit.store.reader import VIRTUAL_NAME, shards_folder

@@ -1,7 +1,5 @@
 """Small plans, rows and stores for the store's tests; a row depends on its sample alone."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Committing files and folders."""
 
-from __future__ import annotations
-
 import errno
 import hashlib
 import json

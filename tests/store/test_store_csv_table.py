@@ -1,7 +1,5 @@
 """CSV as every table of labelkit is written: read back as it was, whatever is in a cell."""
 
-from __future__ import annotations
-
 import csv
 import io
 

@@ -1,7 +1,5 @@
 """Shards that are lost or damaged are named, with the command that makes them again."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

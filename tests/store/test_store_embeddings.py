@@ -1,7 +1,5 @@
 """Reading stores: as labelkit, and as anyone with h5py."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import h5py

@@ -1,7 +1,5 @@
 """Files of past formats stay readable, for ever; they are never made again."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Files that are damaged, newer, or made to do harm are named and refused."""
 
-from __future__ import annotations
-
 import io
 import os
 

@@ -1,7 +1,5 @@
 """What is kept of views: parts that survive damage and kills, and that several processes share."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

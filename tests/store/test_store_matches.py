@@ -1,7 +1,5 @@
 """Matches and their parts: written, read again exactly, refused when wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Names of samples: what is a path below the data root."""
 
-from __future__ import annotations
-
 import pytest
 from labelkit.store.schema import name_fault
 

@@ -1,7 +1,5 @@
 """The newest of results that were numbered."""
 
-from __future__ import annotations
-
 import pytest
 from labelkit.store.results import newest_name
 

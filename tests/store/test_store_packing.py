@@ -1,7 +1,5 @@
 """A store and its results in one file: read like those beside it, the same bytes, nothing lost on the way."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 

@@ -1,7 +1,5 @@
 """Patches beside a store: the documented format read and written, damage and mismatches found, kills survived."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import shutil

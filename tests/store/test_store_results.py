@@ -1,7 +1,5 @@
 """Named results beside a store."""
 
-from __future__ import annotations
-
 import h5py
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """How far an unfinished store is, read from its run folder without changing it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Stores in shards: the same content as in one file, read by the same code, and damage is named by its file."""
 
-from __future__ import annotations
-
 import pickle
 import resource
 

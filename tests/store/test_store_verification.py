@@ -1,7 +1,5 @@
 """Every fault of every file is named, and nothing else."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Embeddings of views in a store: written part by part, and read as (n, v, d)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Making stores: the plan, parts, several workers, publishing."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

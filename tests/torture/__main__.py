@@ -4,8 +4,6 @@ One table at the end: row, attempts, failures, seconds. The exit code is 1 when 
 runs a sample of some rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 from pathlib import Path

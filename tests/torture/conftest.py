@@ -1,7 +1,5 @@
 """Count what every row tries, and print the counts as one table."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

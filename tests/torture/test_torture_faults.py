@@ -1,7 +1,5 @@
 """Every single call that changes the disk fails once, or the process stops there; the same again ends the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path

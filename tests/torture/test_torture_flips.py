@@ -1,7 +1,5 @@
 """One bit of a file changes: what a reader gets is the same, or the change is found."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """HDF5 files that hold what a store must not hold: refused, and nothing outside of them is opened."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Odd images and names: embedded as what they show, or skipped with a reason; none is lost."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

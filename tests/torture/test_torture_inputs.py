@@ -1,7 +1,5 @@
 """Outputs over inputs, damaged JSON, pipes in place of files, names too long: told, and every file stays as it was."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

@@ -1,7 +1,5 @@
 """Commands killed at random moments, whole process groups: nothing committed is lost, the same again ends the same."""
 
-from __future__ import annotations
-
 import json
 import random
 import shutil

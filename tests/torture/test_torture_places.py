@@ -4,8 +4,6 @@ Full and read-only are real file systems in memory, since permissions and ``chmo
 not allowed, these tests are skipped, and row b has the same errors from a layer over the system's calls.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Closed and broken streams; signals at any moment of any command: the right exit code, soon, and no traceback."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

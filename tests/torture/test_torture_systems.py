@@ -1,7 +1,5 @@
 """Clocks that jump, slow file systems, full temporary folders, other disks, bombs, other versions."""
 
-from __future__ import annotations
-
 import contextlib
 import subprocess
 import sys

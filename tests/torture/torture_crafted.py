@@ -1,7 +1,5 @@
 """HDF5 files made to do harm; each is a store as labelkit writes it, and one thing more."""
 
-from __future__ import annotations
-
 import struct
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A layer over the calls that change the disk: one of them fails, or the process stops there."""
 
-from __future__ import annotations
-
 import errno
 import io
 import os

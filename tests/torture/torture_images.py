@@ -1,7 +1,5 @@
 """Odd images and names: what each has to become, said without the decoder that is tested."""
 
-from __future__ import annotations
-
 import io
 import os
 import random

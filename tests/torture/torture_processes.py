@@ -1,7 +1,5 @@
 """The side of the tests: start a warm process, give it jobs, notice when it dies."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import json

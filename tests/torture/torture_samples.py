@@ -1,7 +1,5 @@
 """Small inputs that several rows damage."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A tour of commands in one process, under a layer between it and the system: ``clock.c``, ``delay.c``."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """What the rows share: counting attempts, counts of the sample and of the full run, trees of files."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

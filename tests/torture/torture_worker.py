@@ -4,8 +4,6 @@ Starting an interpreter with torch costs seconds, and the rows need thousands of
 needed once, without a thread of its own, and forks.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """``labelkit cluster sinkhorn``: groups of equal or given sizes, kept beside the store."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``labelkit cluster``: numbers as the algorithms give them, kept beside the store."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Groups keep their ids when images are added."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import permutations
 from typing import Any

@@ -1,7 +1,5 @@
 """A function applied elsewhere: what comes back when processes or nodes die, and when calls raise."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import queue

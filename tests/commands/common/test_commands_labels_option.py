@@ -1,7 +1,5 @@
 """``--labels FILE|RESULT``, wherever it is taken."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

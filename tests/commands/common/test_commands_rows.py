@@ -1,7 +1,5 @@
 """Rows of a store as stages take them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.commands.common.embeddings import unit_rows

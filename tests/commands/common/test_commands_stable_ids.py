@@ -1,7 +1,5 @@
 """Ids and names of groups that go on from an earlier run."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``labelkit discover answer`` and ``labelkit evaluate answer``: known, new or unsure, and how far to trust it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``labelkit discover categories``: how many classes, from which rows, by what, and what is refused."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

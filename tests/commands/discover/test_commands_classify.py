@@ -1,7 +1,5 @@
 """Which class or group a row belongs to: by classifier, groups and neighbors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.algorithms.few_label_classifier import ALPHA, OWN_GROUP, RefittableClassifier, check_hidden_labels

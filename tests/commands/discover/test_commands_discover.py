@@ -1,7 +1,5 @@
 """``labelkit discover``: which image belongs to which class, what they are called, and the published search."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

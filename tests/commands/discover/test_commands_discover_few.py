@@ -1,7 +1,5 @@
 """``labelkit discover snowball`` and ``labelkit discover lmcs``: labels in, labels out, and what can go wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``labelkit discover categories``: rows put into classes by a tree, a number that is given, least size, levels."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rule that answers for images outside of a store: as for stored rows at first, then shares of near rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Answers that are calibrated on labels that the network was trained with promise nothing, however the labels came."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """``labelkit embed``: which rows, labels and columns a store gets, and what happens when it is stopped."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from contextlib import AbstractContextManager

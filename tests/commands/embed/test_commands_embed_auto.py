@@ -1,7 +1,5 @@
 """``labelkit embed`` without a named network: the best at hand, said and recorded, and found again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

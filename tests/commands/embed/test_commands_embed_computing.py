@@ -1,7 +1,5 @@
 """What ``embed`` chooses to compute with: ONNX Runtime by the network; recorded, and kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

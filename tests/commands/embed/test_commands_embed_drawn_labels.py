@@ -1,7 +1,5 @@
 """``embed --checkpoint`` of a run without labels: the split of discovery methods may be drawn afterwards."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``labelkit embed --extend``: the shards of a store stay as they are, and one more has the new images."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """``embed --last-blocks``: the store records which tokens, and photos are put through the same."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``labelkit embed --reuse``: which rows are copied, and what such a store has in common with one made from scratch."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Stores of images in archives."""
 
-from __future__ import annotations
-
 import tarfile
 from pathlib import Path
 from types import SimpleNamespace

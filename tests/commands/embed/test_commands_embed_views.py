@@ -1,7 +1,5 @@
 """``labelkit embed --views``: what the views are, that their bytes follow from image and seed, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A few images without torch: the same pixels and embeddings, out of a cache that is checked, and exports that fail."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Probes after each convolution: where they sit, how much they pool, what they compute."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Commands on patch features, on images whose colors say everything, so that scores are known."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``evaluate detection`` on squares that a detector can learn in a few steps, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``labelkit evaluate clustering``: which rows are scored, and that the numbers are those of the metrics."""
 
-from __future__ import annotations
-
 import shutil
 from typing import Any
 

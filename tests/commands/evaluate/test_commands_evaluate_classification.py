@@ -1,7 +1,5 @@
 """``labelkit evaluate classification`` against counts made by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``labelkit evaluate retrieval``: rows of a store, of two splits, of two stores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

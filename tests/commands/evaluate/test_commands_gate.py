@@ -1,7 +1,5 @@
 """``evaluate --fail-under`` and ``--fail-over``: exit 10 exactly where a limit is not kept."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

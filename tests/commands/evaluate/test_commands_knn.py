@@ -1,7 +1,5 @@
 """``evaluate knn`` where gallery and queries are the same rows: each row is named by all others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

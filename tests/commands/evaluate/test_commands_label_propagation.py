@@ -1,7 +1,5 @@
 """Masks carried along by similar features: against plain loops, and where the answer is known."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """``evaluate linear``: features as they are, and a gallery of fewer rows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``labelkit evaluate presence``: trained as a plain loop trains, scored by scikit-learn's average precision."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from pathlib import Path

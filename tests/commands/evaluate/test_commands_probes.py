@@ -1,7 +1,5 @@
 """``labelkit evaluate probes``: trained as a plain loop trains them, scored on the crops of torchvision."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``labelkit export``: what other programs get, and that an import of it gives the same rows back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

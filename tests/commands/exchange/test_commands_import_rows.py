@@ -1,7 +1,5 @@
 """``labelkit import``: rows of other programs become stores; what is wrong with them is said with its row or line."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

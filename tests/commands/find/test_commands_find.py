@@ -1,7 +1,5 @@
 """``labelkit find``: copies, odd images and wrong labels of made-up photos, and what stands in the way."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

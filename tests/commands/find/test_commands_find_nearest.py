@@ -1,7 +1,5 @@
 """Nearest other rows of each row, against a plain loop."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from labelkit.commands.find.nearest import find_nearest_other_embeddings

@@ -1,7 +1,5 @@
 """``labelkit match``: pairs of warped photographs, the cache of keypoints, images without keypoints."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """The index of a store that changes, and what is searched without one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """``labelkit retrieve``: a query is embedded with the store's own model and meets its nearest rows."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``labelkit show curves``: names, patterns, several runs, and what can go wrong."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``labelkit show discovered``: sheets of results and tables, and what can go wrong."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A store of pixels for heads to train on."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Training from a few labels through the command line: bad input, a kill in generation 2, processes, the pilot."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

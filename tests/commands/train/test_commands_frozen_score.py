@@ -1,7 +1,5 @@
 """What ``train --dry-run`` says of the features before training."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

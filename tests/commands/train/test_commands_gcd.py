@@ -1,7 +1,5 @@
 """``train gcd``: what it prints at its end, and what it says before images are read."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

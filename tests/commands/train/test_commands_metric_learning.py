@@ -1,7 +1,5 @@
 """Metric learning from the command line: classes held out, the store of a run, the picture, refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """From data options to the labels that training may use."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from importlib.resources import files

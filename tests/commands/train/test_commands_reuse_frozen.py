@@ -1,7 +1,5 @@
 """Training on what the frozen part of a network made of views, made once."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

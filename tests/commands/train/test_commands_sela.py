@@ -1,7 +1,5 @@
 """SeLa and its features through the command line: held-out images, stores, kNN, a second stage."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

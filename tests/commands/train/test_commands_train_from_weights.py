@@ -1,7 +1,5 @@
 """What a training for searches starts from is measured, shown beside what it reached, and told where that is worse."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What heads on rows of a store do that use no label (sela), or learn to search (san)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training on the rows of a store: from a store to a checkpoint, and from that to rows of a new one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

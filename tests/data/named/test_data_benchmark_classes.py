@@ -1,7 +1,5 @@
 """The published class lists: complete, disjoint, in published order, and what happens when they do not fit the data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

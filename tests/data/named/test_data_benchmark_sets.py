@@ -1,7 +1,5 @@
 """CUB, Stanford Cars, FGVC-Aircraft, ImageNet, Herbarium: whole, half-unpacked, mislaid, contradicting themselves."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """SVHN, STL-10, ImageNet-200, ImageNet-LT: read as published, refused when damaged or half there."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

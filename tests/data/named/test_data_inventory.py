@@ -1,7 +1,5 @@
 """Inventories: absent, incomplete and whole sets, with what was expected and found."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

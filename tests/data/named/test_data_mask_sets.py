@@ -1,7 +1,5 @@
 """Datasets with masks in their official layouts, folders of images and masks, and masks that cannot be used."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sets with boxes: COCO's JSON and VOC's XML in their official layouts, and what is wrong with damaged ones."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Generated scenes: the same again from the same numbers, the statistics of the specification, and the cache."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace

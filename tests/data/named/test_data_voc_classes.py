@@ -1,7 +1,5 @@
 """Classes in the images of VOC 2007, read from lists in the official layout."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Crops that overlap, mirrored together; and two datasets as one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

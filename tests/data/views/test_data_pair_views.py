@@ -1,7 +1,5 @@
 """Second views that follow a first one: geometry, kinds, and two images that match."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from io import BytesIO

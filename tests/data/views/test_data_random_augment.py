@@ -1,7 +1,5 @@
 """RandAugment and Cutout against Pillow's operations and hand-made geometry."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 

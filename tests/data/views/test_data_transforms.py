@@ -1,7 +1,5 @@
 """Views: geometry against its recorded matrix, colors against torchvision and plain loops."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

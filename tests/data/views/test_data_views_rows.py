@@ -1,7 +1,5 @@
 """Views of rows: how far each change moves a row, and what decides about its random numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

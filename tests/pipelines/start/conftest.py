@@ -1,7 +1,5 @@
 """Photos for ``labelkit start``, noisy squares of three colors, and first calls that many tests go on from."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

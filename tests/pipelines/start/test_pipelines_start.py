@@ -1,7 +1,5 @@
 """``labelkit start``: from a folder to a table, again with more photos or labels, after a kill, and with bad input."""
 
-from __future__ import annotations
-
 import contextlib
 import csv
 import json

@@ -1,7 +1,5 @@
 """Steps of ``start`` in another process: the same tables, the same words, and errors that come as they are."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

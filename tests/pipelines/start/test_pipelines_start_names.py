@@ -1,7 +1,5 @@
 """Labels of ``labelkit start`` stay with their photos, whatever is done to the names between calls."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from dataclasses import dataclass, field

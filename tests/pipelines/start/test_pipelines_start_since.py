@@ -1,7 +1,5 @@
 """What a call of ``start`` says of the one before: other labels, other kinds, and guesses that were right."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from functools import partial

@@ -1,7 +1,5 @@
 """Labeling in a browser: a store of small pictures in groups, its page, a server of it, and what a page says."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path

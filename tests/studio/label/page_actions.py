@@ -1,7 +1,5 @@
 """What a person does on the page of labeling, and reads there."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

@@ -5,8 +5,6 @@
 The person answers by ``truth.csv``: labels the suggested images, asks again, names groups, and takes out what is wrong.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import sys

@@ -1,7 +1,5 @@
 """A server of ``labelkit label --serve`` as a process of its own."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

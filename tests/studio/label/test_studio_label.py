@@ -1,7 +1,5 @@
 """``labelkit label`` and ``labelkit suggest``: the round trip of labels, and what uses them."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable
 from pathlib import Path

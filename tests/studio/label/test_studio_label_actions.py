@@ -1,7 +1,5 @@
 """The steps of labeling in the browser: what they do, what takes them back, which are refused."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Labeling in a real browser: the file alone and the server, by mouse, by keyboard alone, on a phone, in the dark."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

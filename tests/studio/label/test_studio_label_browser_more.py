@@ -1,7 +1,5 @@
 """The page in a real browser, further: labels of a file, splitting, what a reload keeps, dark, print, touch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

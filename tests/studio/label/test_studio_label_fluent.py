@@ -3,8 +3,6 @@
 Processor time of the page's thread is counted, since other programs on the machine do not change it.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The server of ``labelkit label --serve``, killed at random moments: nothing that was acknowledged is lost."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import random

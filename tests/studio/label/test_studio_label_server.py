@@ -1,7 +1,5 @@
 """The server of ``labelkit label --serve``, by an HTTP client: who may ask, what is refused, what is answered."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import io

@@ -1,7 +1,5 @@
 """What a server of ``labelkit label --serve`` does before it answers anybody: its lock."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

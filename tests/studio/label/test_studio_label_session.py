@@ -1,7 +1,5 @@
 """A session of labeling on the disk: every action a round, undo, two people, what a restart and a full disk leave."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """``labelkit label --export``: what other programs read, and that labelkit reads its tables and folders back."""
 
-from __future__ import annotations
-
 import csv
 import json
 import shutil

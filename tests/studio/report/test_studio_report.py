@@ -1,7 +1,5 @@
 """``labelkit report``: what is on the page, that it loads nothing, and what can go wrong."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import html

@@ -1,7 +1,5 @@
 """The page of ``labelkit report`` in a real browser: it opens from disk, is used by mouse and by keyboard alone."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Iterator
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """Captions of sheets and panels stay apart, and both ends of a long one are kept."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

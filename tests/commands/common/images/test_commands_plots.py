@@ -1,7 +1,5 @@
 """Curves as PNG."""
 
-from __future__ import annotations
-
 import numpy as np
 from labelkit.algorithms.calibration import reliability, risk_coverage
 from labelkit.commands.common.images.plots import _draw_reliability, _draw_risk_coverage
