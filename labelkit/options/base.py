@@ -103,8 +103,12 @@ def why_idle(config: StageConfig, name: str) -> str:
         return ""
     if values == [None]:
         return f"with {flag(other)}"
-    if values in ([], [False]):
-        return f"without {flag(f'no_{other}' if values else other)}"
+    if isinstance(value, bool) and value != type(config).model_fields[other].default:
+        return f"with {flag(other if value else f'no_{other}')}"
+    if isinstance(value, bool):
+        return f"without {flag(f'no_{other}' if value else other)}"
+    if not values:
+        return f"with {flag(other)} {value_text(value)}"
     return f"without {flag(other)} {' or '.join(map(value_text, values))}"
 
 

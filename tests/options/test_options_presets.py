@@ -291,7 +291,9 @@ def test_preset_folders_are_named_by_method_or_command() -> None:
     [
         ("siamese", {"queue_size": 64}, "--queue-size has no effect without --loss moco"),
         ("siamese", {"loss": "simsiam", "temperature": "0.1"}, "--temperature has no effect without --loss simclr or"),
-        ("tac-ccl", {"ccl": False, "ccl_weight": 1.0}, "--ccl-weight has no effect without --ccl"),
+        ("tac-ccl", {"ccl": False, "ccl_weight": 1.0}, "--ccl-weight has no effect with --no-ccl"),
+        ("mixmatch", {"unlabeled_weight": 0, "unlabeled_ramp": 0.5}, "--unlabeled-ramp has no effect with --unl"),
+        ("gcd", {"linear_probe": True, "grad_from_block": 2}, "--grad-from-block has no effect with --linear-probe"),
         (
             "tac-ccl",
             {"memory_refill": True, "memory_warmup_steps": 3},
