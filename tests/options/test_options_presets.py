@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from unittest.mock import Mock
 
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.errors import ConfigError
 from labelkit.methods.registry import METHODS
-from labelkit.options.base import StageConfig, choices
+from labelkit.methods.siamese.options import SiameseConfig
+from labelkit.options.base import StageConfig, choices, why_idle
 from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
 from labelkit.progress import Progress, use_progress
 from pydantic import Field, model_validator
@@ -314,6 +316,15 @@ def test_a_warning_names_an_option_that_does_nothing_with_the_others(
         resolve(METHODS[method].config, preset="digits", overrides=options)
 
     assert [call.args[0].startswith(why) for call in progress.warning.call_args_list] == [True] * bool(why)
+
+
+def test_a_subclass_can_remove_the_rule_of_its_base() -> None:
+    class OwnConfig(SiameseConfig):
+        acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"queue_size": ()}
+
+    own = resolve(OwnConfig, preset="none", overrides={"queue_size": 64, "temperature": 0.2, "loss": "simsiam"}).config
+
+    assert (why_idle(own, "queue_size"), why_idle(own, "temperature")) == ("", "without --loss simclr or moco")
 
 
 def test_what_options_act_with_are_options_and_their_values() -> None:
