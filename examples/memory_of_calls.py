@@ -41,8 +41,8 @@ STAGES = {
     "verify": "verify --index s.h5 -q",
     "status": "status --index s.h5 -q",
     "prototypes": "prototypes --num-classes 8 --embed-dim 8 --out q.h5 --overwrite -q",
-    "train": f"train softmax {PHOTOS} --backbone vit_nano_p8_32 --epochs 1 --batch-size 8 --lr-drop-epochs 1 "
-    "--lr-warmup-epochs 0 --out run --overwrite -q",
+    "train": f"train softmax {PHOTOS} --backbone vit_nano_p8_32 --epochs 1 --batch-size 8 --lr-warmup-epochs 0 "
+    "--out run --overwrite -q",
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, KeysView
 from typing import TYPE_CHECKING, Any
 
 from labelkit.cli.console import json_text, plain_table
@@ -34,6 +35,13 @@ class Result:
 
     def __getitem__(self, key: str) -> Any:
         return self.values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.values)
+
+    def keys(self) -> KeysView[str]:
+        """Return the keys of the values, so that ``dict(result)`` contains them."""
+        return self.values.keys()
 
     def __repr__(self) -> str:
         """Return what the command prints: its tables, then a line for each path that was made."""

@@ -65,7 +65,7 @@ class StageConfig(BaseModel):
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
     """Options that act only with another one: by name, that option and its values; without values, it is on, or not 0.
-    Those of base classes apply too. See `why_idle`."""
+    Those of base classes apply too; an empty tuple removes the rule of a base. See `why_idle`."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -93,7 +93,7 @@ class StageConfig(BaseModel):
 def why_idle(config: StageConfig, name: str) -> str:
     """Return why the value of an option has no effect, such as ``without --loss moco``; empty if it has one."""
     rules = (vars(base).get("acts_with", {}) for base in type(config).__mro__)
-    other, *values = next((table[name] for table in rules if name in table), ("",))
+    other, *values = next((table[name] for table in rules if name in table), ()) or ("",)
     value = getattr(config, other, None)
     if (
         not other
@@ -103,8 +103,12 @@ def why_idle(config: StageConfig, name: str) -> str:
         return ""
     if values == [None]:
         return f"with {flag(other)}"
-    if values in ([], [False]):
-        return f"without {flag(f'no_{other}' if values else other)}"
+    if isinstance(value, bool) and value != type(config).model_fields[other].default:
+        return f"with {flag(other if value else f'no_{other}')}"
+    if isinstance(value, bool):
+        return f"without {flag(f'no_{other}' if value else other)}"
+    if not values:
+        return f"with {flag(other)} {value_text(value)}"
     return f"without {flag(other)} {' or '.join(map(value_text, values))}"
 
 

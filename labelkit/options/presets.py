@@ -69,6 +69,9 @@ def resolve(
 ) -> MergedConfig[C]:
     """Merge defaults, preset, config file and options, and validate the config.
 
+    Overrides that have no effect with the other values cause a warning; presets and files, which serve several modes,
+    may contain such values.
+
     Args:
         config_class: class of the config.
         preset: name of a preset or a YAML file; ``none`` for no preset at all. By default, a method's preset
@@ -79,8 +82,7 @@ def resolve(
         origins: origin of each override; by default its option.
 
     Raises:
-        ConfigError: unknown keys, bad values, missing fields, or overrides that have no effect with the others, unlike
-            those of presets and files, which serve several modes; all problems, one per line.
+        ConfigError: unknown keys, bad values or missing fields; all problems, one per line.
     """
     overrides = dict(overrides or {})
     where = {name: (origins or {}).get(name, flag(name)) for name in overrides}

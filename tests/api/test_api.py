@@ -85,6 +85,8 @@ def test_a_result_holds_what_json_prints(store: Path, capsys: pytest.CaptureFixt
 
     assert {**result.to_json(), "seconds": None} == {**printed, "seconds": None}
     assert result["num_clusters"] == result.values["num_clusters"] == 10
+    assert dict(result) == result.values
+    assert "nmi" not in result
     assert [str(path) for path in result.paths] == printed["made"]
     assert result.tables[0].rows
     assert repr(result).splitlines()[-1] == f"made {result.paths[0]}"

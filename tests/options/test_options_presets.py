@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 from unittest.mock import Mock
 
 import pytest
 from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.errors import ConfigError
 from labelkit.methods.registry import METHODS
-from labelkit.options.base import StageConfig, choices
+from labelkit.methods.siamese.options import SiameseConfig
+from labelkit.options.base import StageConfig, choices, why_idle
 from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
 from labelkit.progress import Progress, use_progress
 from pydantic import Field, model_validator
@@ -291,7 +293,9 @@ def test_preset_folders_are_named_by_method_or_command() -> None:
     [
         ("siamese", {"queue_size": 64}, "--queue-size has no effect without --loss moco"),
         ("siamese", {"loss": "simsiam", "temperature": "0.1"}, "--temperature has no effect without --loss simclr or"),
-        ("tac-ccl", {"ccl": False, "ccl_weight": 1.0}, "--ccl-weight has no effect without --ccl"),
+        ("tac-ccl", {"ccl": False, "ccl_weight": 1.0}, "--ccl-weight has no effect with --no-ccl"),
+        ("mixmatch", {"unlabeled_weight": 0, "unlabeled_ramp": 0.5}, "--unlabeled-ramp has no effect with --unl"),
+        ("gcd", {"linear_probe": True, "grad_from_block": 2}, "--grad-from-block has no effect with --linear-probe"),
         (
             "tac-ccl",
             {"memory_refill": True, "memory_warmup_steps": 3},
@@ -312,6 +316,15 @@ def test_a_warning_names_an_option_that_does_nothing_with_the_others(
         resolve(METHODS[method].config, preset="digits", overrides=options)
 
     assert [call.args[0].startswith(why) for call in progress.warning.call_args_list] == [True] * bool(why)
+
+
+def test_a_subclass_can_remove_the_rule_of_its_base() -> None:
+    class OwnConfig(SiameseConfig):
+        acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"queue_size": ()}
+
+    own = resolve(OwnConfig, preset="none", overrides={"queue_size": 64, "temperature": 0.2, "loss": "simsiam"}).config
+
+    assert (why_idle(own, "queue_size"), why_idle(own, "temperature")) == ("", "without --loss simclr or moco")
 
 
 def test_what_options_act_with_are_options_and_their_values() -> None:

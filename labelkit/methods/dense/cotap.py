@@ -220,7 +220,7 @@ def _read_neighbors(path: Path, recipe: dict[str, object], rows: NDArray[np.int6
 class NeighborPairing:
     """Pairing that shows each image with a randomly chosen neighbor, drawn again each time.
 
-    See ``labelkit.data.views.boxes.Pairing``. ``table`` returns the (n, k) rows of neighbors, -1 = the image itself.
+    See ``labelkit.data.views.spec.Pairing``. ``table`` returns the (n, k) rows of neighbors, -1 = the image itself.
     """
 
     def __init__(self, table: Callable[[], NDArray[np.int32]]) -> None:

@@ -46,7 +46,7 @@ class MatchedImages:
 
 
 class MatchedPairing:
-    """Pairing that shows a matching partner for images that have one; see ``labelkit.data.views.boxes.Pairing``.
+    """Pairing that shows a matching partner for images that have one; see ``labelkit.data.views.spec.Pairing``.
 
     ``clusters`` returns the (n,) current cluster of each row; partners in another cluster are not used.
     """
