@@ -33,7 +33,7 @@ from labelkit.data.datasets import (
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table, open_regular, open_table, parse_json
+from labelkit.files import decode_table, header_key, open_regular, open_table, parse_json
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -61,7 +61,7 @@ PATH_COLUMNS: Final = (
     "url",
     "path_escaped",
 )
-"""Possible headers of the column of paths, of which the first existing one is used; case does not matter."""
+"""Possible headers of the column of paths, of which the first existing one is used; case and spaces for ``_`` do not matter."""
 LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category", "choice")
 """Possible headers of the column of labels: ``label``, else one of the others if it is the only one."""
 FILE_COLUMN: Final = "sha256"
@@ -292,7 +292,8 @@ def _read_csv_rows(
         text = json_as_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
     reader, names = _open_csv(text, where)
     header = [name.lower() for name in names]
-    at_path = header.index(next(name for name in PATH_COLUMNS if name in header))
+    keys = [header_key(name) for name in names]
+    at_path = keys.index(next(name for name in PATH_COLUMNS if name in keys))
     found, label_fault = find_label_column(header, label_column)
     split_column = next((name for name in _SPLIT_COLUMNS if name in header and name != found), "split")
     used = (header[at_path], found, split_column)
@@ -374,7 +375,7 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
         reader, header = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
     except csv.Error as error:
         raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
-    if not set(PATH_COLUMNS).isdisjoint(name.lower() for name in header):
+    if not set(PATH_COLUMNS).isdisjoint(map(header_key, header)):
         return reader, header
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} letters)"
@@ -389,7 +390,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     which are known to contain classes, is used if there is only one.
     """
     shown = _join_first_few(header, most=_COLUMNS_SHOWN)
-    by_lower = {name.lower(): name for name in reversed(header)}
+    by_lower = {key(name): name for key in (header_key, str.lower) for name in reversed(header)}
     if requested is not None:
         name = by_lower.get(requested.strip().lower(), "")
         return name, "" if name else f"no column {requested!r}, found {shown}"

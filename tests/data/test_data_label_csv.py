@@ -95,6 +95,13 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
     assert read_label_csv(path) == {"ä.png": "Kätzchen"}
 
 
+def test_names_of_columns_may_have_spaces_as_in_a_spreadsheet(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("File name;Class name;Net weight\na.png;cat;1\n", encoding="utf-8-sig")
+    assert read_label_csv(path) == {"a.png": "cat"}
+    assert read_label_csv(path, label_column="net weight") == {"a.png": "1"}
+
+
 def test_a_table_may_be_compressed_with_gzip(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv.gz"
     path.write_bytes(gzip.compress(b"path,label\na.png,cat\n"))
