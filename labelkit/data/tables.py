@@ -30,6 +30,7 @@ from labelkit.data.datasets import (
     natural_key,
     sort_by_bytes,
 )
+from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
@@ -340,6 +341,9 @@ def _read_csv_rows(
             marks = {at for at in marks if fields[at].strip().lower() in _MARKS}
             marked.append([at for at in marks if _MARKS[fields[at].strip().lower()]])
     _raise_faults(where, faults)
+    if rows and at_label is not None and _are_images(labels) and not _are_images([row.path for row in rows]):
+        problem = f"the column {names[at_label]!r} has file names of images, but the column {names[at_path]!r} has none"
+        raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
     if not rows and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
     label_notes: list[str] = []
@@ -365,6 +369,12 @@ def _read_csv_rows(
     classes, notes = class_names(labels)
     rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]
     return _CsvTable(rows, label_fault, label_notes + notes, unused)
+
+
+def _are_images(texts: Iterable[str | None]) -> bool:
+    """Whether any text is not empty, and most that are not end like the name of an image file."""
+    found = [Path(text.strip()).suffix.lower() in IMAGE_SUFFIXES for text in texts if text]
+    return 2 * sum(found) > len(found)
 
 
 def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:

@@ -129,6 +129,7 @@ def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, 
     ("text", "message"),
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is 'cat' in an earlier line and 'dog' here"),
+        ("path,label\ncat,a.png\ncat,b.png\n", "the column 'label' has file names of images, but the column 'path'"),
         ("path,label\na.png,\n", "no row has a label"),
         (
             "path,kind\na.png,cat\n",
