@@ -34,7 +34,7 @@ from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table, header_key, open_regular, open_table, parse_json
+from labelkit.files import decode_table, header_key, missing_path_remedy, open_regular, open_table, parse_json
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -345,7 +345,7 @@ def _read_csv_rows(
         problem = f"the column {names[at_label]!r} has file names of images, but the column {names[at_path]!r} has none"
         raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
     if not rows and not empty_ok:
-        raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
+        raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
     if len(marks) > 1 and any(marked):
         columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
@@ -517,6 +517,10 @@ def read_table(path: Path) -> bytes:
             problem = f"is larger than {MAX_TABLE_BYTES:,} bytes"
             raise DatasetError(where, problem, "Split the file into smaller files.")
         return raw
+    except FileNotFoundError as error:
+        raise DatasetError(where, "does not exist", missing_path_remedy(Path(path))) from error
+    except IsADirectoryError as error:
+        raise DatasetError(where, "is a folder", "Pass the CSV or JSON file that has the labels.") from error
     except (OSError, ValueError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DatasetError(

@@ -190,3 +190,13 @@ def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: 
     path.write_text("path,label,labeled\na.png,cat,0\n")
     assert read_label_csv(path, tell=told.append) == {"a.png": "cat"}
     assert "all labels are used; the column labeled hides labels only if" in told[0]
+
+
+def test_a_wrong_path_of_a_table_is_named_with_what_to_pass(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\n")
+    with pytest.raises(DatasetError, match=r"lables\.csv: does not exist\. Did you mean `.*labels\.csv`"):
+        read_label_csv(tmp_path / "lables.csv")
+    with pytest.raises(DatasetError, match=r"is a folder\. Pass the CSV"):
+        read_label_csv(tmp_path)
+    with pytest.raises(DatasetError, match=r"no images\. Add a line for each image"):
+        read_label_csv(tmp_path / "labels.csv")

@@ -1376,7 +1376,7 @@ def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None
         (["single"], 3, "contains only one photo"),
         (["three"], 3, "3 photos are too few to distinguish classes; at least "),
         (["three", "--num-classes", "2"], 3, "3 photos are too few to distinguish classes; at least "),
-        (["photos", "--labels", "none.csv"], 3, "No such file"),
+        (["photos", "--labels", "none.csv"], 3, "does not exist"),
         (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not in the folder"),
         (["photos", "--out", "photos/inside"], 2, "is inside the photo folder"),
         (["photos", "--out", "known.csv"], 2, "is a file"),
