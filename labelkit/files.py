@@ -96,7 +96,10 @@ def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
     """
     for delimiter in (",", ";", "\t", ","):
         file.seek(0)
-        if any({name.strip().lower(), header_key(name)} & {*known} for name in next(csv.reader(file, delimiter=delimiter), [])):
+        if any(
+            {name.strip().lower(), header_key(name)} & {*known}
+            for name in next(csv.reader(file, delimiter=delimiter), [])
+        ):
             break
     file.seek(0)
     reader = csv.reader(file, strict=True, delimiter=delimiter)

@@ -62,7 +62,8 @@ PATH_COLUMNS: Final = (
     "url",
     "path_escaped",
 )
-"""Possible headers of the column of paths, of which the first existing one is used; case and spaces for ``_`` do not matter."""
+"""Possible headers of the column of paths, of which the first existing one is used; case does not matter,
+and spaces count as ``_``."""
 LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category", "choice")
 """Possible headers of the column of labels: ``label``, else one of the others if it is the only one."""
 FILE_COLUMN: Final = "sha256"
