@@ -83,14 +83,23 @@ def table_encoding(start: bytes) -> str:
     return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
+def header_key(name: str) -> str:
+    """Return the name of a column as it is compared with usual names: in lower case, with ``_`` for spaces."""
+    return "_".join(name.lower().split())
+
+
 def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
     """Return a reader over the rows of a CSV file, together with its header.
 
-    The delimiter is the first of comma, semicolon and tab that gives a column with a known lower-case name, or comma.
+    The delimiter is the first of comma, semicolon and tab that gives a column with a known lower-case name, or comma;
+    spaces within a name count as ``_``.
     """
     for delimiter in (",", ";", "\t", ","):
         file.seek(0)
-        if any(name.strip().lower() in known for name in next(csv.reader(file, delimiter=delimiter), [])):
+        if any(
+            {name.strip().lower(), header_key(name)} & {*known}
+            for name in next(csv.reader(file, delimiter=delimiter), [])
+        ):
             break
     file.seek(0)
     reader = csv.reader(file, strict=True, delimiter=delimiter)

@@ -30,10 +30,11 @@ from labelkit.data.datasets import (
     natural_key,
     sort_by_bytes,
 )
+from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table, open_regular, open_table, parse_json
+from labelkit.files import decode_table, header_key, missing_path_remedy, open_regular, open_table, parse_json
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -61,7 +62,8 @@ PATH_COLUMNS: Final = (
     "url",
     "path_escaped",
 )
-"""Possible headers of the column of paths, of which the first existing one is used; case does not matter."""
+"""Possible headers of the column of paths, of which the first existing one is used; case does not matter,
+and spaces count as ``_``."""
 LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category", "choice")
 """Possible headers of the column of labels: ``label``, else one of the others if it is the only one."""
 FILE_COLUMN: Final = "sha256"
@@ -292,7 +294,8 @@ def _read_csv_rows(
         text = json_as_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
     reader, names = _open_csv(text, where)
     header = [name.lower() for name in names]
-    at_path = header.index(next(name for name in PATH_COLUMNS if name in header))
+    keys = [header_key(name) for name in names]
+    at_path = keys.index(next(name for name in PATH_COLUMNS if name in keys))
     found, label_fault = find_label_column(header, label_column)
     split_column = next((name for name in _SPLIT_COLUMNS if name in header and name != found), "split")
     used = (header[at_path], found, split_column)
@@ -339,8 +342,11 @@ def _read_csv_rows(
             marks = {at for at in marks if fields[at].strip().lower() in _MARKS}
             marked.append([at for at in marks if _MARKS[fields[at].strip().lower()]])
     _raise_faults(where, faults)
+    if rows and at_label is not None and _are_images(labels) and not _are_images([row.path for row in rows]):
+        problem = f"the column {names[at_label]!r} has file names of images, but the column {names[at_path]!r} has none"
+        raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
     if not rows and not empty_ok:
-        raise DatasetError(where, "contains a header, but no images", _HEADER_REMEDY)
+        raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
     label_notes: list[str] = []
     if len(marks) > 1 and any(marked):
         columns = _join_first_few((names[at] for at in sorted(marks)), most=_COLUMNS_SHOWN)
@@ -366,6 +372,12 @@ def _read_csv_rows(
     return _CsvTable(rows, label_fault, label_notes + notes, unused)
 
 
+def _are_images(texts: Iterable[str | None]) -> bool:
+    """Whether any text is not empty, and most that are not end like the name of an image file."""
+    found = [Path(text.strip()).suffix.lower() in IMAGE_SUFFIXES for text in texts if text]
+    return 2 * sum(found) > len(found)
+
+
 def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
     """Return a reader positioned after the header, and the column names; ``DatasetError``: there are no paths."""
     if not text.strip():
@@ -374,7 +386,7 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
         reader, header = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
     except csv.Error as error:
         raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
-    if not set(PATH_COLUMNS).isdisjoint(name.lower() for name in header):
+    if not set(PATH_COLUMNS).isdisjoint(map(header_key, header)):
         return reader, header
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} letters)"
@@ -389,7 +401,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     which are known to contain classes, is used if there is only one.
     """
     shown = _join_first_few(header, most=_COLUMNS_SHOWN)
-    by_lower = {name.lower(): name for name in reversed(header)}
+    by_lower = {key(name): name for key in (header_key, str.lower) for name in reversed(header)}
     if requested is not None:
         name = by_lower.get(requested.strip().lower(), "")
         return name, "" if name else f"no column {requested!r}, found {shown}"
@@ -506,6 +518,10 @@ def read_table(path: Path) -> bytes:
             problem = f"is larger than {MAX_TABLE_BYTES:,} bytes"
             raise DatasetError(where, problem, "Split the file into smaller files.")
         return raw
+    except FileNotFoundError as error:
+        raise DatasetError(where, "does not exist", missing_path_remedy(Path(path))) from error
+    except IsADirectoryError as error:
+        raise DatasetError(where, "is a folder", "Pass the CSV or JSON file that has the labels.") from error
     except (OSError, ValueError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise DatasetError(

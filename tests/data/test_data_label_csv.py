@@ -95,6 +95,13 @@ def test_a_table_in_utf_16_with_its_mark_is_understood(tmp_path: Path, encoding:
     assert read_label_csv(path) == {"ä.png": "Kätzchen"}
 
 
+def test_names_of_columns_may_have_spaces_as_in_a_spreadsheet(tmp_path: Path) -> None:
+    path = tmp_path / "labels.csv"
+    path.write_text("File name;Class name;Net weight\na.png;cat;1\n", encoding="utf-8-sig")
+    assert read_label_csv(path) == {"a.png": "cat"}
+    assert read_label_csv(path, label_column="net weight") == {"a.png": "1"}
+
+
 def test_a_table_may_be_compressed_with_gzip(tmp_path: Path) -> None:
     path = tmp_path / "labels.csv.gz"
     path.write_bytes(gzip.compress(b"path,label\na.png,cat\n"))
@@ -122,6 +129,7 @@ def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, 
     ("text", "message"),
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is 'cat' in an earlier line and 'dog' here"),
+        ("path,label\ncat,a.png\ncat,b.png\n", "the column 'label' has file names of images, but the column 'path'"),
         ("path,label\na.png,\n", "no row has a label"),
         (
             "path,kind\na.png,cat\n",
@@ -182,3 +190,13 @@ def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: 
     path.write_text("path,label,labeled\na.png,cat,0\n")
     assert read_label_csv(path, tell=told.append) == {"a.png": "cat"}
     assert "all labels are used; the column labeled hides labels only if" in told[0]
+
+
+def test_a_wrong_path_of_a_table_is_named_with_what_to_pass(tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text("path,label\n")
+    with pytest.raises(DatasetError, match=r"lables\.csv: does not exist\. Did you mean `.*labels\.csv`"):
+        read_label_csv(tmp_path / "lables.csv")
+    with pytest.raises(DatasetError, match=r"is a folder\. Pass the CSV"):
+        read_label_csv(tmp_path)
+    with pytest.raises(DatasetError, match=r"no images\. Add a line for each image"):
+        read_label_csv(tmp_path / "labels.csv")

@@ -156,7 +156,9 @@ def _grouped(store: EmbeddingStore, config: DiscoverAnswerConfig) -> tuple[Resul
         remedy = "Pass --num-clusters, or run `labelkit discover categories` on it first, without --num-classes."
         if "logits" in store.extras:
             remedy = "Run `labelkit discover head` on this store first, or pass --num-clusters."
-        raise StoreError(str(store.path), "has no result that groups its images into known and new classes", remedy)
+        if there:
+            remedy += f" To use another of its results, pass it as --grouping: {', '.join(there)}."
+        raise StoreError(str(store.path), f"has no result named {' or '.join(_PREFERRED)}", remedy)
     result = read_result(store, name)
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
     if ids is None or result.kind == "answers" or "names" not in result.arrays or "new_classes" not in result.arrays:

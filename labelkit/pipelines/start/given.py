@@ -214,8 +214,11 @@ def collect_labels(
         progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new labels are used")
     counts = Counter(known.values())
     for name, count in counts.items():
-        near = similar_names(name, (other for other, more in counts.items() if more > max(_FEW, count)))
-        if count <= _FEW and near is not None:
+        commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
+        near = next((other for other in commoner if other.casefold() == name.casefold()), None)
+        if near is None and count <= _FEW:
+            near = similar_names(name, (other for other in commoner if counts[other] > _FEW))
+        if near is not None:
             progress.warning(
                 f"the class {name!r} ({_labels(count)}) looks like {near!r}: if both are the same class, replace "
                 f"{name!r} in {class_table.get(name, folder / GIVEN)} and run again"

@@ -27,6 +27,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escape_path
 from labelkit.data.registry import load_dataset
 from labelkit.errors import BusyError, ConfigError, DatasetError, LabelkitError
+from labelkit.files import missing_path_remedy
 from labelkit.models.weights.published import find_recorded_weights
 from labelkit.options.base import StageConfig, command_words, flag
 from labelkit.options.embed import EmbedConfig
@@ -322,8 +323,9 @@ def _plan(
 def _photos(config: StartConfig) -> ImageDataset:
     folder = config.photos
     if not folder.is_dir():
-        problem = "is a file" if folder.exists() else "does not exist"
-        raise DatasetError(str(folder), problem, "Pass a folder of photos.")
+        if folder.exists():
+            raise DatasetError(str(folder), "is a file", "Pass a folder of photos.")
+        raise DatasetError(str(folder), "does not exist", missing_path_remedy(folder))
     dataset = load_dataset(str(folder), data_root=Path("data"), **config.listing())
     if len(dataset) < 2:
         problem = "contains only one photo"

@@ -114,6 +114,13 @@ def test_groups_count_by_the_evidence_for_them_unless_they_are_said_to_be_there(
     assert arrays["new_classes"][arrays["group_ids"]].any() == (weight == 1)
 
 
+def test_a_grouping_with_a_name_of_its_own_is_suggested(build: Build) -> None:
+    store = build(0.3, clustered=False)
+    discover_categories(DiscoverCategoriesConfig(index=store.path, num_classes=CLASSES, result="mine"))
+    with pytest.raises(StoreError, match=r"has no result named .* pass it as --grouping: mine\."):
+        answer(store)
+
+
 @pytest.mark.slow
 def test_grouping_first_answers_as_discovering_and_answering_do(build: Build) -> None:
     one, two = build(0.3), build(0.3, name="two.h5")

@@ -980,6 +980,20 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     assert "looks like" not in capsys.readouterr().err
 
 
+def test_classes_whose_names_differ_only_in_case_are_named_once(
+    photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = write_labels(tmp_path / "known.csv", [0, 1, 3, 4, 6, 7, 10])
+    text = known.read_text()
+    known.write_text(text.replace("007.png,green", "007.png,GREEN").replace("010.png,green", "010.png,GREEN"))
+
+    assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known), "--dry-run"]) == 0
+
+    said = " ".join(capsys.readouterr().err.split())
+    assert said.count("looks like") == 1
+    assert "the class 'GREEN' (2 labels) looks like 'green'" in said
+
+
 @pytest.mark.slow
 def test_time_is_told_for_photos_that_are_not_described_yet(
     photos: Path, begin: Begin, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -1376,7 +1390,7 @@ def test_one_label_alone_groups_the_photos(photos: Path, tmp_path: Path) -> None
         (["single"], 3, "contains only one photo"),
         (["three"], 3, "3 photos are too few to distinguish classes; at least "),
         (["three", "--num-classes", "2"], 3, "3 photos are too few to distinguish classes; at least "),
-        (["photos", "--labels", "none.csv"], 3, "No such file"),
+        (["photos", "--labels", "none.csv"], 3, "does not exist"),
         (["photos", "--labels", "strangers.csv"], 3, "2 of 2 images are not in the folder"),
         (["photos", "--out", "photos/inside"], 2, "is inside the photo folder"),
         (["photos", "--out", "known.csv"], 2, "is a file"),
