@@ -9,7 +9,7 @@ A path is
 4. else, if it is absolute and not a file on this machine: a folder followed by an id, where the folder is the one that
    most such paths start with;
 5. else, if no path in the CSV names an image by these rules: a relative folder followed by an id, where only one folder
-   is possible for all paths.
+   is possible for all paths, and no other folder of this name is next to the folder of the images or to the CSV.
 
 Accented letters are equal in either Unicode form (NFC or NFD), ``\`` may be used for ``/``, and the suffix may be
 omitted.
@@ -84,9 +84,11 @@ def find_paths(
         elsewhere = {path: ids.moved(path, relative=relative) for path in unknown}
         folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
         if relative and (places or ambiguous or len(folders) > 1 or not whole):
-            break  # such as test/a.png, next to the a.png of another split
+            break
         if folders and folders[0][1] > (folders[1][1] if len(folders) > 1 else 0):
             folder = folders[0][0]
+            if relative and root is not None and _is_another_folder(folder, root.resolve(), table.resolve()):
+                break
             places |= {path: there[folder] for path, there in elsewhere.items() if folder in there}
             unknown = [path for path in unknown if path not in places]
             if relative:
@@ -99,6 +101,12 @@ def find_paths(
             "Write these paths relative to the image folder.",
         )
     return places, unknown
+
+
+def _is_another_folder(folder: str, root: Path, table: Path) -> bool:
+    """Whether a relative folder exists apart from that of the images, such as test/a.png next to train/a.png."""
+    near = (os.path.join(parent, folder) for parent in (root.parent, table.parent))  # noqa: PTH118 - may be too long
+    return not f"{root}/".endswith(f"/{folder}/") and any(map(os.path.exists, near))
 
 
 def similar_path_hint(path: str, known: Sequence[str]) -> str:

@@ -188,7 +188,8 @@ def _find_by_path_rule(
         images: list[str] = []
         with contextlib.suppress(DatasetError):  # a folder that cannot be listed counts as empty
             images = sorted(walk_images(folder))
-        places, _ = find_paths(sorted(missing - others.keys()), images, table=table, whole=whole and not others)
+        whole = whole and not others
+        places, _ = find_paths(sorted(missing - others.keys()), images, table=table, root=folder, whole=whole)
         others |= {written: folder / images[place] for written, place in places.items()}
         known += images
     return others, known

@@ -68,6 +68,22 @@ def test_a_relative_folder_before_all_paths_is_left_out_if_it_is_the_only_possib
     assert find("b/b/deep/3.png") == []  # b/deep/3.png or deep/3.png
 
 
+def test_paths_of_another_folder_are_not_those_of_the_images(tmp_path: Path) -> None:
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+    root = tmp_path / "first"
+
+    def find(path: str, table: Path) -> list[int]:
+        return list(find_paths([path], ["001.png"], table=table, root=root)[0].values())
+
+    assert find("first/001.png", tmp_path / "sub" / "l.csv") == [0]
+    assert find("gone/001.png", tmp_path / "sub" / "l.csv") == [0]
+    assert find("second/001.png", tmp_path / "sub" / "l.csv") == find("second/001.png", root / "l.csv") == []
+    assert find("third/001.png", (tmp_path / "third").parent / "l.csv") == [0]
+    (tmp_path / "third").mkdir()
+    assert find("third/001.png", tmp_path / "l.csv") == []
+
+
 def test_names_of_uploads_to_label_studio_are_known_without_their_digits(tmp_path: Path) -> None:
     written = ["/data/upload/1/0a1b2c3d-cat.png", "0a1b2c3d-dog.png", "0a1b2c3d-cow.png", "0a1b2c3-cat.png"]
     ids = ["a/cat.png", "dog.png", "cow.png", "0a1b2c3d-cow.png"]
