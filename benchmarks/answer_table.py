@@ -16,6 +16,7 @@ the classes, and answers for the others. Columns, in percent of these:
     found   share of the draws in which groups without a label were found
     held    share of these in which the interval of the number of classes holds the true one
 
+``--random-labels`` draws as many labels, but not equally many of each class: some then have one, or none.
 ``--first-draw 100`` draws other images and labels than those that a rule was chosen on.
 """
 
@@ -64,11 +65,20 @@ def read_set(text: str) -> tuple[str, Floats, Ints]:
 
 
 def draw(
-    truth: Ints, most: int, per_class: int, share: float, seed: list[int], num_classes: int = 0, tail: float = 1.0
+    truth: Ints,
+    most: int,
+    per_class: int,
+    share: float,
+    seed: list[int],
+    num_classes: int = 0,
+    tail: float = 1.0,
+    *,
+    even: bool = True,
 ) -> tuple[Ints, Ints]:
     """Places of some rows, and which of these get their label; classes with fewer than two more rows are left out.
 
-    Of ``num_classes`` drawn classes, 0 = all; ``tail``: rows of the rarest over those of the most frequent.
+    Of ``num_classes`` drawn classes, 0 = all; ``tail``: rows of the rarest over those of the most frequent. Labels are
+    ``per_class`` of each class, or, if not ``even``, as many in all, drawn from all rows of these classes together.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(truth))
@@ -84,6 +94,9 @@ def draw(
     places = places[sizes[truth[places]] >= per_class + 2]
     classes = np.unique(truth[places])
     old = random.choice(classes, max(2, round(share * len(classes))), replace=False)
+    if not even:
+        of_old = np.flatnonzero(np.isin(truth[places], old))
+        return places, random.choice(of_old, per_class * len(old), replace=False)
     labeled = [random.choice(np.flatnonzero(truth[places] == label), per_class, replace=False) for label in old]
     return places, np.concatenate(labeled)
 
@@ -162,6 +175,7 @@ def main() -> None:
     parser.add_argument("--photos", type=int, default=600)
     parser.add_argument("--num-classes", type=int, default=0, help="draw so many of the classes; 0: all")
     parser.add_argument("--tail", type=float, default=1.0, help="photos of the rarest class over the most frequent")
+    parser.add_argument("--random-labels", action="store_true", help="draw labels from all classes together")
     parser.add_argument("--new-classes", default="auto", help="as of `discover categories`")
     asked = parser.parse_args()
     sys.stdout.write("set       labels share    lr   lrd  rule  best   new  said  sure right found held\n")
@@ -178,6 +192,7 @@ def main() -> None:
                         [number, per_class, round(100 * share)],
                         asked.num_classes,
                         asked.tail,
+                        even=not asked.random_labels,
                     )
                     x, y = rows[places], truth[places]
                     left = np.setdiff1d(np.arange(len(y)), labeled)
