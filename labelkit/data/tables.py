@@ -83,7 +83,11 @@ _FOREIGN: Final = {
     b"<": ("an XML file", _SAVE_AS_CSV),
     b"PAR1": ("a Parquet file", _WITH_PANDAS.format("read_parquet", "{}")),
     b"\x93NUMPY": ("a NumPy array, which has no paths", "Write a CSV with a path and a label in each line."),
-    b"\x80": ("a pickle file", _WITH_PANDAS.format("read_pickle", "{}") + " Only do so if you trust it."),
+    # of protocols 4 and 5; the first byte alone may be a euro sign
+    **dict.fromkeys(
+        (b"\x80\x04", b"\x80\x05"),
+        ("a pickle file", _WITH_PANDAS.format("read_pickle", "{}") + " Only do so if you trust it."),
+    ),
 }
 _ROW_REMEDY: Final = "Each row is path,label or path,label,split; an empty label means unlabeled."
 _ROOT_REMEDY: Final = "If the paths are relative to another folder, pass it as --data-root FOLDER."
@@ -279,16 +283,7 @@ class _CsvTable:
 def _read_csv_rows(
     path: Path, label_column: str | None = None, *, needs_labels: bool = True, empty_ok: bool = False
 ) -> _CsvTable:
-    where = str(path)
-    raw = read_table(path)
-    for start, (kind, remedy) in _FOREIGN.items():
-        if raw.removeprefix(codecs.BOM_UTF8).startswith(start):
-            raise DatasetError(where, f"is {kind}, not a table", remedy.format(where))
-    try:
-        text = decode_table(raw)
-    except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
+    where, text = str(path), _read_text(path)
     if empty_ok and not text.strip():
         return _CsvTable([], "", [])
     if text.lstrip().startswith(("{", "[")):
@@ -371,6 +366,19 @@ def _read_csv_rows(
     classes, notes = class_names(labels)
     rows = [replace(row, label=label) for row, label in zip(rows, classes, strict=True)]
     return _CsvTable(rows, label_fault, label_notes + notes, unused)
+
+
+def _read_text(path: Path) -> str:
+    """Return the text of a table; ``DatasetError``: it is a file of another kind, or not UTF-8."""
+    where, raw = str(path), read_table(path)
+    for start, (kind, remedy) in _FOREIGN.items():
+        if raw.removeprefix(codecs.BOM_UTF8).startswith(start):
+            raise DatasetError(where, f"is {kind}, not a table", remedy.format(where))
+    try:
+        return decode_table(raw)
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise DatasetError(where, f"line {line} is not UTF-8", "Save the file as UTF-8.") from error
 
 
 def _are_images(texts: Iterable[str | None]) -> bool:

@@ -35,7 +35,7 @@ def names(page: Any) -> list[str]:
 def test_labels_of_a_file_are_taken_in_as_one_action(page: Any, tmp_path: Path) -> None:
     page.locator("#work-groups .entry", has_text="all images").click()
     first, second, third, fourth = names(page)[:4]
-    text = f'\ufeffFile_Name;Class\r\n".\\{first}";"dog; ""big"""\r\n{second};cat\r\n{third};\r\nnowhere.png;cat\r\n'
+    text = f'\ufeffFile Name;Class\r\n".\\{first}";"dog; ""big"""\r\n{second};cat\r\n{third};\r\nnowhere.png;cat\r\n'
     text += f"{fourth};None\r\n"
     take(page, tmp_path, text)
     page.locator("#work-take[open]").wait_for()

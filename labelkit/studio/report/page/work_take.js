@@ -6,7 +6,7 @@ function readTable(text) {
   const head = text.replace(/^\uFEFF/, '');
   for (const delimiter of [',', ';', '\t']) {
     const rows = splitTable(head, delimiter);
-    const names = (rows[0] || []).map((name) => name.trim().toLowerCase());
+    const names = (rows[0] || []).map((name) => name.trim().toLowerCase().replace(/\s+/g, '_'));
     const path = data.work.pathColumns.find((name) => names.includes(name));
     if (path === undefined) continue;
     const labels = names.includes('label') ? ['label'] : data.work.labelColumns.filter((name) => names.includes(name));
