@@ -21,7 +21,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.keyed_random import Draws
 from labelkit.data.loaders import TrainLoader
-from labelkit.data.views.boxes import draw_crop_boxes
+from labelkit.data.views.boxes import sample_crop_boxes
 from labelkit.data.views.recipes import ClassificationRecipe, classification_view
 from labelkit.data.views.spec import Normalize
 from labelkit.data.views.transforms import crop_and_resize, finish_view
@@ -249,7 +249,7 @@ def against_torchvision(recipe: ClassificationRecipe) -> Row:
         crops = np.empty((VIEWS, VIEW_SIZE, VIEW_SIZE, 3), dtype=np.uint8)
         for i, photo in enumerate(photos):
             size = ([PHOTO[0]], [PHOTO[1]])
-            found = draw_crop_boxes((spec,), size, size, Draws(0, epoch, keys[i : i + 1]))
+            found = sample_crop_boxes((spec,), size, size, Draws(0, epoch, keys[i : i + 1]))
             boxes[i] = found[0][0]
             crops[i] = crop_and_resize(photo, boxes[i], spec)
         pixels = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2)))

@@ -152,7 +152,7 @@ BROKEN_PIPE_SIGNAL = 13
 
 
 class Interrupted(BaseException):
-    """Raised by a signal to stop the command; ``exit_code`` is 128 plus the signal number."""
+    """Raised when a signal interrupts the command; ``exit_code`` is 128 plus the signal number."""
 
     def __init__(self, signum: int) -> None:
         self.signum = signum

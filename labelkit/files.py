@@ -27,7 +27,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_NAMES = 10_000
 
 
-class NotRegularError(OSError):
+class NotRegularFileError(OSError):
     """Raised for a path that is a pipe, device or socket, which labelkit never reads."""
 
 
@@ -39,7 +39,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "is a folder", os.fspath(path))
         if not stat.S_ISREG(mode):
-            raise NotRegularError(errno.EINVAL, "is not a regular file", os.fspath(path))
+            raise NotRegularFileError(errno.EINVAL, "is not a regular file", os.fspath(path))
         return os.fdopen(descriptor, "rb", buffering=buffering)
     except BaseException:
         os.close(descriptor)
@@ -164,12 +164,12 @@ def read_json(path: str | os.PathLike[str], limit: int = MAX_JSON_BYTES) -> Any:
     return parse_json(read_bytes(path, limit))
 
 
-def read_object(
+def read_json_object(
     path: str | os.PathLike[str],
     keys: Mapping[str, type | tuple[type, ...]] | None = None,
     limit: int = MAX_JSON_BYTES,
 ) -> dict[str, Any]:
-    """Read a JSON object from a file of limited size and check its keys; see ``parse_object`` for errors."""
+    """Read a JSON object from a file of at most ``limit`` bytes and check its keys; see ``parse_object`` for errors."""
     return parse_object(read_bytes(path, limit), keys)
 
 
@@ -181,7 +181,7 @@ def read_record(folder: Path, name: str, keys: Mapping[str, type | tuple[type, .
     """
     path = folder / name
     try:
-        return read_object(path, keys, MAX_RECORD_BYTES)
+        return read_json_object(path, keys, MAX_RECORD_BYTES)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -8,7 +8,7 @@ from pathlib import Path
 import labelkit
 import pytest
 from labelkit.files import (
-    NotRegularError,
+    NotRegularFileError,
     find_similar_path,
     missing_path_remedy,
     open_regular,
@@ -51,11 +51,11 @@ def test_no_other_module_opens_files() -> None:
 
 def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(NotRegularError):
+    with pytest.raises(NotRegularFileError):
         open_regular(tmp_path / "pipe")
     with pytest.raises(IsADirectoryError):
         open_regular(tmp_path)
-    with pytest.raises(NotRegularError):
+    with pytest.raises(NotRegularFileError):
         open_regular("/dev/null")
 
 

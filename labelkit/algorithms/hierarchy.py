@@ -201,7 +201,8 @@ class Hierarchy:
             ValueError: a number is out of range.
         """
         if not self.fewest <= num_groups <= self.most or min_size < 1:
-            raise ValueError(f"cannot cut {self.most} leaves into {num_groups} groups of at least {min_size} rows")
+            wanted = f"{num_groups} groups of at least {min_size} rows each"
+            raise ValueError(f"cannot split {self.most} leaves into {wanted}")
         first = self._find_union_to_undo(num_groups, min_size)
         roots = self._find_roots(first)
         groups, of_leaf = np.unique(roots, return_inverse=True)

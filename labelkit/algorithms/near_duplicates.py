@@ -36,8 +36,8 @@ _EMPTY = 1e-3
 
 
 @dataclass(frozen=True)
-class Agreement:
-    """Correlations between the images of each pair after aligning one to the other."""
+class AlignedPairCorrelation:
+    """Correlations between the two images of each pair, after aligning one to the other."""
 
     levels: NDArray[np.int64]  # (p,) int64, pixels along a side at which they are compared: 16, 32 or 64
     gray: Floats  # (p,) float32 in [-1, 1], correlation of the gray values
@@ -66,7 +66,7 @@ def compare_image_pairs(
     shorter_sides: NDArray[np.integer],
     pairs: NDArray[np.int64],
     report: Callable[[int], None] = lambda done: None,
-) -> Agreement:
+) -> AlignedPairCorrelation:
     """Align the images of each pair and measure how well they agree.
 
     Args:
@@ -92,7 +92,7 @@ def compare_image_pairs(
             first, second = (pictures[pairs[at, side]].astype(np.float32) for side in (0, 1))
             gray[at], detail[at], weakest[at] = _measure_agreement(first, second, boxes[here], level)
         report(len(together))
-    return Agreement(levels, gray, detail, weakest)
+    return AlignedPairCorrelation(levels, gray, detail, weakest)
 
 
 def _comparison_levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -152,7 +152,9 @@ class SinkhornResult:
     def _logits(self, scores: Scores) -> Iterator[Tensor]:
         _check_matrix(scores, "scores")
         if scores.shape[1] != len(self.potentials):
-            raise ValueError(f"scores must have {len(self.potentials)} columns, like potentials, got {scores.shape[1]}")
+            raise ValueError(
+                f"scores must have {len(self.potentials)} columns to match potentials, got {scores.shape[1]}"
+            )
         for rows in _blocks(scores):
             block = _read(scores, rows).double()
             yield torch.add(self.potentials.to(block.device), block, alpha=self.lam)
@@ -475,7 +477,7 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
         raise ValueError(f"prior must be 'uniform' or 'zipf:a' with a number a, got {spec!r}") from None
     shares = torch.arange(1, k + 1, dtype=torch.float64).pow(-power)
     if not math.isfinite(power) or not torch.isfinite(shares).all() or (shares <= 0).any():
-        raise ValueError(f"prior must have an exponent that gives positive, finite shares, got {spec!r}")
+        raise ValueError(f"the prior's exponent must yield positive, finite proportions, got {spec!r}")
     return shares / shares.sum()
 
 

@@ -160,7 +160,7 @@ def _iterate_members(
                     label = _read_bytes(file, member.offset_data, min(member.size, _MAX_LABEL_BYTES)).decode().strip()
                     if not label or member.size > _MAX_LABEL_BYTES:
                         remedy = "Write a single class name or number in this file."
-                        raise DatasetError(str(path), f"{inner!r} contains no usable label", remedy)
+                        raise DatasetError(str(path), f"{inner!r} contains no usable labels", remedy)
                     yield inner, member, label
                 else:
                     ignored["of other kinds"] += 1

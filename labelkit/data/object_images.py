@@ -19,7 +19,7 @@ from torch import Tensor
 
 from labelkit.data.datasets import ImageDataset, ImageSource, Objects
 from labelkit.data.decode import BadImage, Channels
-from labelkit.data.workers import Plans, build_loader, receive_items
+from labelkit.data.workers import PlanBatchSampler, build_loader, iter_items
 from labelkit.errors import ConfigError, DatasetError
 
 HAVE_BOXES: Final = "Choose a set that has them: coco_2017, or a folder with annotations/instances_*.json."
@@ -102,7 +102,7 @@ def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_worke
         ResourceError: a worker process ended, or could not send its result.
     """
     read = partial(read_example, dataset.source, dataset.in_channels)
-    return receive_items(build_loader(read, Plans(plans), num_workers))
+    return iter_items(build_loader(read, PlanBatchSampler(plans), num_workers))
 
 
 SCORES: Final = ("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large")

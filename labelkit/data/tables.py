@@ -231,7 +231,7 @@ def read_label_csv(
             )
     _raise_faults(str(path), faults)
     if not found and not empty_ok:
-        raise DatasetError(str(path), "no row has a label", "Fill in the label column of some rows.")
+        raise DatasetError(str(path), "no rows are labeled", "Fill in the label column for at least some rows.")
     if tell is not None:
         if any(row.label and not row.given for row in rows):
             tell(

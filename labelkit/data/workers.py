@@ -22,7 +22,7 @@ from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImage, Channels
 from labelkit.data.end_with_main import end_with_main
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.boxes import draw_crop_boxes, replace_paired_boxes
+from labelkit.data.views.boxes import replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.data.views.transforms import crop_and_resize
 from labelkit.errors import LabelkitError, ResourceError
@@ -43,7 +43,7 @@ _FEW_IMAGES: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """Self-contained instructions with which a stateless worker reads one batch."""
+    """Self-contained instructions that let a stateless worker read one batch."""
 
     rows: NDArray[np.int64]
     draws: Draws
@@ -98,9 +98,9 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
                 bad.append((int(plan.pairs.rows[i]), error.reason))
                 continue
             partner_sizes[i] = partner_full
-        pairs = None if plan.pairs is None else plan.pairs.take(i)
+        pairs = None if plan.pairs is None else plan.pairs.for_sample(i)
         sizes_of = ([full[0]], [full[1]]), ([partner_full[0]], [partner_full[1]])
-        chosen = draw_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
+        chosen = sample_crop_boxes(plan.views, *sizes_of, plan.draws.at(slice(i, i + 1)))
         for view, spec in enumerate(plan.views):
             shown, (height, width) = (partner, partner_full) if spec.shows_partner else (image, full)
             shrink = round(max(height, width) / max(shown.shape[:2]))  # a power of 2
@@ -124,8 +124,8 @@ class _Items(Dataset[T | LabelkitError]):
             return error
 
 
-class Plans:
-    """Batch sampler that yields plans, which are replaced before each pass of the loader."""
+class PlanBatchSampler:
+    """Batch sampler that yields batch plans; the plans are replaced before each pass."""
 
     def __init__(self, plans: Iterator[Any]) -> None:
         self.plans = plans
@@ -184,7 +184,7 @@ def count_workers(requested: int | None, images: int, batch_bytes: int, show_mes
 
 
 def build_loader(
-    read: Callable[[Any], T], plans: Plans, num_workers: int, *, persistent: bool = False
+    read: Callable[[Any], T], plans: PlanBatchSampler, num_workers: int, *, persistent: bool = False
 ) -> DataLoader[T | LabelkitError]:
     """Build a PyTorch data loader that reads the item of each plan by ``num_workers`` processes, or one thread if 0.
 
@@ -205,8 +205,8 @@ def build_loader(
     )
 
 
-def receive_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
-    """Yield the items of a loader, re-raising the errors of its workers.
+def iter_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
+    """Yield items from a loader, re-raising worker errors.
 
     Raises:
         LabelkitError: reading an item raised it.
@@ -254,7 +254,7 @@ class Reader:
 
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
         self.busy = False
-        self._plans = Plans(iter(()))
+        self._plans = PlanBatchSampler(iter(()))
         self._loader = build_loader(partial(_read_crops, source, channels), self._plans, num_workers, persistent=True)
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
@@ -267,6 +267,6 @@ class Reader:
         self._plans.plans = plans
         self.busy = True
         try:
-            yield from receive_items(self._loader)
+            yield from iter_items(self._loader)
         finally:
             self.busy = False

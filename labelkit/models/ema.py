@@ -113,8 +113,8 @@ class StudentChain(nn.Module, Generic[T]):
         return self.slow_master if self._is_formed else None
 
     @torch.no_grad()
-    def restart(self, student: T) -> None:
-        """Reset the teacher's weights to those of the student, in place."""
+    def reset_to(self, student: T) -> None:
+        """Reset the teacher's weights to the student's, in place."""
         self.teacher.load_state_dict(student.state_dict())
 
     @torch.no_grad()

@@ -56,8 +56,8 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     label_ratio: float = _DATA(
         0.5,
-        "Fraction of the images in the old classes that get a label (with --label-split gcd). Images are drawn from "
-        "all old classes together, as published, so a rare class may get no label. Presets set the published value.",
+        "Fraction of the images in the old classes to label (with --label-split gcd). They are sampled from the pooled "
+        "old classes, as published, so a rare class may get no label. Presets set the published value.",
         gt=0,
         le=1,
     )

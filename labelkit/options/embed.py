@@ -49,7 +49,7 @@ class EmbedConfig(
 
     index: Path | None = _STORE(
         None,
-        "Store (NAME.h5) whose embeddings are the input instead of images. The --checkpoint must then be a run "
+        "Store (NAME.h5) whose embeddings to use as input in place of images. --checkpoint must then come from a run "
         "trained on embeddings (`labelkit train METHOD --index`).",
         aliases=["--store"],
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import AfterValidator, Field, field_validator, model_validator
 from pydantic.config import JsonDict
 
-from labelkit.files import read_object
+from labelkit.files import read_json_object
 from labelkit.options.base import StageConfig, panel
 
 _STORE = panel("Store", preset=False)
@@ -42,7 +42,7 @@ Device = Annotated[str, AfterValidator(_known_device)]
 def find_newest_store(folder: Path) -> Path | None:
     """Return the newest store in a folder of ``labelkit start`` whose results are finished; ``None`` for others."""
     try:
-        rounds = read_object(folder / "start.json", {"rounds": list})["rounds"]
+        rounds = read_json_object(folder / "start.json", {"rounds": list})["rounds"]
     except (OSError, ValueError):
         return None
     for entry in reversed(rounds):
@@ -215,7 +215,9 @@ class ThreadsOption(StageConfig):
 class ResamplesOptions(StageConfig):
     """Options for bootstrap confidence intervals of scores."""
 
-    bootstrap: int = Field(1000, ge=0, description="Number of bootstrap resamples for 95 % intervals; 0: no intervals.")
+    bootstrap: int = Field(
+        1000, ge=0, description="Number of bootstrap resamples for 95% confidence intervals; 0: no intervals."
+    )
     seed: int = Field(0, ge=0, description="Random seed for the bootstrap.")
 
 
@@ -278,4 +280,4 @@ class IndexConfig(IndexOption):
     result: str | None = _OUTPUT(
         None, "Name of the result, saved next to the store. Default: the command's name.", pattern=RESULT_NAME
     )
-    overwrite: bool = _OUTPUT(False, "Replace an existing result of this name and its files.")
+    overwrite: bool = _OUTPUT(False, "Overwrite any existing result with this name, including its files.")

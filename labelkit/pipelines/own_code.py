@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from labelkit.errors import OutputExistsError, StoreError
-from labelkit.files import read_object
+from labelkit.files import read_json_object
 from labelkit.methods.registry import compute_method_digest
 from labelkit.store.commit import commit_json
 
@@ -27,7 +27,7 @@ def check_method_code(digest_path: Path, method: str, remedy: str) -> None:
     if not digest_path.exists():
         commit_json(digest_path, {"sha256": digest})
     try:
-        same = read_object(digest_path, {"sha256": str})["sha256"] == digest
+        same = read_json_object(digest_path, {"sha256": str})["sha256"] == digest
     except (OSError, ValueError) as error:
         raise StoreError(
             str(digest_path), f"cannot be read: {error}", "Delete this file and the runs next to it."

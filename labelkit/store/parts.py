@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import BusyError, Damaged, Mismatch, ResourceError, StoreError
-from labelkit.files import NotRegularError, read_bytes, read_json
+from labelkit.files import NotRegularFileError, read_bytes, read_json
 from labelkit.store import schema
 from labelkit.store.commit import commit_bytes, commit_json, fsync_folder, json_digest, translate_os_errors, try_lock
 from labelkit.store.embeddings import differing_keys
@@ -242,7 +242,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
             loaded = read_json(path)
         except FileNotFoundError:
             return None
-        except (NotRegularError, ValueError):
+        except (NotRegularFileError, ValueError):
             loaded = None
     if not isinstance(loaded, dict):
         problem = "is not a plan: the file was changed, or the disk is failing"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.errors import DatasetError, ResourceError, StoreError
-from labelkit.files import read_bytes, read_object
+from labelkit.files import read_bytes, read_json_object
 from labelkit.store import schema
 from labelkit.store.commit import canonical_json, json_digest, plain_json
 from labelkit.store.embeddings import ModelIdentity, differing_keys, read_model
@@ -275,8 +275,8 @@ def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = Fal
 def read_stored_plan(folder: Path) -> EmbeddingPlan | None:
     """Read the plan of an unfinished run, or return ``None`` if none can be read."""
     try:
-        loaded = read_object(folder / "plan.json")
-        columns = read_object(folder / "columns.json")
+        loaded = read_json_object(folder / "plan.json")
+        columns = read_json_object(folder / "columns.json")
         names = read_bytes(folder / "files")
         model = {key: value for key, value in loaded["model"].items() if key != "preprocess_digest"}
         foreign = ("format", "format_version", "files", "columns", "reuse")

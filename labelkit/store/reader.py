@@ -75,7 +75,7 @@ def open_regular(path: Path) -> BinaryIO:
     """Open a regular file for reading; ``NotAStore`` for others, such as named pipes, which would block."""
     try:
         return reading.open_regular(path, buffering=0)
-    except (reading.NotRegularError, IsADirectoryError) as error:
+    except (reading.NotRegularFileError, IsADirectoryError) as error:
         raise NotAStore(
             str(path), "is a folder" if path.is_dir() else "is not a regular file", _remedy(path)
         ) from error
@@ -104,7 +104,7 @@ def one_line(error: BaseException) -> str:
 
 
 @dataclass(frozen=True)
-class DatasetInfo:
+class HDF5DatasetInfo:
     """Type, shape and storage of a dataset in a checked file.
 
     Attributes:
@@ -166,7 +166,7 @@ class CheckedFile:
         """
         self.where = where
         self.format = file_format or ""
-        self.datasets: dict[str, DatasetInfo] = {}
+        self.datasets: dict[str, HDF5DatasetInfo] = {}
         self.attributes: dict[str, dict[str, Any]] = {}
         self.stored_attributes: dict[str, dict[str, Array]] = {}
         self.groups: list[str] = []
@@ -257,7 +257,7 @@ class CheckedFile:
                 else:
                     self.datasets[child] = self._inspect(item, child)
 
-    def _inspect(self, dataset: h5py.Dataset, path: str) -> DatasetInfo:
+    def _inspect(self, dataset: h5py.Dataset, path: str) -> HDF5DatasetInfo:
         """Check how a dataset is stored, without reading it."""
         # This must come first: asking a virtual dataset for its shape opens other files.
         if dataset.is_virtual or dataset.external:
@@ -277,7 +277,7 @@ class CheckedFile:
         inside = stored <= self._size and (offset is None or offset + declared <= self._size)
         if not inside or declared > stored * (schema.FILTER_RATIO if filters else 1):
             self._refuse(path, f"{declared} bytes declared, {stored} bytes stored in a file of {self._size}")
-        return DatasetInfo(dtype, shape, offset)
+        return HDF5DatasetInfo(dtype, shape, offset)
 
     def _plain_type(self, dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
         """Convert h5py's type to a plain NumPy type, and refuse all but numbers and fixed-length strings."""
@@ -316,7 +316,7 @@ class CheckedFile:
             if name in self.datasets or name in self.groups:
                 self._refuse(name, "a column that is in its shards too")
             block_rows = shards.rows if column.sha256 else 0
-            self.datasets[name] = DatasetInfo(np.dtype(column.dtype), (shards.rows, column.width), None, block_rows)
+            self.datasets[name] = HDF5DatasetInfo(np.dtype(column.dtype), (shards.rows, column.width), None, block_rows)
         for values in (self.attributes[""], self.stored_attributes[""]):
             values.pop("shards", None)
         left = ",".join(word for word in self.features if word != schema.FEATURE_SHARDED)
@@ -339,7 +339,7 @@ class CheckedFile:
             raise Damaged(self.place(""), f"content digest {_CHANGED}", RESTORE)
         return found
 
-    def _digest_of(self, path: str, info: DatasetInfo) -> str:
+    def _digest_of(self, path: str, info: HDF5DatasetInfo) -> str:
         digests = self.datasets.get(f"digests/{path}")
         if self.shards is not None and self.is_sharded(path):
             column = self.shards.columns[path]

@@ -27,7 +27,7 @@ from safetensors.torch import save as save_safetensors
 from torch import Tensor, nn
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, CheckpointMismatch, resource_error
-from labelkit.files import MAX_RECORD_BYTES, read_bytes, read_object, sha256_file
+from labelkit.files import MAX_RECORD_BYTES, read_bytes, read_json_object, sha256_file
 from labelkit.store.commit import canonical_json, commit_bytes, commit_folder, commit_json, fsync_folder
 
 FORMAT = "labelkit.checkpoint"
@@ -161,7 +161,7 @@ class CheckpointWriter:
 def read_pointer(folder: Path) -> dict[str, str] | None:
     """Return the content of ``last.json``, or ``None`` if the file is absent or damaged."""
     try:
-        pointer = read_object(folder / "last.json", _POINTER_KEYS, MAX_RECORD_BYTES)
+        pointer = read_json_object(folder / "last.json", _POINTER_KEYS, MAX_RECORD_BYTES)
     except (OSError, ValueError):
         return None
     return pointer if _STEP.fullmatch(pointer["checkpoint"]) else None
@@ -188,7 +188,7 @@ def read_state(folder: Path) -> dict[str, Any]:
         CheckpointError: it has another format.
     """
     try:
-        state = read_object(folder / STATE, {"files": dict, "format_version": (str, int, float)})
+        state = read_json_object(folder / STATE, {"files": dict, "format_version": (str, int, float)})
         files = {name: (recorded["size"], recorded["sha256"]) for name, recorded in state["files"].items()}
         version = str(state["format_version"])
         sealed = state.pop("sha256")

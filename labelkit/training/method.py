@@ -268,30 +268,30 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
             yield {"params": [p for p in self.parameters() if p.ndim < 2], "weight_decay": 0.0}
 
     def on_train_start(self, state: TrainState) -> None:
-        """Run before the first step of a new run, but not of a resumed one."""
+        """Called before the first step of a new run; not called when resuming."""
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Run before the first step of a phase, but not when a run is resumed inside it."""
+        """Called before the first step of a phase; not called when resuming inside it."""
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Run before the first step of an epoch, even when a run is resumed inside it."""
+        """Called before the first step of an epoch, and also when resuming inside it."""
 
     def on_step_start(self, state: TrainState) -> None:
         """Store the state of the run before a step."""
         self._state = state
 
     def on_gradients(self, state: TrainState) -> None:
-        """Run after the gradients of a step are computed, before they are clipped and the optimizer steps."""
+        """Called after the gradients are computed, before they are clipped and the optimizer steps."""
 
     def on_step_end(self, state: TrainState) -> None:
-        """Run after the optimizer step."""
+        """Called after the optimizer step."""
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Run after an epoch and return metrics for the log."""
+        """Called after an epoch; returns metrics for the log."""
         return {}
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
-        """Run after the last epoch of a phase, before the next phase starts, and return metrics for the log."""
+        """Called after the last epoch of a phase, before the next phase starts; returns metrics for the log."""
         return {}
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
@@ -299,7 +299,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return None
 
     def on_backbone_loaded(self) -> None:
-        """Run after ``--init-from`` loaded weights into the backbone of ``network`` alone."""
+        """Called after ``--init-from`` loaded weights into only the backbone of ``network``."""
 
     def groupings(self) -> Mapping[str, Tensor]:
         """Return integer cluster ids (n,) by name, -1 for none; they are scored on images whose true class is known."""

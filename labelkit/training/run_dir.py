@@ -28,7 +28,7 @@ from labelkit.errors import (
     output_exists,
     resource_error,
 )
-from labelkit.files import check_keys, open_regular, read_bytes, read_object
+from labelkit.files import check_keys, open_regular, read_bytes, read_json_object
 from labelkit.store.commit import commit_bytes, commit_json, try_lock
 
 CONFIG, SPLIT, METRICS, SUMMARY, LOCK = "config.yaml", "split.json", "metrics.jsonl", "summary.json", ".lock"
@@ -85,7 +85,7 @@ class RunDir:
                 raise output_exists(self.path, instead="--resume to continue that run")
             if present and not _is_run(self.path):
                 raise ConfigError(
-                    str(self.path), "is not a run folder, so it is not overwritten", "Pass a different --out."
+                    str(self.path), "is not a run folder and will not be overwritten", "Pass a different --out."
                 )
             if present and overwrite and (foreign := _find_foreign_files(self.path)):
                 more = f" and {len(foreign) - 3} more" if len(foreign) > 3 else ""
@@ -259,7 +259,7 @@ def read_split(run: Path) -> dict[str, Any]:
     """
     path = run / SPLIT
     try:
-        found = read_object(path, _SPLIT_KEYS)
+        found = read_json_object(path, _SPLIT_KEYS)
         check_keys(found["split"], dict.fromkeys(_SPLIT_LISTS, list))
         check_keys(found["info"], _INFO_KEYS)
         if not 0 <= len(found["split"]["labeled"]) <= found["info"]["num_samples"] <= _MAX_SAMPLES:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from labelkit.errors import CheckpointDamaged, CheckpointError, resource_error
-from labelkit.files import NotRegularError, open_regular, parse_json, read_json, sha256_file
+from labelkit.files import NotRegularFileError, open_regular, parse_json, read_json, sha256_file
 from labelkit.store.commit import is_locked
 from labelkit.training.checkpoint import STATE, file_faults, read_pointer, read_state
 from labelkit.training.run_dir import CONFIG, LOCK, METRICS, SPLIT, SUMMARY, read_run_config, read_split
@@ -73,7 +73,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
         status.is_finished = (run / SUMMARY).is_file()
         _check_json(run, status)
         _read_metrics(run / METRICS, status)
-    except NotRegularError:
+    except NotRegularFileError:
         status.faults.append(CheckpointDamaged(str(run / METRICS), "is not a regular file", _RESTORE))
     except OSError as error:
         raise resource_error(error, str(run)) from error

@@ -130,7 +130,7 @@ def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, 
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is 'cat' in an earlier line and 'dog' here"),
         ("path,label\ncat,a.png\ncat,b.png\n", "the column 'label' has file names of images, but the column 'path'"),
-        ("path,label\na.png,\n", "no row has a label"),
+        ("path,label\na.png,\n", "no rows are labeled"),
         (
             "path,kind\na.png,cat\n",
             "no column 'label' (or labels, class, class_name, category, choice), found path, kind",
@@ -140,7 +140,7 @@ def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, 
         ("a.png,cat\n", "no path column"),
         ("", "the file is empty"),
         ("\ufeff", "the file is empty"),
-        ("path,label\na.png,-1\n", "no row has a label"),
+        ("path,label\na.png,-1\n", "no rows are labeled"),
         ("path,label,label\na.png,cat,dog\n", "column 'label' occurs twice"),
         ("path,label\na.png,c\0t\n", "line 2: a NUL character"),
         (

@@ -23,7 +23,7 @@ from labelkit.data.splits import Classes, gcd_split
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.workers import Plans, build_loader, receive_items
+from labelkit.data.workers import PlanBatchSampler, build_loader, iter_items
 from labelkit.errors import ConfigError, DatasetError, ResourceError
 from PIL import Image
 
@@ -283,10 +283,10 @@ def killed(plan: int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("read", "said"), [(unsendable, "no room for it"), (killed, "exited unexpectedly")])
 def test_what_a_worker_cannot_send_is_an_error_and_not_waited_for(read: Callable[[int], object], said: str) -> None:
-    loader = build_loader(read, Plans(iter([0])), 1)
+    loader = build_loader(read, PlanBatchSampler(iter([0])), 1)
 
     with pytest.raises(ResourceError, match=f"--num-workers: .* cannot continue: .*{said}.*--num-workers 0"):
-        list(receive_items(loader))
+        list(iter_items(loader))
 
 
 def test_one_process_per_core_decodes_at_most_eight_and_none_for_few_images(monkeypatch: pytest.MonkeyPatch) -> None:

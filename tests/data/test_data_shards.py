@@ -188,8 +188,8 @@ def test_an_archive_that_was_cut_off_is_named(tmp_path: Path) -> None:
     ("members", "problem"),
     [
         ({"1.txt": b"no image"}, "no images"),
-        ({"1.png": picture(1), "1.cls": b" \n"}, "'1.cls' contains no usable label"),
-        ({"1.png": picture(1), "1.cls": b"x" * (2 << 20)}, "contains no usable label"),
+        ({"1.png": picture(1), "1.cls": b" \n"}, "'1.cls' contains no usable labels"),
+        ({"1.png": picture(1), "1.cls": b"x" * (2 << 20)}, "contains no usable labels"),
         ({"1.png": picture(1), "1.cls": b"\xff\xfe"}, "cannot be listed"),
     ],
 )

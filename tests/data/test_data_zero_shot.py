@@ -118,7 +118,7 @@ def test_damaged_lists_of_online_products_are_refused(tmp_path: Path, file: str,
         (("6\n", "7\n"), "its first line says 7"),
         (("6\n", "six\n"), "its lists are damaged"),
         ((" gallery", " galery"), "its lists are damaged"),
-        (("id_00000001 query", "id_00000002 query"), "id_00000002 is both in the training split"),
+        (("id_00000001 query", "id_00000002 query"), "id_00000002 is in both the training split"),
     ],
 )
 def test_a_damaged_list_of_in_shop_is_refused(tmp_path: Path, change: tuple[str, str], problem: str) -> None:

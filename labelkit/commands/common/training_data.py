@@ -464,7 +464,7 @@ def _old_and_new_classes(
 
 
 def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the numbers of the classes that ``--old-classes`` names, in increasing order.
+    """Return the sorted indices of the classes given by ``--old-classes``.
 
     Raises:
         ConfigError: a word names no class, or a file cannot be read.

@@ -74,7 +74,7 @@ def discover_snowball(config: DiscoverSnowballConfig) -> SimpleResult:
 
 
 def discover_lmcs(config: DiscoverLMCSConfig) -> SimpleResult:
-    """Label unlabeled images that are close to the labeled classes yet ambiguous, in one or several rounds.
+    """Label ambiguous unlabeled images near the labeled classes, in one or more rounds.
 
     Raises:
         StoreError: the store cannot be used.

@@ -78,7 +78,9 @@ class DiscoverHeadConfig(PreviousOption, IndexConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "head")
 
     temperature: float = Field(
-        0.1, gt=0, description="Softmax temperature of the confidence; use the student's temperature in training."
+        0.1,
+        gt=0,
+        description="Softmax temperature for computing confidence; set it to the student's training temperature.",
     )
 
 

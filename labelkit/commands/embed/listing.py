@@ -99,7 +99,7 @@ def select_by_run_split(
             "--label-split"
         )
         dataset, labeled, old = select_by_label_split(config)
-    order = class_columns(run_split, num_outputs, dataset, old, include=config.logits)
+    order = output_column_order(run_split, num_outputs, dataset, old, include=config.logits)
     return dataset, labeled, old, order
 
 
@@ -160,10 +160,10 @@ def find_run_labels(run_split: Mapping[str, Any], dataset: ImageDataset) -> tupl
     return labeled, old
 
 
-def class_columns(
+def output_column_order(
     run_split: Mapping[str, Any], num_outputs: int, dataset: ImageDataset, old: NDArray[np.bool_], *, include: bool
 ) -> NDArray[np.int64] | None:
-    """Return the order of a classifier's output columns in a store; ``None`` if the output is not stored.
+    """Return the class order of the classifier outputs in a store, or ``None`` if they are not stored.
 
     Args:
         run_split: content of ``split.json`` of the run.

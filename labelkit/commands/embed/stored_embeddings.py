@@ -18,7 +18,7 @@ from labelkit.commands.common.networks import (
     trained_labels,
 )
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.embed.listing import apply_run_labels, class_columns, find_run_labels, is_run_dataset
+from labelkit.commands.embed.listing import apply_run_labels, find_run_labels, is_run_dataset, output_column_order
 from labelkit.errors import ConfigError, Mismatch, output_exists
 from labelkit.models.headed import headed_identity
 from labelkit.options.embed import EmbedConfig
@@ -110,7 +110,9 @@ def _write(
         labeled = dataset.given
         old = _find_used_classes(dataset.labels[labeled], len(dataset.class_names))
     order = (
-        class_columns(run.saved, network.num_outputs, dataset, old, include=config.logits) if config.logits else None
+        output_column_order(run.saved, network.num_outputs, dataset, old, include=config.logits)
+        if config.logits
+        else None
     )
     embedded: list[Tensor] = []
     outputs: list[Tensor] = []

@@ -292,7 +292,9 @@ class DenseConfig(
     )
     patch_size: int = _MODEL(8, "Side length of a patch in pixels (with --backbone pixels).", ge=1, le=256)
     batch_size: int = _RUN(64, "Number of images per forward pass.", ge=1)
-    sheet: Path | None = _OUTPUT(None, "Also save the predicted masks next to the true masks to this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(
+        None, "Also write a PNG that shows predicted and ground-truth masks side by side.", makes="png"
+    )
 
 
 class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):

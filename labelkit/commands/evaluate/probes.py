@@ -192,7 +192,7 @@ class EvalImages:
         return torch.from_numpy(self.bank.dataset.labels[rows]).to(self.bank.device)
 
 
-_Look: TypeAlias = Callable[[Tensor], list[Tensor]]
+_FeatureExtractor: TypeAlias = Callable[[Tensor], list[Tensor]]
 
 
 def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
@@ -236,8 +236,8 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
     nothing = torch.zeros((1, spec.channels, spec.size, spec.size), device=runtime.device)
     with collect_outputs(list(layers.values())) as maps:
 
-        def look(images: Tensor) -> list[Tensor]:
-            """Return the feature maps of the layers, or the embedding as 1x1 maps."""
+        def extract_features(images: Tensor) -> list[Tensor]:
+            """Return the layers' feature maps, or the embedding as a 1x1 map."""
             maps.clear()
             with torch.no_grad():
                 features = network.embed(images)
@@ -248,12 +248,12 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
                 ConvProbe(one.shape[1], one.shape[2], num_classes, max_values=_MAX_VALUES)
                 if layers
                 else nn.Sequential(nn.Flatten(), nn.Linear(one.shape[1], num_classes))
-                for one in look(nothing)
+                for one in extract_features(nothing)
             ]
         probes = [probe.to(runtime.device) for probe in probes]
         view = classification_view(spec.size, config.augmentation, chiral=chiral)
-        _train(config, look, probes, train, view)
-        scores = _score(config, look, probes, test, layers or (_EMBEDDING,), spec.size, mirror=not chiral)
+        _train(config, extract_features, probes, train, view)
+        scores = _score(config, extract_features, probes, test, layers or (_EMBEDDING,), spec.size, mirror=not chiral)
     best = max(scores, key=lambda score: float(score["accuracy"]))
     values: dict[str, object] = {
         "checkpoint": config.checkpoint,
@@ -280,7 +280,11 @@ def evaluate_probes(config: EvaluateProbesConfig) -> SimpleResult:
 
 
 def _train(
-    config: EvaluateProbesConfig, look: _Look, probes: list[nn.Sequential], images: EvalImages, view: ViewSpec
+    config: EvaluateProbesConfig,
+    extract_features: _FeatureExtractor,
+    probes: list[nn.Sequential],
+    images: EvalImages,
+    view: ViewSpec,
 ) -> None:
     """Train by SGD on the sum of all losses; the probes are independent of each other."""
     optimizer = torch.optim.SGD(
@@ -297,7 +301,7 @@ def _train(
             optimizer.param_groups[0]["lr"] = config.lr * 0.1 ** sum(drop <= epoch for drop in config.lr_drop_epochs)
             order = keyed_generator(config.seed, "probes", epoch).permutation(images.rows)
             for batch in images.batches(view, order, config.batch_size, seed=config.seed, epoch=epoch):
-                maps, wanted = look(batch.images), images.classes(batch.rows)
+                maps, wanted = extract_features(batch.images), images.classes(batch.rows)
                 losses = [
                     nn.functional.cross_entropy(probe(one), wanted) for probe, one in zip(probes, maps, strict=True)
                 ]
@@ -310,7 +314,7 @@ def _train(
 @torch.no_grad()
 def _score(
     config: EvaluateProbesConfig,
-    look: _Look,
+    extract_features: _FeatureExtractor,
     probes: list[nn.Sequential],
     images: EvalImages,
     names: Iterable[str],
@@ -327,7 +331,7 @@ def _score(
     for batch in images.batches(view, images.rows, max(1, config.batch_size // 10 if ten else config.batch_size)):
         sums: list[Tensor] = []
         for crop in crop_images(batch.images, size, ten=ten, mirror=mirror):
-            maps = look(crop)
+            maps = extract_features(crop)
             shapes = [(one.shape[1], one.shape[2]) for one in maps]
             found = [probe(one) for probe, one in zip(probes, maps, strict=True)]
             sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found

@@ -48,9 +48,9 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     ids: Annotated[Path | None, _ends_in(*IDS_SUFFIXES)] = _FILES(
         None,
-        "Image names in the order of the embeddings, or in any order if --source has the same names: .txt with one "
-        "name per line, or .csv or .tsv with a column path and optional labels and splits. Default: the names in "
-        "--source, otherwise row numbers.",
+        "Image names, in the same order as the embeddings (any order if --source has the same names): a .txt with one "
+        "name per line, or a .csv or .tsv with a path column and optional label and split columns. Default: the names "
+        "in --source, otherwise row numbers.",
     )
     images: Path | None = _FILES(
         None,
@@ -59,9 +59,9 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     embeddings_key: str | None = _MEANING(
         None,
-        "Array that holds the embeddings, such as /feats. In a CSV: the prefix of numbered columns, or column names "
-        "(a,b,c). Default: an array or columns with a common name such as embeddings or features, otherwise the only "
-        "table or the numbered columns.",
+        "Array with the embeddings, such as /feats. For a CSV, a comma-separated list of columns (a,b,c) or the prefix "
+        "of numbered columns. Default: a common name such as embeddings or features; failing that, the only array in "
+        "the file or the numbered columns of the CSV.",
     )
     ids_key: str | None = _MEANING(
         None,

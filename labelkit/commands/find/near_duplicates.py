@@ -13,7 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from labelkit.algorithms.near_duplicates import SIDE, Agreement, compare_image_pairs, compute_coarse_vectors
+from labelkit.algorithms.near_duplicates import (
+    SIDE,
+    AlignedPairCorrelation,
+    compare_image_pairs,
+    compute_coarse_vectors,
+)
 from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.commands.common.embeddings import split_rows, stored_rows
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -153,7 +158,7 @@ def _compare_pictures(
     pairs: NDArray[np.int64],
     known: NDArray[np.int64],
     kept: Mapping[str, NDArray[Any]],
-) -> Agreement:
+) -> AlignedPairCorrelation:
     """Compare the pictures (m, 64, 64) of pairs (p, 2), unless an earlier call did.
 
     ``sides`` are the pixels (m,) that the shorter side of each had in its file, and ``known`` the places (p, 2) of the
@@ -167,7 +172,7 @@ def _compare_pictures(
     joined = {name: np.empty(len(pairs), dtype=values.dtype) for name, values in compared.items()}
     for name, values in compared.items():
         joined[name][fresh], joined[name][old] = values, kept[name][before[old]]
-    return Agreement(**joined)
+    return AlignedPairCorrelation(**joined)
 
 
 def _load_pictures(
@@ -231,7 +236,7 @@ def _find_rotated_copies(
     return gallery[every[first]], detail[first]
 
 
-def _is_same(agreement: Agreement) -> NDArray[np.bool_]:
+def _is_same(agreement: AlignedPairCorrelation) -> NDArray[np.bool_]:
     """Return which pairs are the same picture."""
     same = agreement.detail >= _select_limits(agreement, {level: limit for level, (limit, _) in _SAME.items()})
     return same & (
@@ -239,7 +244,7 @@ def _is_same(agreement: Agreement) -> NDArray[np.bool_]:
     )
 
 
-def _select_limits(agreement: Agreement, limits: dict[int, float]) -> NDArray[np.float64]:
+def _select_limits(agreement: AlignedPairCorrelation, limits: dict[int, float]) -> NDArray[np.float64]:
     """Return the limits (p,) of the levels at which pairs are compared."""
     return np.select([agreement.levels == level for level in limits], list(limits.values()), np.inf)
 
@@ -260,7 +265,7 @@ def _classify_pairs(
     rows: NDArray[np.int64],
     same_file: NDArray[np.int64],
     pairs: NDArray[np.int64],
-    agreement: Agreement,
+    agreement: AlignedPairCorrelation,
     turned: tuple[NDArray[np.int64], NDArray[np.float32]],
     *,
     bursts: bool,

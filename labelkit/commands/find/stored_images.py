@@ -98,7 +98,7 @@ class StoredImages:
         if number == total:
             problem = f"none of the images of {self.store.path} can be read: {reasons}"
             raise DatasetError(where, problem, "Pass the folder that contains the images as --dataset.")
-        current_progress().warning(f"{number} of {total} images of {where} are left out: {reasons}")
+        current_progress().warning(f"skipped {number} of {total} images in {where}: {reasons}")
 
     def describe_skipped_images(self) -> list[dict[str, object]]:
         """Return the reasons why images were left out, with the number of images for each, as JSON."""

@@ -104,7 +104,8 @@ def choose_index(
         found = find_cached_index(store, gallery, config.search, metric)
         if is_small_selection(num_rows) and found.measured is None:
             progress.message(
-                f"--search {config.search}: comparing {gallery_text} exactly is also fast; use --search auto"
+                f"--search {config.search} is unnecessary: exact search over {gallery_text} is fast enough; "
+                "use --search auto"
             )
         return found
     if is_small_selection(num_rows):

@@ -50,7 +50,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
     similarities = [unit_rows(np.asarray(found.features, np.float32)) @ direction for found in maps]
     limits = (float(min(s.min() for s in similarities)), float(max(s.max() for s in similarities)))
     colors = color_by_principal_components(np.concatenate([np.asarray(found.features, np.float32) for found in maps]))
-    from labelkit.commands.common.images.plots import paint_heat  # matplotlib takes a second to load
+    from labelkit.commands.common.images.plots import overlay_heatmap  # matplotlib takes a second to load
 
     headings = (("what the", "network sees"), ("similarity to", f"patch {row},{column}"), ("principal", "components"))
     drawn = [[Picture(None, lines, "none") for lines in headings]]
@@ -75,7 +75,7 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         drawn.append(
             [
                 Picture(view, below),
-                Picture(paint_heat(pixels[number], heat, limits), lines),
+                Picture(overlay_heatmap(pixels[number], heat, limits), lines),
                 Picture((255 * color).round().astype(np.uint8), ()),
             ]
         )

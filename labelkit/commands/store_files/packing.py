@@ -40,9 +40,10 @@ def pack_results(config: PackConfig) -> SimpleResult:
     size = packed.path.stat().st_size
     if packed.num_shards:
         size += sum(path.stat().st_size for path in shards_folder(packed.path).glob("*.h5"))
-    has_patches = patches_folder(config.index).is_dir()
+    patches = patches_folder(config.index)
+    has_patches = patches.is_dir()
     if has_patches:
-        current_progress().message(f"the patches in {patches_folder(config.index)} are separate files and remain there")
+        current_progress().message(f"the patch files in {patches} are stored separately and will not be removed")
     values: dict[str, object] = {
         "index": config.index,
         "path": packed.path,

@@ -22,7 +22,7 @@ from labelkit.errors import (
     NotAStore,
     StoreError,
 )
-from labelkit.files import NotRegularError, sha256_file
+from labelkit.files import NotRegularFileError, sha256_file
 from labelkit.progress import current_progress
 from labelkit.store import schema
 from labelkit.store.array_files import read_matches, read_neighbors, read_prototypes
@@ -362,7 +362,7 @@ def verify_images(
         try:
             if bytes.fromhex(sha256_file(root / name)) != digest.tobytes():
                 faults.append((name, "SHA-256 differs"))
-        except NotRegularError:
+        except NotRegularFileError:
             faults.append((name, "not a regular file"))
         except (FileNotFoundError, NotADirectoryError):
             faults.append((name, MISSING))

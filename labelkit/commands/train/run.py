@@ -20,7 +20,7 @@ from labelkit.commands.train.dry_run import plan_training, starts_from_learned_f
 from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import RunSetup, build_trainer, open_runtime, prepare_training, run_folder
 from labelkit.errors import CheckpointMismatch, ConfigError, InputError, ResourceError
-from labelkit.files import read_object
+from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import OwnSource
 from labelkit.models.weights.files import fingerprint
@@ -238,14 +238,14 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         "skipped": len(setup.bank.bad),
         "metrics": dict(fit.metrics),
         "weights_fingerprint": fingerprint(setup.method.main_network()),
-        "checkpoint": read_object(last, {"checkpoint": str})["checkpoint"] if last.exists() else None,
+        "checkpoint": read_json_object(last, {"checkpoint": str})["checkpoint"] if last.exists() else None,
     }
     if fit.finished:
         run.write_json(SUMMARY, to_json_types(values))
         for remark in setup.method.remarks(fit.metrics):
             current_progress().warning(remark)
     path = run.path / START
-    start = {name: float(value) for name, value in read_object(path, {}).items()} if path.exists() else {}
+    start = {name: float(value) for name, value in read_json_object(path, {}).items()} if path.exists() else {}
     monitor = trainer.monitor
     worse = None if monitor is None or not fit.finished else monitor.compare(start, fit.metrics)
     if worse is not None:

@@ -99,7 +99,7 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
         items[split > 0].add(item)
         found.append((images + image.removeprefix("img/"), item, split))
     if both := items[0] & items[1]:
-        raise ValueError(f"{min(both)} is both in the training split and in query or gallery")
+        raise ValueError(f"{min(both)} is in both the training split and the query or gallery set")
     class_names = [*sorted(items[0]), *sorted(items[1])]
     number = {item: i for i, item in enumerate(class_names)}
     return build_named_listing(

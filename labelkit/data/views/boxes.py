@@ -40,13 +40,13 @@ def crop_boxes(
     return resized_boxes(spec.size, top, left, h / rows, w / columns)
 
 
-def draw_crop_boxes(
+def sample_crop_boxes(
     views: Sequence[ViewSpec],
     sizes: tuple[ArrayLike, ArrayLike],
     partner_sizes: tuple[ArrayLike, ArrayLike],
     draws: Draws,
 ) -> list[NDArray[np.float64]]:
-    """Draw the crop boxes of all views in order, because some must overlap with earlier ones.
+    """Sample crop boxes for all views in order, since some must overlap earlier ones.
 
     ``sizes`` are (b,) heights and (b,) widths of the originals in pixels, ``partner_sizes`` those of the images of
     views that show a partner. The boxes of a view are as in :func:`crop_boxes`, in pixels of the image that it shows.

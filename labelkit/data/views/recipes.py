@@ -76,7 +76,7 @@ def strong_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 
 
 def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
-    """Return the training view of SimGCD's code: resize, random crop and flip (its color jitter has no effect)."""
+    """Return the training transform used in the SimGCD code: resize, random crop, flip (its jitter has no effect)."""
     hflip = 0.0 if chiral or domain == "digits" else 0.5
     return ViewSpec(size, resize_ratio=1 / 0.875, crop="random", hflip=hflip)
 
@@ -224,7 +224,7 @@ def metric_test_view(size: int, *, whole: bool) -> ViewSpec:
 def stored_view(
     size: int, recipe: StoredRecipe, *, interpolation: Interpolation, chiral: bool, photographic: bool = True
 ) -> ViewSpec:
-    """Return the view whose embeddings are cached in a store for training heads.
+    """Return the image transform used for the cached embeddings on which heads are trained.
 
     ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
     ``color``: FlipClass's strong view, a box of 30 to 100 %, changed colors and blur; ``digits``: as in

@@ -260,8 +260,8 @@ class PairPlan:
     links: NDArray[np.int64]
     boxes: NDArray[np.float64]
 
-    def take(self, position: int) -> PairPlan:
-        """Return the part of the plan for one sample."""
+    def for_sample(self, position: int) -> PairPlan:
+        """Return the plan for a single sample."""
         part = slice(position, position + 1)
         return PairPlan(self.rows[part], self.links[part], self.boxes[part])
 

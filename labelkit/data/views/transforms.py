@@ -30,7 +30,7 @@ from labelkit.data.batch import ViewGeometry, move_to_device, send
 from labelkit.data.center_crop import RESAMPLING, Interpolation, resize_part
 from labelkit.data.datasets import ImageDataset, read_image_and_mask
 from labelkit.data.keyed_random import Draws
-from labelkit.data.views.boxes import box_matrices, crop_boxes, draw_crop_boxes, replace_paired_boxes
+from labelkit.data.views.boxes import box_matrices, crop_boxes, replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
     apply_color_operations,
@@ -219,7 +219,7 @@ def apply_views(
     """
     heights, widths = (np.full(len(draws.keys), side) for side in images.shape[-2:])
     made, geometries = [], []
-    every = draw_crop_boxes(views, (heights, widths), (heights, widths), draws)
+    every = sample_crop_boxes(views, (heights, widths), (heights, widths), draws)
     for number, spec in enumerate(views):
         boxes = replace_paired_boxes(every[number], pairs, number, heights, widths)
         whole = None if pairs is None else pairs.links >= 0

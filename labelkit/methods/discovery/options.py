@@ -56,7 +56,7 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     supervised_temperature: float = _LOSS(0.07, "Supervised contrastive temperature (tau_c in the paper).", gt=0)
 
     augmentation: Literal["generic", "fine", "digits"] = _VIEWS(
-        "generic", "Augmentation recipe for generic photos, fine-grained photos, or digits (no flips or color)."
+        "generic", "Augmentation recipe for generic photos, fine-grained photos, or digits (no flips or color jitter)."
     )
 
     @property

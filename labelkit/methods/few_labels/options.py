@@ -37,7 +37,9 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
         "drawn with --label-seed; given: all existing labels; auto: few-labels with --num-labels and for registered "
         "datasets, given for your own folder or CSV. For other values, see `labelkit train gcd --help`.",
     )
-    num_classes: int | None = _DATA(None, "Number of classes of the classifier. Default: as in the dataset.", ge=2)
+    num_classes: int | None = _DATA(
+        None, "Number of classifier outputs. Default: number of classes in the dataset.", ge=2
+    )
 
     augmentation: Literal["none", "digits", "crop-flip"] = _VIEWS(
         "crop-flip",
@@ -113,7 +115,7 @@ class MixMatchOptions(StageConfig):
 
 
 class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
-    """Options for ``labelkit train freematch``, with defaults of the published code for CIFAR-10."""
+    """Options for ``labelkit train freematch``, with the defaults from the published CIFAR-10 code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
 

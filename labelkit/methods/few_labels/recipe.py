@@ -141,7 +141,7 @@ def student_phase(
     index: int = 0,
     name: str = "train",
 ) -> Phase:
-    """Return a phase of ``steps`` updates with its own learning rate, divided into epochs of ``eval_every_steps``.
+    """Return a phase of ``steps`` updates, split into epochs of ``eval_every_steps`` and with its own learning rate.
 
     Its batches hold labeled images first, then all others; only labeled ones if there are no others.
 
@@ -292,7 +292,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
     def on_train_start(self, state: TrainState) -> None:
         """Make both networks equal, even if weights were loaded from elsewhere."""
-        self.chain.restart(self.network)
+        self.chain.reset_to(self.network)
 
     def on_step_end(self, state: TrainState) -> None:
         """Update the EMA network."""

@@ -29,7 +29,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
     )
     num_classes: int | None = _DATA(
         None,
-        "Number of classes of the classifier. Default: all classes in the dataset, even those without usable images.",
+        "Number of classifier outputs. Default: number of classes in the dataset, even those without usable images.",
         ge=2,
     )
 

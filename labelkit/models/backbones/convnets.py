@@ -292,7 +292,8 @@ def _shake(width: int) -> ConvNet:
     def build(size: int, channels: int) -> PooledNetwork:
         if size % 4:
             remedy = f"Try {max(4, size // 4 * 4)} pixels."
-            raise ConfigError("image_size", f"{size} pixels are not a multiple of 4, as the shortcuts require", remedy)
+            problem = f"{size} is not a multiple of 4, which the skip connections require"
+            raise ConfigError("image_size", problem, remedy)
         return shake_resnet26(width, in_channels=channels)
 
     return ConvNet(build)

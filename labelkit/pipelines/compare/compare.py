@@ -26,7 +26,7 @@ from labelkit.options.data import DataConfig
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
     JUDGES,
-    DataFacts,
+    DatasetInfo,
     RunError,
     embed_for_evaluation,
     evaluate_store,
@@ -130,7 +130,7 @@ def _choose_methods(methods: tuple[str, ...]) -> list[str]:
     return list(dict.fromkeys(methods or METHODS))
 
 
-def _prepare_data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], CompareConfig]:
+def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], CompareConfig]:
     """Return the common images, their numbers, and the options with the names of ``--old-classes`` spelled out."""
     given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing())
     listing, _ = read_listing(given)
@@ -153,7 +153,7 @@ def _prepare_data(config: CompareConfig) -> tuple[DataFacts, dict[str, int], Com
         # a file may have changed when the comparison is continued
         old = parse_old_classes(config.old_classes, listing.class_names)
         config = config.model_copy(update={"old_classes": tuple(listing.class_names[label] for label in old)})
-    return DataFacts(len(listing.class_names), test_split, holdout), images, config
+    return DatasetInfo(len(listing.class_names), test_split, holdout), images, config
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
 
 
 def _evaluate_untrained_networks(
-    names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path
+    names: Sequence[str], config: CompareConfig, data: DatasetInfo, folder: Path
 ) -> list[Row]:
     """Evaluate pixels, and the networks of the methods before training."""
     wanted: dict[str, tuple[str, dict[str, Any]]] = {_PIXELS: ("pixels", {"backbone": "pixels", "image_size": 32})}
@@ -238,7 +238,7 @@ def _evaluate_untrained_networks(
     return rows
 
 
-def _train_methods(names: Sequence[str], config: CompareConfig, data: DataFacts, folder: Path) -> list[Row]:
+def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInfo, folder: Path) -> list[Row]:
     """Train and evaluate, one run after the other."""
     rows = []
     with current_progress().task("compare", total=len(names)) as task:
@@ -269,7 +269,7 @@ def _report_row(row: Row) -> None:
         current_progress().warning(f"{row.name}, seed {seed} failed: {reason}")
 
 
-def _tables(config: CompareConfig, data: DataFacts, images: dict[str, int], rows: Sequence[Row]) -> tuple[Table, ...]:
+def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], rows: Sequence[Row]) -> tuple[Table, ...]:
     lines: list[list[Cell]] = []
     for row in rows:
         scores, minutes, memory = row.scores(), row.mean("minutes"), row.mean("peak_memory_mib")

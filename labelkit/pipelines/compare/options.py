@@ -51,7 +51,7 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
     )
     label_ratio: float = _DATA(
         0.5,
-        "Fraction of the images in the labeled classes that get a label, drawn from all these classes together.",
+        "Fraction of the images in labeled classes to label, sampled from the pooled classes rather than per class.",
         gt=0,
         le=1,
     )

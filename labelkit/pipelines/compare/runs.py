@@ -35,7 +35,7 @@ from labelkit.commands.evaluate.options import (
 from labelkit.commands.evaluate.retrieval import evaluate_retrieval
 from labelkit.commands.train.run import train_method
 from labelkit.errors import InputError, LabelkitError
-from labelkit.files import read_bytes, read_object
+from labelkit.files import read_bytes, read_json_object
 from labelkit.methods.registry import METHODS, compute_method_digest
 from labelkit.options.embed import EmbedConfig
 from labelkit.options.presets import resolve
@@ -56,15 +56,15 @@ _END_SECONDS = 60
 
 
 @dataclass(frozen=True)
-class DataFacts:
-    """Properties of the dataset that all runs of a comparison share."""
+class DatasetInfo:
+    """Dataset properties shared by all runs of a comparison."""
 
     num_classes: int  # number of classes
     test_split: str  # split of the held-out images for evaluation
     holdout: float | None  # share of held-out images; ``None`` for a set with its own splits
 
 
-def embed_for_evaluation(config: CompareConfig, data: DataFacts, out: Path, **model: Any) -> None:
+def embed_for_evaluation(config: CompareConfig, data: DatasetInfo, out: Path, **model: Any) -> None:
     """Embed the training and held-out images with the network that options of ``embed`` name, for evaluation."""
     # embed knows the split of a run's own data from the run
     split: dict[str, Any] = {"holdout": data.holdout, "split_seed": config.split_seed, "label_split": "none"}
@@ -86,7 +86,7 @@ def embed_for_evaluation(config: CompareConfig, data: DataFacts, out: Path, **mo
 
 
 def evaluate_store(
-    config: CompareConfig, data: DataFacts, index: Path, *, seed: int, output_kind: str
+    config: CompareConfig, data: DatasetInfo, index: Path, *, seed: int, output_kind: str
 ) -> dict[str, float]:
     """Evaluate a store's embeddings by kNN, k-means and retrieval, and the network's own output if there is one.
 
@@ -138,7 +138,7 @@ class RunError(Exception):
     """Raised for a run that did not finish; the message gives the reason."""
 
 
-def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, fraction: float = 1.0) -> RunConfig:
+def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int, fraction: float = 1.0) -> RunConfig:
     """Return the training options of one run: the method's preset, adapted to the comparison's images and labels.
 
     ``seed`` is also that of the draw of a few labels; ``fraction`` is the share of the preset's length.
@@ -174,7 +174,7 @@ def method_config(name: str, config: CompareConfig, data: DataFacts, seed: int, 
     return spec.config.model_validate(values)
 
 
-def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder: Path, seed: int) -> dict[str, Any]:
+def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, folder: Path, seed: int) -> dict[str, Any]:
     """Train and evaluate one method with one seed, and return the record of the run, which a folder may have already.
 
     Raises:
@@ -214,7 +214,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DataFacts, folder
     return values
 
 
-def _compute_length(name: str, config: CompareConfig, data: DataFacts, folder: Path) -> dict[str, Any]:
+def _compute_length(name: str, config: CompareConfig, data: DatasetInfo, folder: Path) -> dict[str, Any]:
     """Return the fraction of the preset's length that fits the budget, by timing a few steps; stored for all."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
@@ -262,7 +262,7 @@ def stored_record(path: Path) -> dict[str, Any]:
         InputError: the file is damaged.
     """
     try:
-        return read_object(path)
+        return read_json_object(path)
     except (OSError, ValueError) as error:
         raise InputError(str(path), f"cannot be read: {error}", "Delete the file; it will be recreated.") from error
 

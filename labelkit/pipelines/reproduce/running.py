@@ -21,7 +21,7 @@ from typing import Any
 from labelkit import __version__
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.errors import DatasetError, LabelkitError, OutputExistsError, StoreError
-from labelkit.files import read_object
+from labelkit.files import read_json_object
 from labelkit.pipelines.own_code import check_method_code
 from labelkit.pipelines.reproduce.options import ReproduceConfig
 from labelkit.pipelines.reproduce.tables import (
@@ -216,7 +216,7 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
     is_done = record.exists()
     if is_done:
         try:
-            found = read_object(record, limit=_MAX_RECORD)
+            found = read_json_object(record, limit=_MAX_RECORD)
         except (OSError, ValueError) as error:
             remedy = "Delete this file; `labelkit reproduce` then repeats the step that wrote it."
             raise StoreError(str(record), f"cannot be read: {error}", remedy) from error

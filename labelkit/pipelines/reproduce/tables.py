@@ -106,14 +106,14 @@ class PublishedTable(BaseModel):
         if max(numbers, default=0) > len(self.commands):
             raise ValueError(f"values refer to command {max(numbers)}, but there are only {len(self.commands)}")
         if strange := self.units.keys() - self.values.keys():
-            raise ValueError(f"units are set for {sorted(strange)}, which are not in values")
+            raise ValueError(f"units are set for {sorted(strange)}, which are missing from `values`")
         wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
         for row in self.lines:
             given = set(row.model_extra or {})
             if given != wanted:
                 raise ValueError(f"row {row.name!r} must set {sorted(wanted)} for the commands, got {sorted(given)}")
             if not (published_values(row, self.values).keys() <= self.values.keys()):
-                raise ValueError(f"row {row.name!r} contains numbers that are not in values")
+                raise ValueError(f"row {row.name!r} contains numbers missing from `values`")
         return self
 
     @property

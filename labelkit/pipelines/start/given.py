@@ -454,8 +454,7 @@ def write_labels(
     aside = [(escape_path(name), text, "") for name, text, _ in given if name in unread]
     if aside:
         current_progress().warning(
-            f"{_labels(len(aside))} of photos that cannot be read: {tables.folder / AWAY} keeps them until the photos "
-            "are readable again"
+            f"{_labels(len(aside))} for unreadable photos: kept in {tables.folder / AWAY} until the photos can be read"
         )
     away = [*((label.path, label.text, label.file) for label in known.away), *aside]
     if away:

@@ -15,7 +15,7 @@ from labelkit.commands.common.stored_predictions import read_stored_predictions
 from labelkit.commands.find.label_errors import COLUMNS
 from labelkit.data.path_rule import escape_path
 from labelkit.errors import StoreError
-from labelkit.files import read_object
+from labelkit.files import read_json_object
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_json, json_digest
 from labelkit.store.csv_table import csv_bytes
@@ -58,7 +58,7 @@ class Record(BaseModel):
         """
         path = folder / RECORD
         try:
-            data = read_object(path, {"version": int, "rounds": list, "steps": dict})
+            data = read_json_object(path, {"version": int, "rounds": list, "steps": dict})
             return cls(**{**data, "path": path})
         except FileNotFoundError:
             return cls(path=path)

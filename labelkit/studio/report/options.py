@@ -38,7 +38,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     overwrite: bool = _PAGE(False, "Replace the page in --out.")
     max_size: str = _PAGE_SET(
         "60MB",
-        "Maximum file size of the page; thumbnail size and quality adapt to it.",
+        "Maximum size of the page file; thumbnail size and quality are reduced to fit.",
         pattern=r"^[0-9]+(\.[0-9]+)?\s*(kB|MB|GB)$",
     )
     projection: Literal["pca", "tsne"] = _PAGE_SET(

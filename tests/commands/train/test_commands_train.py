@@ -66,7 +66,7 @@ def test_overwrite_leaves_a_folder_alone_that_is_no_run(train: Any, tmp_path: Pa
     answer = train("--out", tmp_path / "precious", "--overwrite")
 
     assert answer.code == 2
-    assert "is not a run folder, so it is not overwritten" in answer.err
+    assert "is not a run folder and will not be overwritten" in answer.err
     assert (tmp_path / "precious" / "thesis.txt").read_text() == "mine"
     assert len(list((tmp_path / "precious").iterdir())) == 1
 

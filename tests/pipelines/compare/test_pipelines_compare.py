@@ -17,14 +17,14 @@ from labelkit.pipelines.compare import runs
 from labelkit.pipelines.compare.compare import Row, length_text
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
-    DataFacts,
+    DatasetInfo,
     RunError,
     method_config,
     run_process,
 )
 from tests.short_runs import EACH_METHOD
 
-DIGITS = DataFacts(num_classes=10, test_split="test", holdout=0.25)
+DIGITS = DatasetInfo(num_classes=10, test_split="test", holdout=0.25)
 KINDS = {
     "cotap": ("none", "nothing"),
     "dl2pa": ("all", "names"),
@@ -60,7 +60,7 @@ def test_a_method_gets_the_labels_of_its_kind(name: str) -> None:
 def test_discovery_methods_get_the_labels_of_the_old_classes_that_are_named(name: str, photos: Path) -> None:
     options = CompareConfig(dataset=str(photos), old_classes=("dog", "b*"))
 
-    split = prepare_data(method_config(name, options, DataFacts(4, "test", 0.25), seed=0)).split
+    split = prepare_data(method_config(name, options, DatasetInfo(4, "test", 0.25), seed=0)).split
 
     # bee and dog are 1 and 3 of ant, bee, cat, dog; 9 of the 12 images of each are trained on, half with a label
     assert (split.kind, split.old_classes, int(split.labeled.sum())) == ("gcd", (1, 3), 9)

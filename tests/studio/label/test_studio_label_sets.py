@@ -227,7 +227,7 @@ def test_a_word_that_hugging_face_would_read_as_no_label_is_none_here_too(
 ) -> None:
     table = tmp_path / "bad.csv"
     table.write_text(f"path,label\ntest_c.png,{name}\n")
-    with pytest.raises(DatasetError, match="no row has a label"):
+    with pytest.raises(DatasetError, match="no rows are labeled"):
         export("huggingface", tmp_path / "set", from_=table)
 
 

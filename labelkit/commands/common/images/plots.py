@@ -1,4 +1,4 @@
-"""Curves and heat maps as PNG; the only module that imports matplotlib."""
+"""Curves and heatmaps as PNG; the only module that imports matplotlib."""
 
 import io
 import warnings
@@ -89,8 +89,10 @@ def write_curves_plot(path: Path, panels: Mapping[str, Sequence[Line]], *, x_nam
     return write_figure(path, figure)
 
 
-def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]) -> NDArray[np.uint8]:
-    """Blend an image with a blue-to-yellow heat map, and return the result as (h, w, 3) uint8.
+def overlay_heatmap(
+    pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tuple[float, float]
+) -> NDArray[np.uint8]:
+    """Overlay a blue-to-yellow heatmap on an image; return (h, w, 3) uint8.
 
     Args:
         pixels: (h, w, c) uint8, shown in gray.
@@ -100,7 +102,7 @@ def paint_heat(pixels: NDArray[np.uint8], heat: NDArray[np.float32], limits: tup
     low, high = limits
     places = [np.arange(side) * cells // side for side, cells in zip(pixels.shape[:2], heat.shape, strict=True)]
     colors = colormaps["viridis"]((heat[np.ix_(*places)] - low) / max(high - low, 1e-12))[..., :3]
-    # Pale, without black: a dark image must not look like a dark heat map.
+    # Pale, without black: a dark image must not look like a dark heatmap.
     gray = 0.35 + 0.65 * pixels.mean(axis=2, keepdims=True) / 255
     return np.asarray((255 * (0.35 * gray + 0.65 * colors)).round(), dtype=np.uint8)
 
