@@ -56,7 +56,7 @@ def regression_row() -> Row:
     name = f"classifiers of {FOLDS} folds, {ROWS:,} x {DIM:,}, {CLASSES} classes / scikit-learn's, processor time"
     row = compare(name, processor_seconds(ours), processor_seconds(peer), wanted=Wanted(">=", 2), repetitions=3)
     agree = np.mean([(a == b).mean() for a, b in zip(named["ours"], named["peer"], strict=True)])
-    return with_check(row, "names for 99.9 % of rows", bool(agree >= 0.999))
+    return with_check(row, "names for 99.9% of rows", bool(agree >= 0.999))
 
 
 def temperature_row() -> Row:

@@ -151,7 +151,7 @@ def rate_row() -> Row:
     recall = ", ".join(f"{100 * found.recall_at[k]:.3g}" for k in KS)
     wanted = Wanted(">=", WANTED_RATE)
     return Row(
-        name=f"recall@1/10/100 ({recall} %) of {RATE_ROWS:,} x {DIM} random rows: speed / torch.mm of the blocks",
+        name=f"recall@1/10/100 ({recall}%) of {RATE_ROWS:,} x {DIM} random rows: speed / torch.mm of the blocks",
         ours_s=ours_s,
         peer_s=peer_s,
         ratio=rate,

@@ -34,7 +34,7 @@ HALVES = 2
 
 
 def cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    """Cut 5 % off each side length, at a random place."""
+    """Cut 5% off each side length, at a random place."""
     width, height = (round(0.95 * side) for side in image.size)
     left, top = generator.integers(image.width - width + 1), generator.integers(image.height - height + 1)
     return image.crop((int(left), int(top), int(left) + width, int(top) + height))
@@ -59,7 +59,7 @@ KINDS: dict[str, tuple[Edit, int]] = {
     "JPEG quality 85": (lambda image, _: image, 85),
     "JPEG quality 55": (lambda image, _: image, 55),
     "half the size": (halved, 90),
-    "5 % cropped": (cropped, 90),
+    "5% cropped": (cropped, 90),
     "mirrored": (mirrored, 90),
     "turned": (turned, 90),
 }

@@ -204,7 +204,7 @@ def main() -> None:
         {
             "way": way,
             **{
-                f"{kind} after {count} %": round(
+                f"{kind} after {count}%": round(
                     100 * statistics.mean(row[kind][place] for row in rows if row["way"] == way) / store.n, 1
                 )
                 for kind in ("right", "again")

@@ -31,7 +31,7 @@ def blank(image: Image.Image, generator: np.random.Generator) -> Image.Image:
 
 
 def blurred(image: Image.Image, _: np.random.Generator) -> Image.Image:
-    """Out of focus by 2 % of the shorter side, at least a pixel and a half."""
+    """Out of focus by 2% of the shorter side, at least a pixel and a half."""
     return image.filter(ImageFilter.GaussianBlur(max(1.5, 0.02 * min(image.size))))
 
 

@@ -64,7 +64,7 @@ if "label" in table and table["label"].notna().any():
     known = table["label"].notna() & pd.notna(theirs)
     same = table["label"].to_numpy() == theirs
     print(
-        f"nearest image has the same label: {100 * same[known].mean():.1f} % of {int(known.sum())} where both have one"
+        f"nearest image has the same label: {100 * same[known].mean():.1f}% of {int(known.sum())} where both have one"
     )
 print(table.head(5).to_string())
 if options.csv is not None:

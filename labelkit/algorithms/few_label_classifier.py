@@ -6,8 +6,8 @@
 3. shares flow between near rows (``algorithms.label_propagation``); labeled rows start from their known class
 
 ``discover`` passes the square roots of features that are never negative, scaled to length 1: logistic regression and
-propagation named .5 to 2.3 % more images correctly on groceries, their kinds, CIFAR-10, Omniglot and digits, and groups
-1 to 6 % more, except on Omniglot, where it was 2 % fewer. The test for classes without labels (``unlabeled_classes``)
+propagation named .5 to 2.3% more images correctly on groceries, their kinds, CIFAR-10, Omniglot and digits, and groups
+1 to 6% more, except on Omniglot, where it was 2% fewer. The test for classes without labels (``unlabeled_classes``)
 was not better with square roots and uses features as they are.
 """
 

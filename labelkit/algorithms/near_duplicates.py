@@ -21,7 +21,7 @@ SIDE = 64
 
 # resolution of each level of the search, and its number of steps
 _STEPS = ((16, 6), (32, 4), (64, 3))
-# range of scale and shift (in half sides) that is searched: crops of at least 85 % of each side
+# range of scale and shift (in half sides) that is searched: crops of at least 85% of each side
 _MIN_SCALE, _MAX_SCALE, _MAX_SHIFT = 0.85, 1.18, 0.18
 # minimum correlations of a pair before and after it is aligned on the coarsest level
 _MIN_BEFORE, _MIN_GRAY, _MIN_DETAIL = 0.3, 0.6, 0.25

@@ -32,7 +32,7 @@ class Tones:
     """Brightness, contrast and sharpness of an image."""
 
     brightness: float  # mean gray value, 0 to 255
-    contrast: float  # range of gray values, without 1 % at each end, 0 to 255
+    contrast: float  # range of gray values, without 1% at each end, 0 to 255
     # standard deviation of the Laplacian, minus the effect of rounding to whole gray values, divided by that of the
     # gray values plus 1
     sharpness: float

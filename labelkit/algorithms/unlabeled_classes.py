@@ -56,7 +56,7 @@ _REPEATS: Final = 2
 #: Share of its rows that a group gets right for new classes; .5 to .7 chose nearly the same numbers.
 _PURITY: Final = 0.6
 #: Lead, in standard errors, needed for classes without labels, and its mean and standard deviation if every class has
-#: labels: it was then large enough in 5 % of 224 draws of eight sets, balanced or not, on which these were chosen.
+#: labels: it was then large enough in 5% of 224 draws of eight sets, balanced or not, on which these were chosen.
 _NEEDED: Final = 0.4
 _USUAL: Final = (-1.1, 0.95)
 #: Number of times that each label is hidden, about, to estimate the share of rows without a label.

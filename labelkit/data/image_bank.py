@@ -141,7 +141,7 @@ class ImageBank:
             shown.append(f"and {len(self.bad) - len(shown)} more")
         raise DatasetError(
             self.dataset.name,
-            f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)} % are allowed\n  "
+            f"{len(self.bad)} of {total} images cannot be read; at most {percent(max_bad)}% are allowed\n  "
             + "\n  ".join(shown)
             + "\n",
             "Repair or remove these images, or allow more with --max-bad.",

@@ -111,7 +111,7 @@ def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
 
 
 def share_interval(hits: int, count: int, *, num_resamples: int, generator: np.random.Generator) -> tuple[float, float]:
-    """Compute the 95 % bootstrap percentile interval of the proportion ``hits / count``.
+    """Compute the 95% bootstrap percentile interval of the proportion ``hits / count``.
 
     Only the correctness of each sample matters, so that drawing ``count`` samples again is one binomial number.
 

@@ -152,7 +152,7 @@ def other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> di
 def accuracy_intervals(
     score: ClusterAccuracy, old_mask_per_class: ArrayLike, *, num_resamples: int = 1000, generator: np.random.Generator
 ) -> dict[str, tuple[float, float]]:
-    """Compute 95 % bootstrap percentile intervals of the accuracies for ``all``, ``old`` and ``new`` classes.
+    """Compute 95% bootstrap percentile intervals of the accuracies for ``all``, ``old`` and ``new`` classes.
 
     Clusters and their matching with classes are those of all samples, in every resample: the
     intervals include the uncertainty from the choice of the samples scored, but not that of repeated

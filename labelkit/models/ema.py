@@ -10,7 +10,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def slow_copy(module: T) -> T:
-    """Return a float32 copy that needs no gradients; bfloat16 would round away changes of 0.1 %."""
+    """Return a float32 copy that needs no gradients; bfloat16 would round away changes of 0.1%."""
     return copy.deepcopy(module).float().requires_grad_(False)
 
 

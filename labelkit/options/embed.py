@@ -82,7 +82,7 @@ class EmbedConfig(
     view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = _VIEWS(
         "auto",
         "Augmentation of the views (with --views). crop: a square crop of the network's input size; box: a random "
-        "crop of 16 to 100 % of the area; color: a random crop of 30 to 100 % of the area, with color jitter and "
+        "crop of 16 to 100% of the area; color: a random crop of 30 to 100% of the area, with color jitter and "
         "blur; digits: small rotations, shifts and zooms. auto: digits for digits and characters, otherwise box.",
     )
     view_seed: int = _VIEWS(0, "Random seed for the views (with --views).", ge=0)

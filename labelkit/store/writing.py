@@ -233,8 +233,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         faults = "; ".join(f"{self.plan.sample_ids[row]}: {skipped[row]}" for row in first)
         more = f"; and {len(skipped) - len(first)} more" if len(skipped) > len(first) else ""
         problem = (
-            f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)} %, but only "
-            f"{percent(max_bad)} % are allowed): {faults}{more}"
+            f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)}%, but only "
+            f"{percent(max_bad)}% are allowed): {faults}{more}"
         )
         remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to keep what was embedded."
         return DatasetError(str(self.out), problem, remedy)

@@ -81,7 +81,7 @@ def test_cells_are_short_and_readable(cell: str | int | float | None, text: str)
 )
 def test_percent_has_one_decimal_in_tables_and_sentences(share: float, text: str) -> None:
     assert cell_text(percent(share)) == text
-    assert f"{percent(0.97149)} %" == "97.1 %"
+    assert f"{percent(0.97149)}%" == "97.1%"
     assert percent_range(0.8124, 1) == "81.2 - 100.0"
 
 

@@ -289,6 +289,6 @@ def label_agreement_warning(
     if share >= by_chance + 2 * np.sqrt(by_chance * (1 - by_chance) / count):
         return None
     return (
-        f"labels contradict the images: the nearest labeled image has the same label in {percent(share)} % of cases, "
-        f"compared with {percent(by_chance)} % for random labels"
+        f"labels contradict the images: the nearest labeled image has the same label in {percent(share)}% of cases, "
+        f"compared with {percent(by_chance)}% for random labels"
     )

@@ -11,7 +11,7 @@ labels, v contradict it; if they were drawn at random, its probabilities would p
 so that wrong and correct predictions have the same proportion among the new labels as among all images. If all are
 corrections, they affect only near-duplicates. A few labels are little evidence. Labels of classes that had none at the
 time weigh 1. In the flow between near images every label has full weight, so corrected images and their neighbors stay
-corrected. With (b + 1) / (v + 1), 48 corrections left 4 % fewer other images correct (five sets, 900 images).
+corrected. With (b + 1) / (v + 1), 48 corrections left 4% fewer other images correct (five sets, 900 images).
 """
 
 from pathlib import Path

@@ -122,7 +122,7 @@ def _group_scores(
     groups: Mapping[str, NDArray[np.int64]],
     per_class: NDArray[np.float64],
 ) -> list[dict[str, Any]]:
-    """Score all images, and those of each group of classes with images; intervals contain 95 % of the resamples."""
+    """Score all images, and those of each group of classes with images; intervals contain 95% of the resamples."""
     right = scores.argmax(axis=1) == labels
     found = []
     for name, classes in {"all": np.unique(labels), **groups}.items():
@@ -162,7 +162,7 @@ def _tables(config: EvaluateClassificationConfig, values: Mapping[str, Any]) -> 
     tables = [
         Table(
             f"accuracy in % on split {values['split']}; balanced: mean over classes",
-            ["classes", "number", "images", "top 1", "95 % interval", "top 5", "balanced"],
+            ["classes", "number", "images", "top 1", "95% interval", "top 5", "balanced"],
             scores,
         )
     ]

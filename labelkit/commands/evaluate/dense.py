@@ -370,7 +370,7 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
         met |= set(np.unique(truth)) | set(np.unique(prediction))
         counts = SegmentationCounts(IGNORE)
         counts.add(prediction, truth)
-        right = f"{percent(counts.scores().pixel_accuracy)} % of pixels right" if counts.counts.any() else "ignored"
+        right = f"{percent(counts.scores().pixel_accuracy)}% of pixels right" if counts.counts.any() else "ignored"
         rows.append(
             [
                 Picture(pixels, ("/".join(name.split("/")[-2:]),)),

@@ -200,7 +200,7 @@ def _build_tables(config: EvaluateClusteringConfig, scored: list[dict[str, Any]]
         ),
     ]
     if config.bootstrap:
-        title = f"95 % intervals in %: {config.bootstrap} bootstrap resamples of the rows, same clusters and matching"
+        title = f"95% intervals in %: {config.bootstrap} bootstrap resamples of the rows, same clusters and matching"
         ends = rows(
             lambda one: [None if np.isnan(low) else percent_range(low, high) for low, high in one["intervals"].values()]
         )

@@ -145,7 +145,7 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
     epochs: int = Field(100, ge=1, description="Number of training epochs (sgd and adamw only).")
     batch_size: int = Field(256, ge=1, description="Batch size (sgd and adamw only).")
     seed: int = Field(
-        0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20 %."
+        0, ge=0, description="Random seed for the sample order, the --max-gallery subset, and the held-out 20%."
     )
 
     @model_validator(mode="after")
@@ -247,7 +247,7 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfi
     )
     augmentation: Literal["imagenet", "crop-flip", "digits", "none"] = Field(
         "imagenet",
-        description="Training augmentation. imagenet: random crop of 8 to 100 % of the area, and flip (as published).",
+        description="Training augmentation. imagenet: random crop of 8 to 100% of the area, and flip (as published).",
     )
     crops: Literal["ten", "center"] = Field(
         "ten",
@@ -327,7 +327,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Size of training crops in pixels (336 as published). Default: --image-size."
     )
-    augment: bool = Field(True, description="Train on random crops (80 to 100 % of the area) and flips.")
+    augment: bool = Field(True, description="Train on random crops (80 to 100% of the area) and flips.")
     seeds: int = Field(
         3,
         ge=1,

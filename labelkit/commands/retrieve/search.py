@@ -178,7 +178,7 @@ def load_or_build_index(
 
 def _report_quality(kind: Kind, measured: IndexQuality) -> None:
     """Show the recall and the speed of an index."""
-    found = f"the {kind} index finds {percent(measured.recall)} % of the {measured.k} nearest rows"
+    found = f"the {kind} index finds {percent(measured.recall)}% of the {measured.k} nearest rows"
     if measured.recall < _WANTED_RECALL:
         current_progress().warning(f"{found}; use --search exact")
     else:

@@ -38,7 +38,7 @@ def score_frozen_features(
 
     Returns:
         ``count``, the number of hidden labels; ``right``, the share of them predicted correctly; ``low`` and ``high``,
-        its 95 % interval (Wilson); and the ``classifier``. ``None`` if fewer than two classes have two labels, or
+        its 95% interval (Wilson); and the ``classifier``. ``None`` if fewer than two classes have two labels, or
         features are not finite.
     """
     rows = trainer.bank.rows
@@ -127,7 +127,7 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
     rows.insert(2, ["samples", setup.prepared.describe()])
     if score is not None:
         values["before_training"] = score
-        score_text = f"{percent(score['right'])} % of {score['count']} hidden labels predicted correctly"
+        score_text = f"{percent(score['right'])}% of {score['count']} hidden labels predicted correctly"
         interval = f"{percent(score['low'])} to {percent(score['high'])}"
         rows.append(["before_training", f"{score_text} ({interval}), by {score['classifier']}"])
     if search:

@@ -84,9 +84,9 @@ def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool = True) -> ViewSpec:
     """Return the training view of SeLa.
 
-    ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100) % of the area, jitter of strength 0.4 in all four
+    ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100)% of the area, jitter of strength 0.4 in all four
     properties, one image in five gray (released code). ``mocov2``: MoCo v2's view, with blur (the code's later models).
-    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours; specification 4).
+    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15% of half a side (ours; specification 4).
     """
     if recipe == "digits":
         return _digit_view(size, zoom_range=(0.8, 1.2), shift_px=0.15 * size / 2, rotation_rad=0.25)
@@ -183,8 +183,8 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
     """Return the training view of a classifier.
 
     ``crop-flip``: padded by 4 black pixels, cropped and mirrored (He et al., CIFAR); ``imagenet``: a random box of 8 to
-    100 % of the area, mirrored; ``imagenet-jitter``: also jitter of strength 0.4 except for hue (long-tailed ImageNet);
-    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15 % of half a side (ours); ``none`` changes nothing.
+    100% of the area, mirrored; ``imagenet-jitter``: also jitter of strength 0.4 except for hue (long-tailed ImageNet);
+    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15% of half a side (ours); ``none`` changes nothing.
     """
     hflip = 0.0 if chiral else 0.5
     if recipe == "none":
@@ -201,7 +201,7 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
 def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
     """Return the training view of metric learning.
 
-    ``box``: a random box of 16 to 100 % of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a random
+    ``box``: a random box of 16 to 100% of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a random
     square of the image after resizing as in `metric_test_view`, mirrored; the others as in `classification_view`.
     """
     if recipe == "box":
@@ -226,8 +226,8 @@ def stored_view(
 ) -> ViewSpec:
     """Return the image transform used for the cached embeddings on which heads are trained.
 
-    ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100 % of the area;
-    ``color``: FlipClass's strong view, a box of 30 to 100 %, changed colors and blur; ``digits``: as in
+    ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100% of the area;
+    ``color``: FlipClass's strong view, a box of 30 to 100%, changed colors and blur; ``digits``: as in
     `classification_view`. All but the last are mirrored. The interpolation is that of the network's images.
     """
     if recipe == "digits":

@@ -40,7 +40,7 @@ class PairTransform:
     """Random geometric transform of a second view: one uniformly drawn kind, then an optional flip.
 
     Attributes:
-        kinds: kinds to choose from; if empty, only the mirror image is left. ``crop``: a square box of 36 to 100 % of
+        kinds: kinds to choose from; if empty, only the mirror image is left. ``crop``: a square box of 36 to 100% of
             the area, uniform; ``rotation``: up to 30 degrees both ways, uniform; ``zoom``: 0.7 to 1.4, uniform in its
             logarithm; ``perspective``: corners move inward by up to 0.3 along each axis, in units of half a side,
             uniform.

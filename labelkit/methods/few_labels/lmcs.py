@@ -224,7 +224,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         found = broadcast_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:
             state.warn(
-                f"warning: nearest mean and soft label disagree about the class of {percent(found.disagreement)} % of "
+                f"warning: nearest mean and soft label disagree about the class of {percent(found.disagreement)}% of "
                 "the confined images: no more labels are added"
             )
             return 0

@@ -55,7 +55,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     images_per_class: int = _LOSS(5, "Number of images per class or cluster in a batch.", ge=2)
     augmentation: Literal["none", "digits", "crop-flip", "box", "crop"] = _VIEWS(
         "box",
-        "Training augmentation. box (as in the published code): random crop of 16 to 100 % of the area, and flip; "
+        "Training augmentation. box (as in the published code): random crop of 16 to 100% of the area, and flip; "
         "crop (as described in the dissertation): 227-pixel crop of an image whose shorter side is 256, and flip; "
         "crop-flip: shift by up to 4 pixels, and flip; digits: zoom, rotation, shift.",
     )

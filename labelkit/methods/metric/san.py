@@ -109,7 +109,7 @@ class SAN(MetricMethod[SANConfig]):
         if self.clusters is None and share > MANY_LONE:
             shown = percent(share)
             state.warn(
-                f"warning: {shown} % of the classes have only one image, which is repeated and has no other positives"
+                f"warning: {shown}% of the classes have only one image, which is repeated and has no other positives"
             )
 
     def on_epoch_start(self, state: TrainState) -> None:
@@ -242,7 +242,7 @@ def _assembly_warnings(found: Mapping[str, float]) -> dict[str, str]:
     texts = {}
     if found["diagonal"] > INACTIVE_DIAGONAL or found["effect"] < INACTIVE_EFFECT:
         texts["inactive"] = (
-            f"the assembly has almost no effect ({percent(found['diagonal'])} % stays in place, embeddings move by "
+            f"the assembly has almost no effect ({percent(found['diagonal'])}% stays in place, embeddings move by "
             f"{found['effect']:.2g}): lower the weights of its terms or --san-diagonal"
         )
     if found["variance"] < STATIC_VARIANCE:

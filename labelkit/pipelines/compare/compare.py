@@ -262,7 +262,7 @@ def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInf
 def _report_row(row: Row) -> None:
     scores = row.scores()
     names = [name for name in _SHOWN_SCORES if name in scores]
-    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])} %" for name in names)
+    shown = ", ".join(f"{name.replace('_', ' ')} {percent_and_std(scores[name])}%" for name in names)
     if row.runs:
         current_progress().message(f"{row.name}: {shown}")
     for seed, reason in row.failures.items():
@@ -310,5 +310,5 @@ def length_text(row: Row) -> str | None:
         for name, value in sorted(first["length"].items(), key=lambda item: len(item[0]))
     )
     if first["share_of_preset"] < 1:
-        text += f" ({percent(first['share_of_preset'])} %)"
+        text += f" ({percent(first['share_of_preset'])}%)"
     return text + (", over budget" if any(run["over_budget"] for run in row.runs) else "")

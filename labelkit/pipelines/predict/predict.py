@@ -264,7 +264,7 @@ def _build_result(
     if len(skipped) > config.max_bad * total:
         named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
         more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-        problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)} % are allowed): {named}{more}"
+        problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)}% are allowed): {named}{more}"
         fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 
@@ -294,7 +294,7 @@ def _compare_with_labels(result: Result, predictions: list[Prediction], truth: d
         return counts
     sentences = [
         f"of {counts['labels']} photos with a label, {counts['right']} have a correct prediction "
-        f"({percent(counts['right'] / counts['labels'])} %)",
+        f"({percent(counts['right'] / counts['labels'])}%)",
         f"of the {len(sure)} that are not unsure, {counts['answered_right']} are correct",
     ]
     if unknown_lines:

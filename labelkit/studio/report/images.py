@@ -33,10 +33,10 @@ def compute_map_positions(
             if rows.shape[1] > _TSNE_DIRECTIONS:
                 directions, shares = principal_directions(rows, _TSNE_DIRECTIONS)
                 rows = (rows - rows.mean(axis=0)) @ directions
-                words += f". Of {_TSNE_DIRECTIONS} principal directions ({percent(shares.sum())} % of the variance)"
+                words += f". Of {_TSNE_DIRECTIONS} principal directions ({percent(shares.sum())}% of the variance)"
             return _quantized(embed_by_tsne(rows, seed=seed)), words
     points, shares_of_two = project_to_principal_plane(features)
-    first, second = (f"{percent(share)} %" for share in shares_of_two)
+    first, second = (f"{percent(share)}%" for share in shares_of_two)
     words = f"PCA: the two directions in which the embeddings vary most ({first} and {second} of the variance)"
     return _quantized(points), words
 

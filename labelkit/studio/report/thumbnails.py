@@ -277,6 +277,6 @@ def _encode(tiles: Sequence[Image.Image], side: int, quality: int) -> bytes:
     buffer = io.BytesIO()
     is_lossless = quality == LOSSLESS
     # In lossless mode, quality means effort: more effort takes five times as long and saves a hundredth of the bytes.
-    # The library's default method, 4, takes twice as long (lossless: four times) and saves 2 % of the bytes.
+    # The library's default method, 4, takes twice as long (lossless: four times) and saves 2% of the bytes.
     sheet.save(buffer, format="WEBP", quality=60 if is_lossless else quality, lossless=is_lossless, method=2)
     return buffer.getvalue()

@@ -148,5 +148,5 @@ def test_training_shows_partners(own: Path, labelkit: Any, tmp_path: Path, monke
     small = "--num-clusters 2 --batch-size 4 --images-per-class 2 --epochs 4 --json".split()
     answer = labelkit(*run, *small, "--matches", own / "images-matches.h5", "--out", tmp_path / "r")
     assert answer.code == 0, answer.err
-    assert "4 matches; 80.0 % of the images have a partner" in answer.err
+    assert "4 matches; 80.0% of the images have a partner" in answer.err
     assert answer.json["metrics"]["matched"] > 0

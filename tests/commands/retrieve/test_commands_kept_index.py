@@ -95,7 +95,7 @@ def test_auto_takes_the_kind_that_fits_the_memory_and_says_what_it_finds(
     for kind in ("hnsw", "ivfpq"):
         recall = found[kind].json["search"]["measured"]["recall"]
         assert recall >= 0.95
-        assert f"the {kind} index finds {percent(recall)} % of the 10 nearest rows" in found[kind].err
+        assert f"the {kind} index finds {percent(recall)}% of the 10 nearest rows" in found[kind].err
 
 
 def test_auto_builds_no_index_for_fewer_queries_than_pay_for_it(

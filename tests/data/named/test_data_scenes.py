@@ -63,7 +63,7 @@ def test_scenes_have_the_statistics_of_the_specification() -> None:
     drawn = [draw_scene(0, 0, SOURCE, i) for i in range(60)]
     masks = np.stack([one.mask for one in drawn])
     share = np.bincount(masks.ravel(), minlength=7) / masks.size
-    # section 2.5: 74 % background, 3 to 6 % per class, 2.4 objects; standard errors of 60 scenes about 1.5 %, 0.14
+    # section 2.5: 74% background, 3 to 6% per class, 2.4 objects; standard errors of 60 scenes about 1.5%, 0.14
     assert share[0] == pytest.approx(0.74, abs=0.05)
     assert np.all((share[1:] > 0.015) & (share[1:] < 0.09))
     assert np.mean([one.instance.max() for one in drawn]) == pytest.approx(2.4, abs=0.4)

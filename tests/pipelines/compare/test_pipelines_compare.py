@@ -224,4 +224,4 @@ def test_steps_are_named_before_later_steps_also_after_a_stop() -> None:
     read_again = json.loads(json.dumps({"steps": 200, "later_steps": 1}, sort_keys=True))
     run = {"length": read_again, "share_of_preset": 0.5, "over_budget": True}
 
-    assert length_text(Row("snowball", runs=[run])) == "200 steps, 1 later step (50.0 %), over budget"
+    assert length_text(Row("snowball", runs=[run])) == "200 steps, 1 later step (50.0%), over budget"

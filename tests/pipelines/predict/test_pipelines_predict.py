@@ -69,7 +69,7 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
         "of_new_classes_in_new_groups": 1,
     }
     assert (
-        "of 3 photos with a label, 1 have a correct prediction (33.3 %); "
+        "of 3 photos with a label, 1 have a correct prediction (33.3%); "
         "of the 3 that are not unsure, 1 are correct; "
         "1 photos are of classes without a label here, so their predictions count as wrong; 1 of them are in groups "
         "without a name"

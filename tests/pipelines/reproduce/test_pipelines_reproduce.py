@@ -155,7 +155,7 @@ def test_values_come_from_the_command_that_they_name_and_may_be_unpublished(
     row = reproduce(ReproduceConfig(table=str(table), row=("first",), seeds=2, out=tmp_path / "out")).to_json()
     found = {value["name"]: value for value in row["tables"][0]["rows"][0]["values"]}
     assert [words[0] for words in commands.run] == ["config", "train"] * 2
-    # the stand-in says 40 % and 10 % more for each seed: 0 and 10, then 0 and 1
+    # the stand-in says 40% and 10% more for each seed: 0 and 10, then 0 and 1
     assert found["again"]["mean"] == pytest.approx((40 + 140) / 2)
     assert found["again"]["difference"] == pytest.approx(45)
     assert found["top 1"]["mean"] == pytest.approx(45)

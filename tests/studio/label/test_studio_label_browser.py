@@ -240,7 +240,7 @@ def test_asking_again_learns_from_the_labels_and_leaves_what_was_decided(
     arrays = read_result(open_store(grouped), "answer").arrays
     right = float(100 * arrays["expected"].mean())
     assert 0 < right < 100
-    assert f"expected right: about {right:.0f} %" in progress(page)
+    assert f"expected right: about {right:.0f}%" in progress(page)
     page.keyboard.press("u")
     said(page, "Taken back: ask again")
 

@@ -138,7 +138,7 @@ function expectedRight() {
     if (work.hand[i]) right++;
     else if (work.group[i] >= 0) right += columns.expected[i];
   }
-  return n ? 'expected right: about ' + Math.round(100 * right / n) + ' %' : '';
+  return n ? 'expected right: about ' + Math.round(100 * right / n) + '%' : '';
 }
 
 // A name that is likely a slip of another: the same letters and digits, or (from four letters on) one or two letters apart.
