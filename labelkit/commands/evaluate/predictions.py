@@ -4,7 +4,9 @@ Known classes are compared by name. New groups have no class name: they are matc
 have no group, maximizing the number of agreeing samples, as in category discovery.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -87,6 +89,7 @@ def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
             _count_outcomes("class with labels", is_old, kinds, correct),
             _count_outcomes("class without labels", ~is_old, kinds, correct),
         ],
+        "by_class": _score_classes(labels, groups, matched, class_names, arrays["names"]),
     }
     if config.plot is not None:
         from labelkit.commands.common.images.plots import write_reliability_plot  # matplotlib takes a second to load
@@ -129,6 +132,26 @@ def _count_outcomes(
     return line
 
 
+def _score_classes(
+    labels: NDArray[np.int64],
+    groups: NDArray[np.int64],
+    matched: NDArray[np.int64],
+    class_names: Sequence[str],
+    group_names: Sequence[str],
+) -> list[dict[str, Cell]]:
+    """Score each true class, the lowest recall first; ``confused_with`` is the most frequent wrong prediction."""
+    predicted = matched[groups]
+    lines: list[tuple[float, dict[str, Cell]]] = []
+    for label in np.unique(labels):
+        mine, named = labels == label, predicted == label
+        recall, precision = _share(named[mine]), _share(mine[named])
+        wrong = Counter(groups[mine & ~named].tolist()).most_common(1)
+        line: dict[str, Cell] = {"class": class_names[label], "images": int(mine.sum()), "recall": recall}
+        line |= {"precision": precision, "confused_with": group_names[wrong[0][0]] if wrong else None}
+        lines.append((recall, line))
+    return [line for _, line in sorted(lines, key=itemgetter(0))]
+
+
 def _build_tables(values: Mapping[str, Any]) -> list[Table]:
     answers: list[Cell] = [values["rows"], percent(values["answered_share"]), percent(values["accuracy_answered"])]
     answers += [*map(percent, values["accuracy_at_coverage"].values()), values["aurc"]]
@@ -155,6 +178,20 @@ def _build_tables(values: Mapping[str, Any]) -> list[Table]:
             "outcomes by true class",
             ["truth", "rows", "known", "right", "new", "right", "unsure", "right"],
             [list(line.values()) for line in values["outcomes"]],
+        ),
+        Table(
+            "true classes, the lowest recall first (%)",
+            ["class", "images", "recall", "precision", "most often confused with"],
+            [
+                [
+                    line["class"],
+                    line["images"],
+                    percent(line["recall"]),
+                    percent(line["precision"]),
+                    line["confused_with"],
+                ]
+                for line in values["by_class"]
+            ],
         ),
     ]
 

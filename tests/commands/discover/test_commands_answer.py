@@ -443,6 +443,15 @@ def test_evaluation_equals_loops_over_the_rows(build: Build) -> None:
     assert sum(line["rows"] for line in found["outcomes"]) == len(rows)
     assert sum(line["unsure"] for line in found["outcomes"]) == int((confidence < 0.7).sum())
     assert found["aurc_best"] <= found["aurc"]
+    predicted = np.array([class_of[arrays["names"][arrays["group_ids"][row]]] for row in rows])
+    for line in found["by_class"]:
+        mine, named = truth[rows] == int(line["class"].removeprefix("class-")), predicted == line["class"]
+        assert line["images"] == mine.sum()
+        assert line["recall"] == pytest.approx(np.mean(named[mine]))
+        assert line["precision"] == (pytest.approx(np.mean(mine[named])) if named.any() else None)
+        assert (line["confused_with"] is None) == named[mine].all()
+    recalls = [line["recall"] for line in found["by_class"]]
+    assert (recalls, len(recalls)) == (sorted(recalls), len(np.unique(truth[rows])))
 
 
 def test_files_are_made_next_to_the_store_and_not_replaced_unasked(labelkit: Any, build: Build, tmp_path: Path) -> None:
