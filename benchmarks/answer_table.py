@@ -67,7 +67,7 @@ def read_set(text: str) -> tuple[str, Floats, Ints]:
 def draw(
     truth: Ints,
     most: int,
-    per_class: int,
+    per_class: float,
     share: float,
     seed: list[int],
     num_classes: int = 0,
@@ -96,8 +96,8 @@ def draw(
     old = random.choice(classes, max(2, round(share * len(classes))), replace=False)
     if not even:
         of_old = np.flatnonzero(np.isin(truth[places], old))
-        return places, random.choice(of_old, per_class * len(old), replace=False)
-    labeled = [random.choice(np.flatnonzero(truth[places] == label), per_class, replace=False) for label in old]
+        return places, random.choice(of_old, round(per_class * len(old)), replace=False)
+    labeled = [random.choice(np.flatnonzero(truth[places] == label), int(per_class), replace=False) for label in old]
     return places, np.concatenate(labeled)
 
 
@@ -168,7 +168,7 @@ def main() -> None:
     """Print one line for each set, number of labels, and share of the classes with labels."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.answer_table")
     parser.add_argument("sets", nargs="+", metavar="NAME=STORE[:TABLE]")
-    parser.add_argument("--labels-per-class", type=int, nargs="+", default=[2, 5, 10])
+    parser.add_argument("--labels-per-class", type=float, nargs="+", default=[2, 5, 10], help="a fraction if random")
     parser.add_argument("--labeled-share", type=float, nargs="+", default=[1.0, 0.9, 0.5])
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--first-draw", type=int, default=0)
@@ -189,7 +189,7 @@ def main() -> None:
                         asked.photos,
                         per_class,
                         share,
-                        [number, per_class, round(100 * share)],
+                        [number, round(100 * per_class) if per_class < 1 else int(per_class), round(100 * share)],
                         asked.num_classes,
                         asked.tail,
                         even=not asked.random_labels,
@@ -211,7 +211,7 @@ def main() -> None:
                 lr, lrd, mine, told, count, said, found = np.mean(cells, axis=0)
                 rest, answered, good = np.sum(sure, axis=0)
                 sys.stdout.write(
-                    f"{name:9} {per_class:6} {share:5.2f} {lr:5.1f} {lrd:5.1f} {mine:5.1f} {told:5.1f} {count:5.1f} "
+                    f"{name:9} {per_class:6g} {share:5.2f} {lr:5.1f} {lrd:5.1f} {mine:5.1f} {told:5.1f} {count:5.1f} "
                     f"{said:5.1f} {100 * answered / rest:5.1f} {100 * good / max(answered, 1):5.1f} {found:5.2f} "
                     f"{np.mean(held) if held else np.nan:4.2f}\n"
                 )

@@ -10,7 +10,10 @@ disregarded, which stand for classes without labels, the share of the rows in su
 
 With m labels, p has a standard error of at most :math:`1 / \sqrt{12 m}`. Labels are drawn evenly over classes, and rows
 are not: where large classes were diverse, :math:`\nu` was up to .2 too high, so an error of .2 is added. What it is on
-average is measured by ``benchmarks.missing_classes``.
+average is measured by ``benchmarks.missing_classes``. If labels were drawn at random from all rows, the share
+:math:`\sigma` of the labels that are alone in their class is another estimate (I. J. Good, "The Population Frequencies
+of Species and the Estimation of Population Parameters"). It is too high if someone labeled one or two rows of every
+class, so at least the smaller of both is assumed.
 
 **How many groups** these rows form is seen from a tree of groups, which is built without the hidden labels and cut
 into one group for each labeled class and k others. A share M of the unlabeled rows is in one of the other groups, and a
@@ -22,10 +25,10 @@ of the rows belong to classes without labels. With k other groups, the expected 
 
 .. math:: G_k = (1 - \pi) (1 - S_k) A + .6 (M_k - (1 - \pi) S_k)
 
-where :math:`\pi` is at least :math:`\nu` less its error, A is the share of the hidden labels that a classifier predicts
-correctly, at least .6 (with two labels per class, one of them hidden, it is low), and the factor .6 is the share of its
-rows that a new group gets right. One additional hidden label, in all other groups, accounts for what few labels cannot
-show.
+where :math:`\pi` is at least :math:`\nu` less its error and at least the smaller of :math:`\nu` and :math:`\sigma`, A
+is the share of the hidden labels that a classifier predicts correctly, at least .6 (with two labels per class, one of
+them hidden, it is low), and the factor .6 is the share of its rows that a new group gets right. One additional hidden
+label, in all other groups, accounts for what few labels cannot show.
 
 There are other classes if the largest lead of a G_k over G_0 is more than .4 standard errors. Then the k with the
 largest G_k is chosen. The lead also determines the weight of groups relative to labeled classes in predictions: about
@@ -82,15 +85,22 @@ class NewShare:
     Attributes:
         share: the estimate; below 0 or above 1 by chance.
         error: its standard error, > 0.
+        alone: share of the labels that are alone in their class, in [0, 1].
     """
 
     share: float
     error: float
+    alone: float = 0.0
+
+    @property
+    def best(self) -> float:
+        """Estimate in [0, 1], at least ``alone``."""
+        return min(max(self.share, self.alone), 1.0)
 
     @property
     def cautious(self) -> float:
-        """Lower end of the estimate, one standard error below it, in [0, .9]."""
-        return min(max(self.share - self.error, 0.0), _MAX_NEW)
+        """Lower end of the estimate, one standard error below it, or ``alone`` if it is between the two; in [0, .9]."""
+        return min(max(self.share - self.error, min(self.share, self.alone), 0.0), _MAX_NEW)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +243,7 @@ def estimate_new_share(features: NDArray[np.float32], labels: Ints, *, generator
     position, of_new = (nearer[:, seen] / times[seen]).mean(axis=1)
     scale = max(0.5 - of_new, _MIN_DISTANCE)
     error = np.hypot(1 / np.sqrt(12 * seen.sum()) / scale, _UNEVEN)
-    return NewShare(float((0.5 - position) / scale), float(error))
+    return NewShare(float((0.5 - position) / scale), float(error), float((counts == 1).sum() / counts.sum()))
 
 
 def _share_above(values: NDArray[np.float32], limits: NDArray[np.float32]) -> NDArray[np.float64]:

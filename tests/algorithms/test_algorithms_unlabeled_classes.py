@@ -95,6 +95,23 @@ def test_the_share_of_rows_without_a_class_is_estimated_without_bias(num_labeled
     assert np.std(shares) < 1.3 * np.mean(errors)
 
 
+def test_labels_that_are_alone_in_their_class_are_evidence_of_other_classes() -> None:
+    rows, truth = blobs(0, classes=24, size=20)
+    random, labels = np.random.default_rng(0), np.full(len(truth), -1)
+    drawn = random.choice(len(truth), 20, replace=False)
+    labels[drawn] = truth[drawn]
+    alone = (np.bincount(truth[drawn]) == 1).sum() / 20
+
+    found = estimate_new_share(rows, labels, generator=random)
+
+    assert abs(alone - np.mean(~np.isin(truth, truth[drawn]))) < 0.15
+    assert found.alone == alone
+    assert found.cautious == max(found.share - found.error, min(found.share, alone))
+    assert [NewShare(share, 0.2, 0.4).cautious for share in (-0.3, 0.3, 0.5, 0.7)] == pytest.approx([0, 0.3, 0.4, 0.5])
+    assert NewShare(-0.3, 0.2, 0.4).best == 0.4
+    assert NewShare(1.3, 0.2, 0.4).best == 1.0
+
+
 @pytest.mark.parametrize(("lead", "weight"), [(-3.0, 0.52), (0.0, 0.52), (2.0, 0.76), (4.0, 1.0), (9.0, 1.0)])
 def test_groups_count_as_far_as_they_are_ahead(lead: float, weight: float) -> None:
     found = UnlabeledGroupEstimate((0, 2, 3), (0.5, 0.4, 0.5 + 0.02 * lead), (0.02, 0.02, 0.02), NONE)

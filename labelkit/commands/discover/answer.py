@@ -280,10 +280,9 @@ def _answer(
 def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
     """Estimate the fraction of the unlabeled rows that belong to new classes.
 
-    It is the largest of three estimates: the share of rows predicted as a new group; the share estimated with the
-    groups; and, if labels were drawn at random, the share of labels that are alone in their class (I. J. Good, "The
-    Population Frequencies of Species and the Estimation of Population Parameters"). If the number of classes was set,
-    it is the share that the new groups would have if all groups were equally large, or that of rows predicted as new.
+    It is the larger of two estimates: the share of rows predicted as a new group, and the share estimated with the
+    groups or, if the number of classes was set, the share that the new groups would have if all groups were equally
+    large.
     """
     unlabeled, is_new = labels < 0, grouping.class_of_group < 0
     named = float(is_new[shares.argmax(axis=1)][unlabeled].mean())
@@ -291,9 +290,6 @@ def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labe
     if share is None:
         in_use = np.bincount(grouping.group_ids, minlength=len(is_new)) > 0
         share = float(is_new[in_use].mean()) * len(unlabeled) / int(unlabeled.sum())
-    else:
-        counts = np.bincount(labels[~unlabeled])
-        share = max(share, float((counts == 1).sum() / counts.sum()))
     return max(named, min(_MAX_NEW, share))
 
 

@@ -173,7 +173,7 @@ def _estimated(
             return replace(_use_known_number(config, num_old, tree), notes=tuple(notes))
         if looked is not None:
             best, chance = looked.best(some=some), None if some else looked.chance
-            new_share = min(max(looked.near.share, 0.0), 1.0)
+            new_share = looked.near.best
             if best == 0:
                 found = _use_labeled_classes_only(config, tree, looked.chance, notes)
                 return replace(found, new_share=new_share)
