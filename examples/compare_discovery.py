@@ -1,4 +1,4 @@
-r"""Compare category-discovery methods on one split over several seeds; prints a table and writes it as JSON.
+r"""Compare category-discovery methods on one split over several seeds; print a table and write it as JSON.
 
     python examples/compare_discovery.py --dataset digits --seeds 5 --out examples/results/digits_discovery.json
     python examples/compare_discovery.py --rows alignment --seeds 5 --out grid.json --plot grid.png

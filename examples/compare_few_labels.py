@@ -1,4 +1,4 @@
-r"""Compare classifiers that learn from a few labels; prints tables and writes them as JSON.
+r"""Compare classifiers that learn from a few labels; print tables and write them as JSON.
 
     python examples/compare_few_labels.py --seeds 5 --num-labels 10 20 50 --out examples/results/digits_few_labels.json
 

@@ -1,4 +1,4 @@
-"""Compare SeLa's features and clusters with untrained features and pixels over several seeds; a table, JSON, a plot.
+"""Compare SeLa's features and clusters with untrained features and pixels over several seeds; write table, JSON, plot.
 
     python examples/compare_selflabel.py --dataset digits --seeds 5 --out examples/results/digits_selflabel.json
     python examples/compare_selflabel.py --dataset cifar10 --data-root data --preset cifar10_cpu --seeds 1 \

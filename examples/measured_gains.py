@@ -1,11 +1,11 @@
-"""Collect from the measured results how much training improved on frozen features.
+"""Summarize, from the measured results, how much training improved on frozen features.
 
     python examples/measured_gains.py
 
-writes ``examples/results/measured_gains.json``. A case is one method on one dataset with one number of labels, with
-the same seeds before and after training. The score before training is, for heads on a store, the best on average of
-``discover answer``, logistic regression, label spreading and semi-supervised k-means; for networks, it is the same
-score on the features of the initial weights.
+The script writes ``examples/results/measured_gains.json``. A case is one method on one dataset with one number of
+labels, with the same seeds before and after training. For heads on a store, the score before training is that of the
+best method on average among ``discover answer``, logistic regression, label spreading and semi-supervised k-means. For
+networks, it is the same score on the features of the initial weights.
 """
 
 from __future__ import annotations

@@ -6,10 +6,10 @@
 The script uses labels of some classes in a store, makes predictions as `start` does (`discover categories`, `discover
 answer`, without the number of classes), and ranks the unlabeled images by novelty.
 
-- half of the classes: half of the classes have labels, and all images are available from the start.
-- later images: nine tenths of the classes are available at first (at least one is not), with some labels. Later, a
-  tenth of their images and three tenths (or `--left`) of the images of the other classes are added. Only these are
-  ranked, once with `--previous` and once without.
+In the setting "half of the classes", half of the classes have labels, and all images are available from the start. In
+the setting "later images", nine tenths of the classes (but not all) are available at first, with some labels. Later, a
+tenth of their images and three tenths (or `--left`) of the images of the other classes are added. Only these are
+ranked, once with `--previous` and once without.
 
 The script reports the AUROC of the ranking, and the fraction of images from unlabeled classes among the first 50 (or
 fewer, if there are fewer). The baselines use the same features and labels: the distance to the nearest labeled image,
