@@ -1,1 +1,1 @@
-"""Speed against named peers; ``make bench``."""
+"""Benchmarks of labelkit against other libraries; ``make bench``."""

@@ -1,11 +1,11 @@
-"""Run every ``bench_*.py`` of this folder and print one table; ``python -m benchmarks``.
+"""Run every ``bench_*.py`` in this folder and print one table; ``python -m benchmarks``.
 
-The exit code is 0 even where a ratio misses what is wanted: the table says so, and the machine may be to blame. It is 1
-where a row's figure cannot be: negative, not a number, or different fivefold between turns.
+The exit code is 0 even if a ratio misses its bound: the table says so, and the machine may be to blame. It is 1 if the
+value of a row is impossible: negative, not a number, or varying fivefold between repetitions.
 
-How time and memory grow with the rows of a store (``--growth``) takes half an hour and is left out unless asked for.
-``--quick`` runs the rows of each module that take seconds. Rows that take long and are shown, not judged
-(``shown_rows`` of a module), run with ``--only`` alone. What is left out is named.
+Measuring how time and memory grow with the size of a store takes half an hour, so it requires ``--growth``. ``--quick``
+runs the rows of each module that take seconds. Slow rows without a bound (``shown_rows`` of a module) run only with
+``--only``. Omitted rows are listed.
 """
 
 import argparse
@@ -38,15 +38,15 @@ NAME_WIDTH = 96
 
 
 def main() -> int:
-    """Parse, run, print, write."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Speed against named peers.")
+    """Run the benchmarks, print and write the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Benchmark against other libraries.")
     part = parser.add_mutually_exclusive_group()
     part.add_argument("--only", choices=NAMES, metavar="NAME", help=f"run one of: {', '.join(NAMES)}")
-    part.add_argument("--quick", action="store_true", help="run what takes seconds")
-    part.add_argument("--growth", action="store_true", help="run how time and memory grow with the rows (half an hour)")
+    part.add_argument("--quick", action="store_true", help="run only rows that take seconds")
+    part.add_argument("--growth", action="store_true", help="measure the growth of time and memory (half an hour)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write rows, versions, threads and seeds")
-    # With more threads than idle cores, every parallel region waits for the slowest: ratios then measure the neighbors.
-    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads of both sides (1)")
+    # With more threads than idle cores, parallel regions wait for the slowest: ratios then measure other processes.
+    parser.add_argument("--threads", type=int, default=1, metavar="N", help="CPU threads on both sides (1)")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     record: dict[str, Any] = {
@@ -95,14 +95,14 @@ def main() -> int:
 
 
 def write(record: dict[str, Any], path: Path | None) -> None:
-    """Write what is known so far; of a run that was stopped, the load at its end is missing."""
+    """Write the results so far; if the run is interrupted, the final system load is missing."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(record, indent=2) + "\n")
 
 
 def chosen(options: argparse.Namespace) -> list[str]:
-    """Names of the modules to run."""
+    """Return the names of the modules to run."""
     if options.only is not None:
         return [options.only]
     if options.growth:
@@ -111,7 +111,7 @@ def chosen(options: argparse.Namespace) -> list[str]:
 
 
 def summary(table: list[Row], took: dict[str, float], left_out: list[str]) -> str:
-    """Return how many rows are as wanted, and which modules took how long."""
+    """Return the number of rows within their bounds, and the time per module."""
     met = sum(row["ok"] for row in table)
     slowest = sorted(took, key=took.__getitem__, reverse=True)
     times = ", ".join(f"{name} {took[name]:.0f} s" for name in slowest)
@@ -120,13 +120,13 @@ def summary(table: list[Row], took: dict[str, float], left_out: list[str]) -> st
 
 
 def sizes() -> list[str]:
-    """Return the variables that make a problem smaller or larger, as a shell takes them."""
+    """Return the environment variables that set problem sizes, as shell assignments."""
     found = {name: value for name, value in os.environ.items() if name.startswith("LABELKIT_BENCH_")}
     return [f"{name}={shlex.quote(value)}" for name, value in sorted(found.items()) if not name.endswith("_FOLDER")]
 
 
 def machine() -> dict[str, Any]:
-    """Return what decides how fast a machine is: processor, cores, memory, linear algebra."""
+    """Return the properties that determine the speed of a machine: processor, cores, memory, linear algebra."""
     libraries = {f"{one['internal_api']} {one['version']}: {one.get('architecture')}" for one in threadpool_info()}
     names = [row.partition(":")[2].strip() for row in _cpu_facts() if row.startswith("model name")]
     return {
@@ -147,7 +147,7 @@ def _cpu_facts() -> list[str]:
 
 
 def line(row: Row) -> str:
-    """Return one row of the table."""
+    """Format one row of the table."""
     spread = f"{row['ratio_min']:.2f} - {row['ratio_max']:.2f}" if "ratio_min" in row else ""
     verdict = "" if row["ok"] else "  (missed)"
     times = f"{duration(row['ours_s']):>9}  {duration(row['peer_s']):>9}"
@@ -155,12 +155,12 @@ def line(row: Row) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a time with three digits: ``23.4 ms``, ``1.2 s``."""
+    """Format a time with three digits: ``23.4 ms``, ``1.2 s``."""
     return f"{1000 * seconds:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
 
 
 def show(text: str) -> None:
-    """Print a line at once."""
+    """Print a line without buffering."""
     print(text, flush=True)  # noqa: T201 - a script's result
 
 

@@ -1,15 +1,15 @@
-"""What each part of the rule of `discover answer` is worth: the same draws with one part left out at a time.
+"""Measure what each part of the `discover answer` rule contributes: the same draws with one part removed at a time.
 
     python -m benchmarks.answer_parts cifar10=cifar10.h5 kinds=grocery.h5:kinds.csv [--parts "label spreading" ...]
 
-Draws are those of ``benchmarks.answer_table``. Columns, in percent of the images without a label, each a mean over sets
-and numbers of labels; the first line is the rule as it is, and the others tell the difference:
+The draws are those of ``benchmarks.answer_table``. The columns are percentages of the unlabeled images, averaged over
+sets and numbers of labels; the first line shows the complete rule, and the others the difference from it:
 
-    all, half   images named right where all classes have labels, and where half of the classes have some
-    off         distance between the share that is expected to be right and the share that is
-    sure        images answered at .8 or more
-    right       of these, the share that is right
-    found       draws in which groups without a label were found, where all classes have labels and where half have
+    all, half   correct predictions if all classes have labels, and if half of the classes do
+    off         difference between the expected and the actual percentage of correct predictions
+    sure        predictions with a confidence of .8 or more
+    right       percentage of these that are correct
+    found       draws in which groups without a label were found, if all classes have labels and if half do
 """
 
 import argparse
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def _measure(sets: list[tuple[str, Any, Any]], asked: argparse.Namespace) -> Any:
-    """Return the columns, (7,)."""
+    """Return the values of the columns, (7,)."""
     cells: dict[float, list[list[float]]] = {1.0: [], 0.5: []}
     for _, rows, truth in sets:
         for per_class in asked.labels_per_class:

@@ -1,23 +1,23 @@
-"""How many images `discover answer` names right, beside logistic regression on the same features and labels.
+"""Compare the accuracy of `discover answer` with logistic regression on the same features and labels.
 
     python -m benchmarks.answer_table cifar10=cifar10.h5 kinds=grocery.h5:kinds.csv [--photos 600] [--draws 3]
 
-A set is a store, with a table ``path,label`` of its classes where the labels in the store are not what is asked for.
-``examples/case_stores.py`` makes such stores. Each draw takes so many images at random, labels some of them in some of
-the classes, and answers for the others. Columns, in percent of these:
+A set is a store, optionally with a table ``path,label`` of classes to use instead of the labels in the store.
+``examples/case_stores.py`` creates such stores. Each draw selects random images, labels some of them in some of the
+classes, and predicts the others. The columns are percentages of these:
 
-    lr      logistic regression on rows of length 1
-    lrd     the same, times what labels diffuse over the ten nearest neighbors
-    rule    `discover categories` and `discover answer` as `start` calls them; a group counts after the best one-to-one
-            matching of groups with the classes without a label
-    best    ``rule``'s choice among the classes with labels alone, right where the class has labels
-    said    images that are expected to be right
-    sure    images answered at .8 or more, and how many of these are right
-    found   share of the draws in which groups without a label were found
-    held    share of these in which the interval of the number of classes holds the true one
+    lr      logistic regression on normalized embeddings
+    lrd     the same, multiplied by label diffusion over the ten nearest neighbors
+    rule    `discover categories` and `discover answer` as called by `start`; groups are scored after the best
+            one-to-one matching with the classes without a label
+    best    the most likely class with labels according to ``rule``; images of other classes count as errors
+    said    predictions expected to be correct
+    sure    predictions with a confidence of .8 or more, and how many of these are correct
+    found   fraction of draws in which groups without a label were found
+    held    fraction of these in which the interval for the number of classes contains the true number
 
-``--random-labels`` draws as many labels, but not equally many of each class: some then have one, or none.
-``--first-draw 100`` draws other images and labels than those that a rule was chosen on.
+With ``--random-labels``, the same number of labels is drawn without balancing the classes: some get one label or none.
+``--first-draw 100`` draws other images and labels than those used to develop the rule.
 """
 
 import argparse
@@ -48,7 +48,7 @@ Doubles = NDArray[np.float64]
 
 
 def read_set(text: str) -> tuple[str, Floats, Ints]:
-    """Name, unit rows and classes of ``NAME=STORE[:TABLE]``; rows without a class are left out."""
+    """Return the name, unit rows and classes of ``NAME=STORE[:TABLE]``, without the rows that have no class."""
     name, _, place = text.partition("=")
     path, _, table = place.partition(":")
     with labelkit.open_store(path) as store:
@@ -75,10 +75,10 @@ def draw(
     *,
     even: bool = True,
 ) -> tuple[Ints, Ints]:
-    """Places of some rows, and which of these get their label; classes with fewer than two more rows are left out.
+    """Draw rows and those of them that are labeled; classes with fewer than two further rows are excluded.
 
-    Of ``num_classes`` drawn classes, 0 = all; ``tail``: rows of the rarest over those of the most frequent. Labels are
-    ``per_class`` of each class, or, if not ``even``, as many in all, drawn from all rows of these classes together.
+    ``num_classes`` classes are drawn (0: all); ``tail`` is the ratio of the rarest to the most frequent class. If
+    ``even``, ``per_class`` labels are drawn per class; otherwise, as many in total from all these rows.
     """
     random = np.random.default_rng(seed)
     order = random.permutation(len(truth))
@@ -102,7 +102,7 @@ def draw(
 
 
 def simple_rules(rows: Floats, labeled: Ints, labels: Ints) -> tuple[Ints, Ints]:
-    """What logistic regression says of each row, alone and times diffusion."""
+    """Return the predictions of logistic regression for each row, alone and multiplied by diffusion."""
     classes, own = np.unique(labels, return_inverse=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -120,9 +120,9 @@ def simple_rules(rows: Floats, labeled: Ints, labels: Ints) -> tuple[Ints, Ints]
 def rule(
     rows: Floats, truth: Ints, labeled: Ints, new_classes: str
 ) -> tuple[Ints, Doubles, Doubles, Ints | None, list[int]]:
-    """Name, confidence, chance to be right, and class among those with labels, of each row; groups are -2, -3, ...
+    """Return prediction, confidence, probability and best labeled class of each row; groups are -2, -3, ...
 
-    Last comes the interval of the number of classes.
+    The last value is the interval for the number of classes.
     """
     known = np.zeros(len(truth), dtype=bool)
     known[labeled] = True
@@ -145,7 +145,7 @@ def rule(
             table = {int(line["path"][:7]): line for line in csv.DictReader(lines)}
     best = None
     ends = [np.asarray(arrays[name]) for name in ("expected", "expected_low", "expected_high") if name in arrays]
-    expected = np.mean(ends, axis=0) if ends else np.full(len(truth), np.nan)  # none where nothing was checked
+    expected = np.mean(ends, axis=0) if ends else np.full(len(truth), np.nan)  # missing if nothing was checked
     if "best_class" in table[next(iter(table))]:
         best = np.array(
             [int(table[i]["best_class"].removeprefix("class-")) if i in table else truth[i] for i in range(len(truth))]
@@ -154,7 +154,7 @@ def rule(
 
 
 def right(guess: Ints, truth: Ints, new: Ints) -> NDArray[np.bool_]:
-    """Which rows are named right."""
+    """Return which rows are predicted correctly."""
     hits = guess == truth
     groups = np.unique(guess[guess < 0])
     if len(groups) and len(new):
@@ -165,7 +165,7 @@ def right(guess: Ints, truth: Ints, new: Ints) -> NDArray[np.bool_]:
 
 
 def main() -> None:
-    """Print one line for each set, number of labels, and share of the classes with labels."""
+    """Print one line for each set, number of labels, and fraction of classes with labels."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.answer_table")
     parser.add_argument("sets", nargs="+", metavar="NAME=STORE[:TABLE]")
     parser.add_argument("--labels-per-class", type=float, nargs="+", default=[2, 5, 10], help="a fraction if random")
@@ -173,10 +173,10 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--first-draw", type=int, default=0)
     parser.add_argument("--photos", type=int, default=600)
-    parser.add_argument("--num-classes", type=int, default=0, help="draw so many of the classes; 0: all")
-    parser.add_argument("--tail", type=float, default=1.0, help="photos of the rarest class over the most frequent")
+    parser.add_argument("--num-classes", type=int, default=0, help="number of randomly drawn classes; 0: all")
+    parser.add_argument("--tail", type=float, default=1.0, help="ratio of the rarest to the most frequent class")
     parser.add_argument("--random-labels", action="store_true", help="draw labels from all classes together")
-    parser.add_argument("--new-classes", default="auto", help="as of `discover categories`")
+    parser.add_argument("--new-classes", default="auto", help="see `discover categories`")
     asked = parser.parse_args()
     sys.stdout.write("set       labels share    lr   lrd  rule  best   new  said  sure right found held\n")
     for name, rows, truth in map(read_set, asked.sets):

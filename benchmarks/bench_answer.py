@@ -1,6 +1,6 @@
-"""Time the two things that ``labelkit discover answer`` does most often against plain calls of scikit-learn and scipy.
+"""Time the main computations of ``labelkit discover answer`` against plain calls of scikit-learn and scipy.
 
-Processor time, with as many threads as the machine gives: threads that wait for each other count.
+CPU time, with as many threads as the machine has: time that threads spend waiting for each other counts.
 """
 
 import warnings
@@ -21,7 +21,7 @@ SCORED, GROUPS, CAUTIONS = 4000, 90, (1.28, 2.0, -2.0)
 
 
 def rows() -> Iterator[Row]:
-    """Compare classifiers of five folds of labels, and the temperatures of one kind of answers."""
+    """Compare classifiers for five folds of labels, and the temperatures for one kind of predictions."""
     yield regression_row()
     yield temperature_row()
 
@@ -30,7 +30,7 @@ quick_rows = rows
 
 
 def regression_row() -> Row:
-    """Shares of all rows, each time without a fifth of the labels."""
+    """Predict probabilities for all rows, each time without a fifth of the labels."""
     generator = np.random.default_rng(SEEDS[0])
     truth = np.arange(ROWS) % CLASSES
     centers = generator.standard_normal((CLASSES, DIM))
@@ -60,7 +60,7 @@ def regression_row() -> Row:
 
 
 def temperature_row() -> Row:
-    """The likeliest temperature, and those at three distances from it, by scipy's searches over the same loss."""
+    """Find the most likely temperature and those at three distances from it; the peer is scipy's search."""
     generator = np.random.default_rng(SEEDS[0])
     scores = np.log(generator.dirichlet(np.full(GROUPS, 0.1), SCORED) + 1e-12)
     named = scores.argmax(axis=1)

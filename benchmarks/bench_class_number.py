@@ -1,9 +1,9 @@
 """Time `discover categories` against a plain loop of scikit-learn's MiniBatchKMeans over the same numbers of classes.
 
-Ours is the whole command in a process of its own: the number with its interval, and a class for every row. The peer
-clusters the same rows, in memory, into some numbers that are evenly spread (of many rows, into the middle one), and its
-mean time counts for all of them; it judges none. Both sides in seconds of the processor; the wall time of ours has a
-limit too. The last row has a limit of memory that is less than its rows take.
+Our side is the whole command in a separate process: the number of classes with its interval, and a class for every row.
+The peer clusters the same rows, in memory, for several evenly spaced numbers of clusters (only the middle one for large
+stores); its mean time counts for all numbers, and it evaluates none of them. Both sides are measured in CPU time; our
+wall time has a limit, too. The last benchmark has a memory limit below the size of its rows.
 """
 
 import time
@@ -23,13 +23,13 @@ from benchmarks.bench_load import measure
 from benchmarks.measure import Row, own_cache
 
 SEEDS = {"rows": 0, "draws": 0}
-# Numbers of classes that the peer makes; of many rows, the middle one, which stands for the mean of evenly spread ones.
+# Numbers of clusters for the peer; for many rows only the middle one, close to the mean of evenly spaced ones.
 PEER_NUMBERS, MANY_ROWS = 3, 100_000
 
 
 @dataclass(frozen=True)
 class Size:
-    """Rows around so many centers; labels of half of the rows of half of the classes may be used, or none."""
+    """A size of the problem: rows around centers; half of the rows of half of the classes are labeled, or none."""
 
     rows: int
     dim: int
@@ -48,7 +48,7 @@ SIZES = (
 
 
 def write_store(path: Path, size: Size) -> None:
-    """Write unit rows around directions of classes."""
+    """Write unit vectors around a direction per class."""
     generator = np.random.default_rng(SEEDS["rows"])
     labels = np.arange(size.rows) % size.classes
     old = np.arange(size.classes) < size.classes // 2
@@ -66,7 +66,7 @@ def write_store(path: Path, size: Size) -> None:
 
 
 def rows() -> Iterator[Row]:
-    """A row for each size."""
+    """Yield a row for each size."""
     for size in SIZES:
         with own_cache() as folder:
             path = folder / "rows.h5"
@@ -94,7 +94,7 @@ def _row(path: Path, size: Size) -> Row:
 
 
 def _peer_seconds(x: np.ndarray, numbers: list[int]) -> float:
-    """CPU seconds for all numbers, by the mean of some."""
+    """Return the CPU seconds for all numbers of clusters, extrapolated from the mean of some."""
     places = np.linspace(0, len(numbers) - 1, PEER_NUMBERS).round().astype(int)
     some = [numbers[place] for place in (places if len(x) < MANY_ROWS else places[PEER_NUMBERS // 2 :][:1])]
     begin = time.process_time()

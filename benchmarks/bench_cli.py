@@ -1,4 +1,4 @@
-"""Time the help of ``labelkit`` against one second: processor time of whole processes, with compiled modules."""
+"""Time the help of ``labelkit`` against one second: CPU time of whole processes, with compiled modules."""
 
 import os
 import resource
@@ -10,12 +10,12 @@ from pathlib import Path
 from benchmarks.measure import Row, Wanted, compare
 
 REPETITIONS = 5
-# the console script stands beside the interpreter it was installed for
+# the console script is in the same folder as its interpreter
 HELP = (Path(sys.executable).with_name("labelkit"), "--help")
 
 
 def rows() -> Iterator[Row]:
-    """Compare the first help."""
+    """Compare the time of the main help."""
     yield compare(
         "labelkit --help / one second, processor time",
         help_seconds,
@@ -29,7 +29,7 @@ quick_rows = rows
 
 
 def help_seconds() -> float:
-    """Processor seconds of a process that prints the help, as an installation starts it."""
+    """Return the CPU seconds of a process that prints the help, started as in an installation."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     compiled = os.environ | {"PYTHONDONTWRITEBYTECODE": ""}
     subprocess.run(HELP, check=True, env=compiled, stdout=subprocess.DEVNULL)

@@ -1,11 +1,10 @@
-"""Compare k-means with faiss's as faiss starts it, and time semi-supervised k-means against the algorithm by itself.
+"""Compare k-means with faiss's default k-means, and semi-supervised k-means with a plain implementation.
 
-Both sides of a row get the same rows, all of them, and one
-thread; each draws its own starts, as many, and iterates as it does by default. The inertia of both is computed here in
-float64 from the centroids that they return, and a row is missed where ours is higher: ours is faiss, started by
-k-means++, so that its price is time. Faiss has no k-means with labels: the peer of that form is the same algorithm from
-the same draws, nearest centroids by a search of faiss and sums by scipy, with one more restart from means where a
-cluster of one row remains, as ours; these means come from faiss's k-means. Its inertia is that of all rows.
+Both sides of a comparison get all rows and one thread; each draws the same number of initializations, and iterates as
+by default. The inertia of both is computed here in float64 from their centroids. A comparison fails if ours is higher:
+ours is faiss initialized with k-means++, which costs time. faiss has no k-means with labels: the peer for that form is
+the same algorithm from the same draws, with faiss to search for nearest centroids and scipy to compute sums. Like ours,
+it restarts once more from the means of faiss's k-means if a cluster with one row remains. Its inertia covers all rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -20,16 +19,16 @@ from benchmarks.measure import Row, Wanted, compare, seconds
 Floats = NDArray[np.float32]
 
 INERTIA_TOLERANCE = 1e-4
-FAISS_ITERATIONS = 25  # its default
-LABELED_ITERATIONS, LABELED_TOLERANCE = 100, 1e-4  # of ours with labels
-# Rows, columns, clusters, starts, turns.
+FAISS_ITERATIONS = 25  # faiss's default
+LABELED_ITERATIONS, LABELED_TOLERANCE = 100, 1e-4  # of our semi-supervised k-means
+# Rows, columns, clusters, initializations, repetitions.
 SIZES = ((3068, 1280, 10, 10, 3), (20_000, 384, 100, 10, 2), (1_000_000, 128, 100, 1, 1))
-# Of more rows, plain k-means alone: all of them would take minutes.
+# For more rows, only plain k-means: all forms would take minutes.
 MANY_ROWS = 100_000
 
 
 def made_rows(num_rows: int, dim: int, num_clusters: int) -> tuple[Floats, NDArray[np.int64]]:
-    """Rows around random centers, and the center of each."""
+    """Return rows around random centers, and the center of each."""
     generator = np.random.default_rng(0)
     centers = generator.standard_normal((num_clusters, dim), dtype=np.float32)
     data = generator.standard_normal((num_rows, dim), dtype=np.float32)
@@ -40,7 +39,7 @@ def made_rows(num_rows: int, dim: int, num_clusters: int) -> tuple[Floats, NDArr
 
 
 def inertia_of(data: Floats, centroids: Floats) -> float:
-    """Sum of squared distances to the nearest centroid, in float64."""
+    """Return the sum of squared distances to the nearest centroid, in float64."""
     places = centroids.astype(np.float64)
     squares = (places**2).sum(axis=1)
     total = 0.0
@@ -51,7 +50,7 @@ def inertia_of(data: Floats, centroids: Floats) -> float:
 
 
 def faiss_kmeans(data: Floats, num_starts: int, num_clusters: int, num_iterations: int, spherical: bool) -> Floats:
-    """Centroids of the best of several runs of faiss, each from its own start."""
+    """Return the centroids of the best of several faiss runs, each with its own initialization."""
     import faiss
 
     found = faiss.Kmeans(
@@ -61,7 +60,7 @@ def faiss_kmeans(data: Floats, num_starts: int, num_clusters: int, num_iteration
         nredo=num_starts,
         seed=1,
         spherical=spherical,
-        max_points_per_centroid=len(data),  # by default faiss takes a sample of 256 rows per centroid
+        max_points_per_centroid=len(data),  # by default, faiss trains on a sample of 256 rows per centroid
         min_points_per_centroid=1,
     )
     found.train(data)
@@ -69,7 +68,7 @@ def faiss_kmeans(data: Floats, num_starts: int, num_clusters: int, num_iteration
 
 
 def constrained(free: Floats, fixed: Floats, labels: NDArray[np.int64], num_clusters: int, num_starts: int) -> float:
-    """Lowest inertia of semi-supervised k-means by faiss and scipy, as :func:`semi_supervised_kmeans` is described."""
+    """Return the lowest inertia of :func:`semi_supervised_kmeans`, implemented with faiss and scipy."""
     from scipy.optimize import linear_sum_assignment
 
     classes, own = np.unique(labels, return_inverse=True)
@@ -105,7 +104,7 @@ def constrained(free: Floats, fixed: Floats, labels: NDArray[np.int64], num_clus
 def _constrained_run(
     free: Floats, places: Floats, fixed_sums: NDArray[np.float64], fixed_counts: NDArray[np.int64], total: float
 ) -> tuple[float, NDArray[np.int64]]:
-    """Lowest inertia of Lloyd's iterations, and how many free rows each cluster had there."""
+    """Return the lowest inertia of Lloyd's iterations, and the number of free rows per cluster at that point."""
     import faiss
 
     best, sizes_then = np.inf, fixed_counts
@@ -128,7 +127,7 @@ def _constrained_run(
 
 
 def _sums(rows: Floats, ids: NDArray[np.int64], num_clusters: int) -> NDArray[np.float64]:
-    """Sums of the rows of each cluster."""
+    """Return the sum of the rows of each cluster."""
     from scipy.sparse import csc_array
 
     members = csc_array((np.ones(len(rows)), ids, np.arange(len(rows) + 1)), shape=(num_clusters, len(rows)))
@@ -138,7 +137,7 @@ def _sums(rows: Floats, ids: NDArray[np.int64], num_clusters: int) -> NDArray[np
 def beside_constrained(
     free: Floats, fixed: Floats, labels: NDArray[np.int64], k: int, num_starts: int, what: str, turns: int
 ) -> Row:
-    """Time semi-supervised k-means beside the same by faiss and scipy, by turns."""
+    """Time semi-supervised k-means against the implementation with faiss and scipy, alternately."""
     import faiss
 
     inertias: dict[str, float] = {}
@@ -170,7 +169,7 @@ def beside_constrained(
 
 
 def beside_faiss(data: Floats, name: str, ours: Callable[[], Floats], theirs: Callable[[], Floats], turns: int) -> Row:
-    """Time both by turns; ``ours`` and ``theirs`` return centroids."""
+    """Time both sides alternately; ``ours`` and ``theirs`` return centroids."""
     import faiss
 
     found: dict[str, Floats] = {}
@@ -194,7 +193,7 @@ def beside_faiss(data: Floats, name: str, ours: Callable[[], Floats], theirs: Ca
 
 
 def faiss_rows(num_rows: int, dim: int, k: int, num_starts: int, turns: int) -> Iterator[Row]:
-    """All three forms."""
+    """Yield all three forms of k-means."""
     data, labels = made_rows(num_rows, dim, k)
     what = f"n={num_rows:,} d={dim} k={k}, {num_starts} start{'s' * (num_starts > 1)}"
     fixed = (labels < k // 2) & (np.arange(num_rows) % 20 == 0)
@@ -230,5 +229,5 @@ def rows() -> Iterator[Row]:
 
 
 def quick_rows() -> Iterator[Row]:
-    """Yield those of few rows."""
+    """Yield the comparisons with few rows."""
     yield from faiss_rows(*SIZES[0])

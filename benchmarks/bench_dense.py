@@ -1,4 +1,4 @@
-"""Time a step of CoTAP, forward and backward, and the ranking loss in it."""
+"""Time a training step of CoTAP, forward and backward, and its ranking loss."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ SEEDS = {"seed": SEED}
 
 
 def seconds_on(device: torch.device, work: Callable[[], object]) -> Callable[[], float]:
-    """Processor time on a CPU, where neighbors do not count; time until all is done on a GPU."""
+    """Return the CPU time on a CPU, which excludes other processes, or the time until a GPU has finished."""
 
     def timed() -> float:
         if device.type == "cpu":
@@ -35,7 +35,7 @@ def seconds_on(device: torch.device, work: Callable[[], object]) -> Callable[[],
 
 
 def random_batch(config: CoTAPConfig, size: int, device: torch.device) -> Batch:
-    """Noise instead of images, half of it of one object; all views overlap."""
+    """Return noise instead of images, half of them with a single object; all views overlap."""
     generator = torch.Generator().manual_seed(SEED)
     sides = (size, size, *[config.local_size] * config.num_local_views, size)
     views = tuple(torch.randn(config.batch_size, 3, side, side, generator=generator).to(device) for side in sides)
@@ -46,8 +46,8 @@ def random_batch(config: CoTAPConfig, size: int, device: torch.device) -> Batch:
 
 
 def shares(name: str, preset: str, device: torch.device, **options: object) -> Row:
-    """Time the ranking loss against the step that it is a part of."""
-    # of weights, only their sizes count
+    """Time the ranking loss against the whole step."""
+    # only the sizes of the weights matter
     overrides = {"batch_size": 32, **options}
     config = resolve(CoTAPConfig, preset=preset, overrides=overrides).config
     info = DataInfo(
@@ -85,7 +85,7 @@ def shares(name: str, preset: str, device: torch.device, **options: object) -> R
 
 
 def rows() -> Iterator[Row]:
-    """Yield the demo on the CPU, and the paper's network where there is a GPU."""
+    """Yield the demo on the CPU, and the paper's network if there is a GPU."""
     yield shares("demo", "scene_objects", torch.device("cpu"))
     yield shares("demo with the paper's grid", "scene_objects", torch.device("cpu"), roi_size=7)
     if torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""Time ``embed``: against the bare network over decoded tensors, and with rows of an older store against all anew."""
+"""Time ``embed`` against the bare network on decoded tensors, and reuse of an older store against a full run."""
 
 import itertools
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ NUM_NEW = 5
 
 
 def write_images(folder: Path) -> None:
-    """Write class folders of random images, PNG and JPEG by turns."""
+    """Write class folders of random images, alternately PNG and JPEG."""
     generator = np.random.default_rng(SEEDS["images"])
     for i in range(NUM_IMAGES):
         place = folder / f"class{i % NUM_CLASSES}"
@@ -86,7 +86,7 @@ def _row(folder: Path) -> Row:
 
 
 def _reuse_row(folder: Path) -> Row:
-    """The old store has all images but one in a hundred."""
+    """Time ``--reuse`` with an old store that lacks one image in a hundred."""
     images = sorted((folder / "images").rglob("*.*"))
     new = images[:: len(images) // NUM_NEW][:NUM_NEW]
     (folder / "new").mkdir()

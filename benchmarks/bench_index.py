@@ -1,9 +1,9 @@
-"""Time a query by a graph (HNSW) and by compressed rows (IVF-PQ) against faiss with the same index, and their recall.
+"""Measure time and recall of queries with HNSW and IVF-PQ indexes, against faiss with the same index.
 
-Both sides walk the same index with the same width, and score compressed rows again in float32 (``IndexRefine``, without
-which the recall of the peer would be lower). Ours scores them in float64.
-``LABELKIT_BENCH_INDEX_ROWS=1000000`` makes the gallery larger (100,000), and ``LABELKIT_BENCH_INDEX_FOLDER`` keeps
-indexes there, whose graph takes some ten minutes of one core at that size.
+Both sides search the same index with the same width, and rescore compressed rows in float32 (``IndexRefine``, without
+which the recall of the peer would be lower). Ours rescores them in float64. ``LABELKIT_BENCH_INDEX_ROWS=1000000`` makes
+the gallery larger (default 100,000). ``LABELKIT_BENCH_INDEX_FOLDER`` is a folder in which indexes are kept; at that
+size, the graph takes about ten minutes on one core.
 """
 
 import os
@@ -27,14 +27,14 @@ FOLDER = os.environ.get("LABELKIT_BENCH_INDEX_FOLDER")
 QUERIES, K, REPETITIONS = 500, 10, 5
 # as `retrieve --search`
 RESCORED = 100
-# beside the search itself, a query takes some 0.3 ms: it is checked, and its candidates are scored in float64
+# in addition to the search, a query takes about 0.3 ms: it is validated, and its candidates are scored in float64
 RATE = Wanted(">=", 0.25)
-# ours names the same rows and orders them as exactly: any loss is a fault
+# ours returns the same rows, ranked at least as exactly: any loss is a fault
 RECALL_LOSS = 1e-3
 
 
 def make_rows() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Return a gallery of unit vectors around centers, and other rows of the same kind as queries."""
+    """Return a gallery of unit vectors around centers, and queries from the same distribution."""
     generator = np.random.default_rng(SEEDS["rows"])
     centers = generator.standard_normal((CENTERS, DIM), dtype=np.float32)
     rows = centers[np.arange(ROWS + QUERIES) % CENTERS]
@@ -44,7 +44,7 @@ def make_rows() -> tuple[NDArray[np.float32], NDArray[np.float32]]:
 
 
 def kept(kind: Kind, gallery: NDArray[np.float32]) -> tuple[Any, str]:
-    """Build an index, or read the one that an earlier call kept; and say how long it took."""
+    """Build an index, or read a cached one; also return the build time."""
     path = None if FOLDER is None else Path(FOLDER) / f"{kind}-{ROWS}-{faiss.__version__}.index"
     if path is not None and path.exists():
         return faiss.read_index(str(path)), path.with_suffix(".txt").read_text()
@@ -59,12 +59,12 @@ def kept(kind: Kind, gallery: NDArray[np.float32]) -> tuple[Any, str]:
 
 
 def recall(found: NDArray[np.int64], truth: NDArray[np.int64]) -> float:
-    """Share of the true neighbors that were found."""
+    """Return the fraction of true neighbors that were found."""
     return float(np.mean([len(set(mine) & set(theirs)) / K for mine, theirs in zip(found, truth, strict=True)]))
 
 
 def one_by_one(search: Callable[[NDArray[np.float32]], Any], queries: NDArray[np.float32]) -> Callable[[], float]:
-    """Return what times all queries, each of its own."""
+    """Return a function that times all queries, one at a time."""
     return seconds(lambda: [search(query[None]) for query in queries])
 
 

@@ -1,12 +1,12 @@
-"""Time, processor time and peak memory of commands over stores of growing size, and how fast they grow.
+"""Measure wall time, CPU time and peak memory of commands on stores of growing size, and how fast they grow.
 
-Every command runs in a process of its own. What it takes on a store of 1,000 rows (libraries, start) is taken off, and
-the slope in log-log between two sizes is compared with 1: linear. Between sizes a tenth apart it is 2 at most: so it is
-where the smaller one cannot be told from the start. Times are of the processor, so that neighbors do not count. Few
-iterations, one start: what an iteration costs is what grows. Sizes at which a command takes no more than its start are
-left out. LABELKIT_BENCH_MAX=100000 leaves out larger sizes, and
-LABELKIT_BENCH_LOAD='cluster|retrieve' commands in which the pattern is not found: all of it takes half an hour.
-``match`` is left out: its work is keypoints of photographs, not rows.
+Every command runs in a separate process. Its cost on a store of 1,000 rows (libraries, startup) is subtracted, and the
+log-log slope between two sizes is compared with 1 (linear). For sizes that differ by a factor of 10, the slope is at
+most 2, the value if the cost at the smaller size is indistinguishable from startup. Times are CPU times, which exclude
+other processes. Commands run few iterations from one initialization, because the cost of an iteration is what grows.
+Sizes at which a command takes no longer than its startup are omitted. LABELKIT_BENCH_MAX=100000 omits larger sizes, and
+LABELKIT_BENCH_LOAD='cluster|retrieve' omits commands that do not match the pattern; the whole benchmark takes half an
+hour. ``match`` is omitted, because its cost depends on the keypoints of photographs.
 """
 
 import itertools
@@ -33,7 +33,7 @@ BASE, SIZES = 1_000, (10_000, 100_000, 1_000_000)
 MEDIUM = SIZES[:2]
 IMAGES = (10_000, 30_000, 100_000)
 WANTED = 1.15
-# Of so little beyond the start, no slope can be told.
+# Costs this close to the startup cost give no reliable slope.
 MIN_CPU_S, MIN_BYTES = 0.25, 50 << 20
 FEW = f"--num-clusters {CLASSES} --num-inits 1 --max-iterations 3 --overwrite"
 CHILD = """
@@ -60,7 +60,7 @@ COMMANDS = {
     "report --overwrite --out FOLDER/page.html": MEDIUM,
     f"train sela --epochs 1 --num-clusters {CLASSES} --device cpu --overwrite --out FOLDER/run": SIZES,
 }
-# of a command, what its row does not show
+# options that the name of the row does not show
 NAMES = {
     f" {FEW}": "",
     "QUERIES": "1,000 others",
@@ -73,7 +73,7 @@ NAMES = {
 
 
 def write_store(out: Path, rows: int) -> None:
-    """Rows around so many centers; labels of a twentieth of half of the classes, two at least, may be used."""
+    """Write rows around centers; a twentieth of half of the classes is labeled, but at least two rows per class."""
     generator = np.random.default_rng(SEEDS["rows"])
     labels = np.arange(rows) % CLASSES
     centers = generator.standard_normal((CLASSES, DIM), dtype=np.float32)
@@ -88,7 +88,7 @@ def write_store(out: Path, rows: int) -> None:
 
 
 def write_images(folder: Path, number: int) -> None:
-    """Small PNG files in class folders."""
+    """Write small PNG files in class folders."""
     generator = np.random.default_rng(SEEDS["images"])
     for i in range(number):
         place = folder / f"class{i % 10}"
@@ -99,27 +99,27 @@ def write_images(folder: Path, number: int) -> None:
 
 
 def measure(words: list[str]) -> tuple[float, float, int]:
-    """(seconds, CPU seconds, peak bytes) of a command in a process of its own."""
+    """Return (seconds, CPU seconds, peak bytes) of a command in a separate process."""
     done = subprocess.run([sys.executable, "-c", CHILD, *words], capture_output=True, text=True, check=True)
     code, seconds, cpu, peak = json.loads(done.stdout.splitlines()[-1])
     if code != 0:
-        raise RuntimeError(f"{shlex.join(words)} ended with {code}: {done.stderr}")
+        raise RuntimeError(f"{shlex.join(words)} exited with {code}: {done.stderr}")
     return seconds, cpu, peak
 
 
 def growth(name: str, measured: dict[int, tuple[float, float, int]]) -> Iterator[Row]:
-    """Exponents between neighboring sizes; the smallest size is what is taken off."""
+    """Return the exponents between consecutive sizes, after subtracting the cost of the smallest size."""
     base, *sizes = sorted(measured)
     for small, large in itertools.pairwise(sizes):
         (_, cpu, peak), (seconds, large_cpu, large_peak) = measured[small], measured[large]
         _, least_cpu, least_peak = measured[base]
 
         def slope(of_small: float, of_large: float, ratio: float = large / small) -> float:
-            # what cannot be told from the start counts as a hundredth of the larger one
+            # a cost indistinguishable from startup counts as a hundredth of the larger cost
             return math.log(of_large / max(of_small, of_large / 100)) / math.log(ratio)
 
         if large_cpu - least_cpu < MIN_CPU_S and large_peak - least_peak < MIN_BYTES:
-            continue  # no more than the start takes
+            continue  # no more than the startup cost
         time_slope = slope(cpu - least_cpu, max(large_cpu - least_cpu, 1e-3))
         memory_slope = slope(peak - least_peak, max(large_peak - least_peak, 1))
         yield Row(
@@ -129,27 +129,27 @@ def growth(name: str, measured: dict[int, tuple[float, float, int]]) -> Iterator
             peer_s=cpu,
             ratio=time_slope,
             wanted=f"<= {WANTED:g}",
-            # below a second or 50 MiB the slope is noise
+            # below a second or 50 MiB, the slope is noise
             ok=(time_slope <= WANTED or large_cpu - least_cpu < 1)
             and (memory_slope <= WANTED or large_peak - least_peak < MIN_BYTES),
         )
 
 
 def _with(places: dict[str, str], command: str) -> str:
-    """Return a command with words replaced."""
+    """Return a command with its placeholders replaced."""
     for word, place in places.items():
         command = command.replace(word, place)
     return command
 
 
 def wanted_sizes(sizes: tuple[int, ...]) -> tuple[int, ...]:
-    """Sizes up to the largest that is asked for."""
+    """Return the sizes up to the requested maximum."""
     most = int(os.environ.get("LABELKIT_BENCH_MAX", sizes[-1]))
     return tuple(size for size in sizes if size <= most)
 
 
 def is_wanted(command: str) -> bool:
-    """Whether a command is asked for."""
+    """Return whether a command is requested."""
     return re.search(os.environ.get("LABELKIT_BENCH_LOAD", ""), command) is not None
 
 

@@ -1,10 +1,10 @@
-"""Time the steps of every training method through the trainer against a bare loop of the same events.
+"""Time the steps of every training method with the trainer against a bare loop of the same events.
 
-The bare loop makes the same batches of views, calls the method's own loss and events, backward and optimizer, and
-sets the same learning rate and seeds. What it leaves out is what the trainer adds: means of the parts of losses and
-checks of them, guards, the log, signals, checkpoints, mixed precision, processes, and a new state for the method at
-each step. The row says whether both ended with the same weights, bit for bit. Seconds are of the processor; what
-happens between epochs is no step.
+The bare loop creates the same batches of views, calls the method's own loss and events, backward and optimizer, and
+sets the same learning rate and seeds. It omits what the trainer adds: averaging and checking the parts of the loss,
+guards, logging, signals, checkpoints, mixed precision, multiple processes, and a new state for the method at each step.
+The row states whether both ended with bit-identical weights. Times are CPU times; work between epochs is not part of a
+step.
 """
 
 import itertools
@@ -28,15 +28,15 @@ from labelkit.training.trainer import Trainer
 from benchmarks.measure import Row, Wanted, compare, with_check
 
 SEEDS = {"seed": 0}
-# Steps of a turn, of which one is logged: twice as often as by default.
+# Steps per repetition, one of which is logged: twice as often as by default.
 STEPS, REPETITIONS, WARMUPS = 5, 5, 1
-# Long enough for all turns; as long as runs are, since states say how many steps a phase has.
+# Long enough for all repetitions, and realistic, because states contain the number of steps of a phase.
 LENGTH = {"epochs": 200}
 LENGTH_IN_STEPS = {"steps": 20_000, "eval_every_steps": 1_000}
 
 
 class Turns:
-    """Steps of one trainer, a block at a time; whoever takes a step notes its end."""
+    """The steps of one trainer, run in blocks; each step calls ``advance`` at its end."""
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
@@ -44,11 +44,11 @@ class Turns:
         self._ends: list[tuple[int, float]] = []
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Note the end of a step."""
+        """Record the end of a step."""
         self._ends.append((self.trainer.clock.epoch, time.process_time()))
 
     def run(self) -> float:
-        """Run a block; return the mean seconds of a step, the first aside, whose begin is not noted."""
+        """Run a block; return the mean seconds per step, without the first, whose start is not recorded."""
         self._ends.clear()
         stop = self.trainer.clock.step + STEPS + 1
         self.trainer.config = self._config.model_copy(update={"stop_after_steps": stop})
@@ -90,7 +90,7 @@ class BareTrainer(Trainer):
             clock.step += 1
             clock.step_in_epoch += 1
             method.on_step_end(now)
-            self.progress.means.add(loss, {})  # an epoch that saw no loss cannot end
+            self.progress.means.add(loss, {})  # an epoch without a loss cannot end
             self.report.advance()
             if clock.step >= stop:
                 return False
@@ -98,7 +98,7 @@ class BareTrainer(Trainer):
 
 
 def turns(kind: type[Trainer], config: RunConfig, folder: Path | None) -> Turns:
-    """Build a method on the digits and what trains it, with a run folder or without."""
+    """Build a method on the digits and its trainer, with or without a run folder."""
     assert config.command[0] == "train"
     prepared = prepare_data(config)
     method: Any = METHODS[config.command[1]].load()(config, prepared.info(0))

@@ -1,7 +1,7 @@
-"""Time ``embed`` on the photographs of the demo against a plain loop, ``predict`` from nothing, and the allocator.
+"""Time ``embed`` on the demo photographs against a plain loop, a cold start of ``predict``, and the allocator settings.
 
-Decoding, network and store are part of a turn; imports are part of a cold start only. Rows in bf16 are there where the
-processor multiplies in it.
+Decoding, network and store are timed in every repetition; imports only in a cold start. The bf16 rows exist only if the
+processor multiplies in bf16.
 """
 
 import json
@@ -43,7 +43,7 @@ with torch.inference_mode():
 
 @contextmanager
 def side(name: str, **options: Any) -> Iterator[Callable[[], float]]:
-    """A process that works whenever the function is called, which returns its seconds."""
+    """Start a process that does its work whenever the returned function is called, which returns the seconds."""
     text = json.dumps({**options, "torch_threads": torch.get_num_threads()})
     command = [sys.executable, "-m", "benchmarks.photo_sides", name, text]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
@@ -61,7 +61,7 @@ def side(name: str, **options: Any) -> Iterator[Callable[[], float]]:
 
 
 def has_bf16() -> bool:
-    """Whether the processor multiplies in bf16."""
+    """Return whether the processor multiplies in bf16."""
     try:
         flags = Path("/proc/cpuinfo").read_text().split()
     except OSError:
@@ -70,14 +70,14 @@ def has_bf16() -> bool:
 
 
 def rows() -> Iterator[Row]:
-    """Compare seconds of whole passes."""
+    """Compare the times of complete passes."""
     with own_cache() as folder:
         yield from _embed_rows(folder)
         yield from _cold_rows(folder)
 
 
 def shown_rows() -> Iterator[Row]:
-    """Show what shrunken decoding of large photos and kept memory are worth."""
+    """Show the gains from decoding large photos at reduced size and from keeping memory."""
     with own_cache() as folder:
         yield _large_row(folder)
     yield _training_row()
@@ -91,7 +91,7 @@ def _embed_rows(folder: Path) -> Iterator[Row]:
 
 
 def _embed_row(folder: Path, what: str, options: dict[str, Any], single: Wanted, half: Wanted) -> Iterator[Row]:
-    """Both precisions beside the same turns of the peer."""
+    """Compare both precisions with the same repetitions of the peer."""
     config = EmbedConfig.model_validate({**options, "seed": SEEDS["weights"], "out": folder / "x.h5"})
     weights, name = _saved(config, folder)
     place = Path(tempfile.mkdtemp(dir=folder))
@@ -114,7 +114,7 @@ def _embed_row(folder: Path, what: str, options: dict[str, Any], single: Wanted,
 
 
 def _large_row(folder: Path) -> Row:
-    """Photos as a phone takes them; those of the demo are 160 pixels wide, so they are enlarged, with noise."""
+    """Use photos of the size that a phone takes: demo photos (160 pixels wide), enlarged and with noise."""
     generator = np.random.default_rng(SEEDS["noise"])
     (folder / "large").mkdir()
     noise = generator.normal(0, NOISE, (LARGE_SIDE, LARGE_SIDE * 4 // 3, 3))
@@ -145,7 +145,7 @@ def _large_row(folder: Path) -> Row:
 
 
 def _saved(config: EmbedConfig, folder: Path) -> tuple[Path, str]:
-    """Weights as timm reads them, and the name of their network."""
+    """Save weights in timm's format; return the file and the name of the network."""
     network = build_embedding_network(config, 3).network
     assert isinstance(network, BackboneNetwork)
     path = folder / "weights.pt"
@@ -159,11 +159,11 @@ def _cosines(left: np.ndarray[Any, Any], right: np.ndarray[Any, Any]) -> np.ndar
 
 
 def _cold_rows(folder: Path) -> Iterator[Row]:
-    """From the start of a process to its end."""
+    """Time whole processes."""
     script = str(Path(sys.executable).with_name("labelkit"))
     made, photo = folder / "made", sorted(PHOTOS.glob("*.jpg"))[0]
     new = folder / "new.jpg"
-    new.write_bytes(photo.read_bytes() + b"\0")  # not the file that has an answer
+    new.write_bytes(photo.read_bytes() + b"\0")  # not the file that has a prediction
     environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
 
     def run(*command: str) -> None:

@@ -15,7 +15,7 @@ SEED = 0
 SEEDS = {"scores": SEED}
 MARGIN, FLOOR = 0.5, -0.2
 CHUNK = 64
-# rounding of the double sum, which adds up to 38,416 numbers in float32
+# rounding error of the double sum, which sums up to 38,416 numbers in float32
 SAME_GRADIENT = 1e-4
 LARGE = 38_416  # pairs of patches of two images of 14 x 14 patches
 MEMORY = """
@@ -36,7 +36,7 @@ print(json.dumps(memory("VmHWM") - before))
 
 
 def made(n: int) -> tuple[Tensor, Tensor]:
-    """Scores that follow targets loosely, as similarities of patches do."""
+    """Return scores that correlate loosely with targets, like similarities of patches."""
     generator = torch.Generator().manual_seed(SEED)
     targets = torch.rand(1, n, generator=generator)
     scores = (0.7 * targets + 0.3 * torch.rand(1, n, generator=generator)).requires_grad_()
@@ -44,13 +44,13 @@ def made(n: int) -> tuple[Tensor, Tensor]:
 
 
 def fast(scores: Tensor, targets: Tensor) -> None:
-    """The loss and its gradient in O(n log n)."""
+    """Compute the loss and its gradient in O(n log n)."""
     scores.grad = None
     cotap_loss(scores, targets, implementation="fast").sum().backward()
 
 
 def double_sum(scores: Tensor, targets: Tensor) -> None:
-    """Equation 12 in float32 by autograd, in blocks of rows that stay in the cache."""
+    """Compute Equation 12 in float32 with autograd, in blocks of rows that fit in the cache."""
     scores.grad = None
     for start in range(0, scores.shape[1], CHUNK):
         _some_rows(scores[0], targets[0], slice(start, start + CHUNK))
@@ -65,7 +65,7 @@ def _some_rows(p: Tensor, q: Tensor, rows: slice) -> None:
 
 
 def peak_bytes(n: int) -> int:
-    """Memory that one call adds, in a process of its own."""
+    """Return the memory that one call adds, in a separate process."""
     done = subprocess.run([sys.executable, "-c", MEMORY, str(n)], check=True, capture_output=True, text=True)
     return int(json.loads(done.stdout))
 
@@ -74,18 +74,18 @@ SIZES = ((2401, 25.0, 5), (4096, 40.0, 5), (LARGE, 300.0, 1))
 
 
 def rows() -> Iterator[Row]:
-    """Yield three sizes, and memory."""
+    """Yield a row for each of three sizes, and one for memory."""
     yield from speed_rows(*SIZES)
     yield memory_row()
 
 
 def quick_rows() -> Iterator[Row]:
-    """Yield the sizes whose double sum takes no time."""
+    """Yield the sizes at which the double sum is fast."""
     yield from speed_rows(*SIZES[:2])
 
 
 def speed_rows(*sizes: tuple[int, float, int]) -> Iterator[Row]:
-    """Yield a row for each number of pairs, with the ratio that is wanted and the turns."""
+    """Yield a row for each number of pairs, with its bound and number of repetitions."""
     fast(*made(2401))
     for n, wanted, repetitions in sizes:
         ours, theirs = made(n), made(n)

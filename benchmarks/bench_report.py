@@ -1,7 +1,7 @@
-"""Time the map and the tiles of ``labelkit report`` against scikit-learn's own t-SNE and Pillow's own thumbnails.
+"""Time the map and the thumbnails of ``labelkit report`` against scikit-learn's t-SNE and Pillow's thumbnails.
 
-The map has to be as trustworthy as scikit-learn's, and a nearest neighbor on it as often of the same class: a faster
-worse map does not count.
+Our map must be as trustworthy as scikit-learn's, and nearest neighbors on it must be of the same class equally often: a
+faster but worse map does not count.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ PHOTOS, PHOTO_SIZE, SIDE = 12, (2400, 1800), 192
 
 
 def rows() -> Iterator[Row]:
-    """Compare on one thread: a map of the digits, and tiles of large photos."""
+    """Compare on one thread: a map of the digits, and thumbnails of large photos."""
     with threadpool_limits(1):
         yield map_row()
     yield tile_row()
@@ -39,7 +39,7 @@ quick_rows = rows
 
 
 def map_row() -> Row:
-    """Both from the same two principal directions."""
+    """Compare the maps, both initialized with the same two principal components."""
     digits = load_digits()
     pixels = digits.data.astype(np.float32)
     start = project_to_principal_plane(pixels)[0]
@@ -69,13 +69,13 @@ def map_row() -> Row:
 def _quality(
     pixels: NDArray[np.float32], points: NDArray[np.float64], labels: NDArray[np.int64]
 ) -> tuple[float, float]:
-    """Trustworthiness, and share of the neighbors on the map that are of the same class."""
+    """Return the trustworthiness, and the fraction of neighbors on the map that are of the same class."""
     near = NearestNeighbors(n_neighbors=NEIGHBORS).fit(points).kneighbors(return_distance=False)
     return trustworthiness(pixels, points, n_neighbors=NEIGHBORS), float((labels[near] == labels[:, None]).mean())
 
 
 def tile_row() -> Row:
-    """Pillow lets the decoder shrink too. Both read and digest the file, which must be the one that was embedded."""
+    """Compare the thumbnails. Pillow also decodes at reduced size. Both read and hash the file to verify it."""
     with tempfile.TemporaryDirectory() as folder:
         generator = np.random.default_rng(SEEDS[0])
         for number in range(PHOTOS):

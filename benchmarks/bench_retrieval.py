@@ -1,8 +1,8 @@
-"""Time and weigh retrieval: scoring against the bare product and a peer, warm search, a cold ``retrieve``.
+"""Time and memory of retrieval: scoring against the bare product and a peer, warm search, a cold ``retrieve``.
 
-Rows about memory start processes of their own, whose peak is theirs. ``LABELKIT_BENCH_RETRIEVAL_ROWS`` (60,502, as many
-as Stanford Online Products has for testing) makes the problem smaller or larger; the speed of scoring is that of a
-third of the rows. Indexes: ``bench_index.py``.
+Memory is measured in separate processes. ``LABELKIT_BENCH_RETRIEVAL_ROWS`` sets the size of the problem (default
+60,502, the size of the test split of Stanford Online Products); the speed of scoring is measured on a third of the
+rows. For indexes, see ``bench_index.py``.
 """
 
 import json
@@ -32,11 +32,11 @@ from benchmarks.measure import Row, Wanted, compare, seconds
 
 SEEDS = {"rows": 0, "weights": 0}
 NUM_ROWS, DIM, PER_CLASS = int(os.environ.get("LABELKIT_BENCH_RETRIEVAL_ROWS", "60502")), 512, 5
-# Products and what is made of them both grow with the square of the rows: a third of these takes a ninth of the time.
+# Products and scores both grow with the square of the number of rows: a third of them takes a ninth of the time.
 RATE_ROWS = NUM_ROWS // 3
 KS = (1, 10, 100)
 WANTED_RATE, WANTED_GIB = 0.6, 1.5
-# The peer keeps as many neighbors of every row as the largest class has members.
+# The peer keeps as many neighbors per row as the largest class has members.
 PEER_SIZES = ((20_000, 128, 5), (10_000, 128, 1_000))
 PEER_REPETITIONS, WANTED_PEER, WANTED_PEER_MEMORY = 3, 0.8, 0.1
 INDEX_DIM, INDEX_CENTERS = 128, 1_000
@@ -84,7 +84,7 @@ with torch.inference_mode():
 def make_rows(
     n: int, dim: int, per_class: int, *, spread: float | None = None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return unit vectors and classes; random ones, or around one direction per class, ``spread`` times as far."""
+    """Return unit vectors and classes: random, or around one direction per class, with noise scaled by ``spread``."""
     generator = np.random.default_rng(SEEDS["rows"])
     labels = np.arange(n) // per_class
     rows = generator.standard_normal((n, dim), dtype=np.float32)
@@ -96,13 +96,13 @@ def make_rows(
 
 
 def scores_of_ours(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> list[float]:
-    """Recall@1, R-precision and MAP@R by labelkit, with as many threads as torch has, as the command does."""
+    """Compute Recall@1, R-precision and MAP@R with labelkit, with as many threads as torch has, as in the command."""
     found = score_retrieval(rows, labels, num_threads=torch.get_num_threads())
     return [found.recall_at[1], found.mean_r_precision, found.map_at_r]
 
 
 def scores_of_peer(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> list[float]:
-    """The same by pytorch-metric-learning."""
+    """Compute the same with pytorch-metric-learning."""
     from pytorch_metric_learning.utils.accuracy_calculator import AccuracyCalculator
 
     names = ("precision_at_1", "r_precision", "mean_average_precision_at_r")
@@ -112,7 +112,7 @@ def scores_of_peer(rows: NDArray[np.float32], labels: NDArray[np.int64]) -> list
 
 
 def environment() -> dict[str, str]:
-    """Processes of both sides take as many threads as torch does here."""
+    """Return an environment in which both sides use as many threads as torch does here."""
     threads = str(torch.get_num_threads())
     return {**os.environ, "OMP_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads}
 
@@ -127,7 +127,7 @@ def rows() -> Iterator[Row]:
 
 
 def rate_row() -> Row:
-    """Recall of a third of the rows against torch.mm of the same blocks, by turns."""
+    """Compare recall on a third of the rows with torch.mm of the same blocks, alternately."""
     from threadpoolctl import threadpool_limits
 
     embeddings, labels = make_rows(RATE_ROWS, DIM, PER_CLASS)
@@ -161,7 +161,7 @@ def rate_row() -> Row:
 
 
 def memory_row() -> Row:
-    """Peak memory of the whole command at full size."""
+    """Measure the peak memory of the whole command at full size."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "rows.h5"
         embeddings, labels = make_rows(NUM_ROWS, DIM, PER_CLASS)
@@ -187,9 +187,9 @@ def memory_row() -> Row:
 
 
 def peer_rows() -> Iterator[Row]:
-    """Recall@1, R-precision and MAP@R against pytorch-metric-learning, by turns: time, then memory beside the rows.
+    """Compare the three scores with pytorch-metric-learning, alternately: time, then memory in addition to the rows.
 
-    Each side is a process of its own, whose peak after its first turn counts.
+    Each side is a separate process, whose peak after its first repetition counts.
     """
     for n, dim, per_class in PEER_SIZES:
         found: dict[str, list[dict[str, Any]]] = {"ours": [], "peer": []}
@@ -228,7 +228,7 @@ def peer_rows() -> Iterator[Row]:
 
 @contextmanager
 def scoring(*words: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that scores at each line of its input, and is ready to."""
+    """Start a process that computes scores for each input line."""
     command = [sys.executable, "-c", PEER, *words]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment()) as process:
@@ -240,7 +240,7 @@ def scoring(*words: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def exact_row() -> Row:
-    """One query at a time on rows that are ready, against bare faiss."""
+    """Compare single queries on loaded rows with bare faiss."""
     gallery, _ = make_rows(EXACT_ROWS, INDEX_DIM, EXACT_ROWS // INDEX_CENTERS, spread=1.0)
     queries = gallery[:: EXACT_ROWS // QUERIES]
     exact = ExactSearch(gallery)
@@ -257,7 +257,7 @@ def exact_row() -> Row:
 
 
 def cold_row() -> Row:
-    """``labelkit retrieve`` of an image, from nothing, against imports and forward pass alone."""
+    """Compare a cold ``labelkit retrieve`` of an image with imports and forward pass alone."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         cache = {"LABELKIT_CACHE": str(folder / "cache")}

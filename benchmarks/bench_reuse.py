@@ -1,8 +1,8 @@
-"""Time training steps on what the frozen part made of views, against steps that run the whole network.
+"""Time training steps on cached outputs of the frozen part against steps that run the whole network.
 
-ViT-S of 12 blocks, the last block trained, and EfficientNet-Lite0, the last two of 7 stages trained, at 112 pixels with
-random weights; a step from its rows to updated weights, decoding left out. The row behind is the pass before training,
-counted in: epochs after which it has paid for itself, which must be at most V + 2.
+The networks are a ViT-S with 12 blocks, the last of which is trained, and EfficientNet-Lite0 with 7 stages, the last
+two of which are trained, at 112 pixels with random weights. A step goes from cached rows to updated weights, without
+decoding. The last row covers the pass before training: the number of epochs after which it pays off, at most V + 2.
 """
 
 import time
@@ -47,7 +47,7 @@ def rows() -> list[Row]:
                 repetitions=3,
             )
         )
-        # both per image: an epoch of two views saved, and what is kept of it
+        # both per image: the time saved in an epoch of two views, and the time to fill the cache
         saved = (found[-1]["peer_s"] - found[-1]["ours_s"]) / BATCH
         found.append(_break_even(name, views, saved))
     return found

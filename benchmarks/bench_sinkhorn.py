@@ -1,7 +1,7 @@
-"""Time the balanced assignment against POT and a plain reading of the published code; then one larger than memory.
+"""Time the balanced assignment against POT and the published algorithm, also on a problem larger than memory.
 
-The rows about memory start processes of their own, whose peak is theirs. ``LABELKIT_BENCH_SINKHORN_ROWS=1281167`` makes
-the last row as large as ImageNet with 3,000 clusters: a temporary file of 7.7 GB, and some minutes.
+Memory is measured in separate processes. With ``LABELKIT_BENCH_SINKHORN_ROWS=1281167``, the last row has the size of
+ImageNet with 3,000 clusters, which takes a temporary file of 7.7 GB and a few minutes.
 """
 
 import importlib.util
@@ -28,14 +28,14 @@ NUM_ROWS, NUM_CLUSTERS, DIM = 50_000, 1_000, 64
 SCORE_DEVIATION, LAM, TOL = 0.5, 25.0, 1e-4
 REPETITIONS = 3
 WANTED_RATIO = 2.0
-# both sides stop at an error that leaves some labels open
+# both sides stop at an error at which some labels may still change
 SAME_LABELS = 0.999
 FILE_ROWS, FILE_CLUSTERS = int(os.environ.get("LABELKIT_BENCH_SINKHORN_ROWS", "60000")), 3_000
 FILE_MEMORY_BYTES = 4 << 30
 
 
 def make_scores(n: int, k: int, out: NDArray[Any]) -> None:
-    """Fill (n, k) scores of standard deviation 0.5 in blocks: random features times random prototypes."""
+    """Fill (n, k) scores with standard deviation 0.5, in blocks: random features times random prototypes."""
     generator = torch.Generator().manual_seed(SEEDS["features"])
     weight = torch.randn(DIM, k, generator=generator) * (SCORE_DEVIATION / DIM**0.5)
     for start in range(0, n, 4096):
@@ -48,15 +48,15 @@ Solved = tuple[NDArray[np.int64], int, float]
 
 
 def published(scores: NDArray[Any], tol: float) -> Solved:
-    """Read the published code: two products per iteration, labels in the end.
+    """Run the algorithm of the published code: two products per iteration, labels at the end.
 
-    Charitably: the row maximum keeps the power from vanishing, and the error costs no product of its own.
+    In its favor, the row maximum prevents underflow of the power, and computing the error costs no extra product.
     """
     return scaled(np.exp(LAM * (scores - scores.max(axis=1, keepdims=True))), tol)
 
 
 def scaled(kernel: NDArray[Any], tol: float) -> Solved:
-    """Scaling iterations of a kernel, which becomes the plan."""
+    """Run the scaling iterations on a kernel, which becomes the plan."""
     n, k = kernel.shape
     beta = np.full(n, 1 / n, dtype=kernel.dtype)
     iterations = 0
@@ -73,7 +73,7 @@ def scaled(kernel: NDArray[Any], tol: float) -> Solved:
 
 
 def rows() -> Iterator[Row]:
-    """Yield the comparisons, by one thread on both sides."""
+    """Yield the comparisons, on one thread on both sides."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -88,7 +88,7 @@ quick_rows = rows
 
 
 def against_peers() -> Iterator[Row]:
-    """One full solve by one thread, from scores to labels, at the same marginal error."""
+    """Compare one full solve on one thread, from scores to labels, at the same marginal error."""
     scores = np.empty((NUM_ROWS, NUM_CLUSTERS), dtype=np.float32)
     make_scores(NUM_ROWS, NUM_CLUSTERS, scores)
     double = scores.astype(np.float64)
@@ -121,7 +121,7 @@ def equal(found: SinkhornResult, labels: NDArray[np.int64], error: float) -> tup
 def pot_row(
     what: str, scores: NDArray[np.float32], found: SinkhornResult, double: NDArray[np.float64]
 ) -> Iterator[Row]:
-    """POT needs its errors turned off, and is told how many iterations lead to ours."""
+    """Compare with POT, with its error checks disabled and the same number of iterations as ours."""
     if importlib.util.find_spec("ot") is None:
         yield Row(
             name="sinkhorn / POT: not installed (pip install -e '.[bench]')",
@@ -144,7 +144,7 @@ def pot_row(
         return plan
 
     plan = peer()
-    # as POT leaves it, its columns are met, and its rows nearly
+    # POT's result matches the column sums exactly, and the row sums approximately
     error = float(np.abs(plan.sum(axis=1) - 1 / len(plan)).sum())
     measured = compare(
         f"{what} / POT ot.sinkhorn, {iterations} iterations",
@@ -157,7 +157,7 @@ def pot_row(
     yield with_check(measured, *equal(found, plan.argmax(axis=1), error))
 
 
-# The peak is that of the address space, from /proc: getrusage also counts the process that started this one.
+# The peak is that of the address space, from /proc: getrusage also counts the parent process.
 FROM_FILE = """
 import json, os, sys, time
 import numpy as np, torch
@@ -176,7 +176,7 @@ print(json.dumps({"passes": found.num_iterations, "seconds": seconds, "rss": mem
 
 
 def file_rows() -> Iterator[Row]:
-    """Solve from a memory map of half precision: a pass against reading the file once from disk, then the memory."""
+    """Solve from a half-precision memory map: compare a pass with reading the file once; then measure memory."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "scores.npy"
         scores = np.lib.format.open_memmap(path, mode="w+", dtype=np.float16, shape=(FILE_ROWS, FILE_CLUSTERS))
@@ -208,7 +208,7 @@ def file_rows() -> Iterator[Row]:
 
 
 def read_from_disk(path: Path) -> float:
-    """Seconds to read a file that the system does not hold in memory."""
+    """Return the seconds to read a file that is not in the page cache."""
     with path.open("rb", buffering=0) as file:
         os.fsync(file.fileno())
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,8 +1,8 @@
-"""Time training steps: through the trainer against a bare loop, FlipClass against SimGCD, DL2PA against a classifier.
+"""Time training steps: the trainer against a bare loop, FlipClass against SimGCD, DL2PA against a classifier.
 
-A step is one batch, from its rows to updated weights. It is timed from the end of the step before to its own end, so
-that nothing the trainer does in between is left out; what happens between two epochs is not part of a step. Seconds are
-of the processor, of all threads of this process, so that neighbors on a busy machine do not count.
+A step is one batch, from its rows to updated weights. It is timed from the end of the previous step to its own end, so
+that everything that the trainer does in between counts; work between two epochs is not part of a step. Times are CPU
+times of all threads of this process, which exclude other processes on a busy machine.
 """
 
 import copy
@@ -39,9 +39,9 @@ from benchmarks.measure import Row, Wanted, compare, processor_seconds, with_che
 
 SEEDS = {"seed": 0, "split_seed": 0}
 WARMUPS = 1
-# Steps that are timed in one turn: the default of --log-every-steps, so that one of them is logged.
+# Timed steps per repetition: the default of --log-every-steps, so that one of them is logged.
 NANO_STEPS, NANO_REPETITIONS, READY_REPETITIONS = 10, 11, 5
-# Of larger networks, whose steps differ less.
+# For larger networks, whose steps vary less.
 LARGE_STEPS, LARGE_REPETITIONS = 5, 3
 # So that the bare loop need not repeat the schedules.
 CONSTANT = {"lr_schedule": "constant", "teacher_temperature_start": 0.05, "teacher_temperature_final": 0.05}
@@ -77,7 +77,7 @@ class Task:
 
 
 def make_task(method_name: str, **options: object) -> Task:
-    """Build a method with the preset of the digits; ``options`` are stronger."""
+    """Build a method with the digits preset; ``options`` take precedence."""
     spec = METHODS[method_name]
     config = resolve(spec.config, overrides={"dataset": "digits", "epochs": 10_000, **SEEDS, **options}).config
     prepared = prepare_data(config)
@@ -88,7 +88,7 @@ def make_task(method_name: str, **options: object) -> Task:
 
 
 class TrainerSteps:
-    """Steps through the trainer, with a run folder that gets its metrics."""
+    """Steps with the trainer, which logs metrics to a run folder."""
 
     def __init__(self, task: Task, folder: Path, steps: int) -> None:
         self._config = task.config
@@ -102,7 +102,7 @@ class TrainerSteps:
         )
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Note the end of a step; the trainer calls this."""
+        """Record the end of a step; called by the trainer."""
         self._ends.append((self.trainer.clock.epoch, time.process_time()))
 
     def run(self) -> float:
@@ -144,7 +144,7 @@ class BareSteps:
 
     def run(self) -> float:
         """Run a block; return the mean seconds of a step."""
-        self._step()  # as many steps as the trainer takes, of which the first is not timed there either
+        self._step()  # as many steps as with the trainer, where the first is not timed, either
         begin = time.process_time()
         for _ in range(self._steps):
             self._step()
@@ -152,7 +152,7 @@ class BareSteps:
 
 
 def against_bare_loop(folder: Path) -> Row:
-    """SimGCD through the trainer against a bare loop with the same views."""
+    """Compare SimGCD with the trainer and with a bare loop on the same views."""
     task = make_task("simgcd", **CONSTANT)
     loader = task.loader()
     batches = itertools.chain.from_iterable(loader.epoch(epoch) for epoch in itertools.count())
@@ -164,7 +164,7 @@ def against_bare_loop(folder: Path) -> Row:
 
 
 def against_ready_batches(folder: Path) -> Row:
-    """The same against a bare loop that makes no views."""
+    """Compare with a bare loop on precomputed views."""
     task = make_task("simgcd", **CONSTANT)
     return compare(
         f"{BARE} with ready batches",
@@ -177,7 +177,7 @@ def against_ready_batches(folder: Path) -> Row:
 
 
 def against_simgcd(folder: Path, name: str, steps: int, repetitions: int, **options: object) -> Row:
-    """FlipClass against SimGCD on the same views, both through the trainer, energies logged when they are due."""
+    """Compare FlipClass with SimGCD on the same views, both with the trainer, including the logging of energies."""
     align = {"align_blocks": (2, 3)} if options else {}
     flipclass = TrainerSteps(make_task("flipclass", **options, **align), folder / f"{name}-flipclass", steps)
     simgcd = TrainerSteps(make_task("simgcd", views="weak-strong", **options), folder / f"{name}-simgcd", steps)
@@ -193,7 +193,7 @@ def against_simgcd(folder: Path, name: str, steps: int, repetitions: int, **opti
 
 
 def against_softmax(folder: Path, name: str, steps: int, repetitions: int, **options: object) -> Row:
-    """DL2PA against a learned classifier on the same network and images, both through the trainer."""
+    """Compare DL2PA with a learned classifier on the same network and images, both with the trainer."""
     dl2pa = TrainerSteps(make_task("dl2pa", **options), folder / f"{name}-dl2pa", steps)
     softmax = TrainerSteps(make_task("softmax", **options), folder / f"{name}-softmax", steps)
     return compare(
@@ -220,13 +220,13 @@ def rows() -> Iterator[Row]:
 
 
 def shown_rows() -> Iterator[Row]:
-    """Show what the views are of a training step."""
+    """Show the share of the views in the time of a training step."""
     with tempfile.TemporaryDirectory() as name:
         yield against_ready_batches(Path(name))
 
 
 def against_torchvision(recipe: ClassificationRecipe) -> Row:
-    """Views of a classifier, cut from decoded photos as a worker does it, and the same recipe of torchvision."""
+    """Compare a worker's views for a classifier, from decoded photos, with the same torchvision recipe."""
     draws = np.random.default_rng(SEEDS["seed"])
     small = draws.integers(0, 256, (VIEWS, PHOTO[0] // 10, PHOTO[1] // 10, 3), dtype=np.uint8)
     photos = [np.ascontiguousarray(np.kron(image, np.ones((10, 10, 1), dtype=np.uint8))) for image in small]

@@ -1,15 +1,15 @@
-"""What corrections of wrong predictions do to the other images, beside logistic regression on the same labels.
+"""Measure how corrected predictions affect the other images, compared with logistic regression on the same labels.
 
     python -m benchmarks.corrections cifar10=cifar10.h5 kinds=grocery.h5:kinds.csv [--photos 900] [--corrected 48]
 
-Sets are those of ``benchmarks.answer_table``. All classes have labels. The most confident wrong predictions are
-corrected, as by a person who goes through the page, and all is predicted again as `start` does: with the earlier
-predictions. Columns, in percent of the images that have no label at the end:
+The sets are those of ``benchmarks.answer_table``. All classes have labels. The most confident wrong predictions are
+corrected, as by a person who goes through the page, and all labels are predicted again as in `start`, with the earlier
+predictions. The columns are percentages of the images that are unlabeled at the end:
 
-    before, after   right before and after the corrections
-    said            expected to be right after them
-    plain           right after them, if the earlier predictions are not passed
-    lr, lr after    right by logistic regression on rows of length 1, before and after
+    before, after   correct before and after the corrections
+    said            expected to be correct after them
+    plain           correct after them, if the earlier predictions are not passed
+    lr, lr after    correct with logistic regression on normalized embeddings, before and after
 """
 
 import argparse
@@ -36,7 +36,7 @@ COLUMNS = ("before", "after", "said", "plain", "lr", "lr after")
 
 
 def predict(index: Path, labels: Mapping[int, int], result: str, previous: str | None) -> Mapping[str, Any]:
-    """Arrays of the predictions with some labels, as `start` makes them."""
+    """Return the arrays of the predictions from some labels, as computed by `start`."""
     ids, table = open_store(index).sample_ids, index.with_name(f"{result}.csv")
     table.write_text("path,label\n" + "".join(f"{ids[row]},class-{label}\n" for row, label in labels.items()))
     common: dict[str, Any] = {"index": index, "labels": table, "own_labels": False}
@@ -53,7 +53,7 @@ def predict(index: Path, labels: Mapping[int, int], result: str, previous: str |
 
 
 def right(arrays: Mapping[str, Any], truth: Ints) -> NDArray[np.bool_]:
-    """Which rows have the name of their class."""
+    """Return which rows are predicted correctly."""
     names = np.array(
         [int(name.removeprefix("class-")) if name.startswith("class-") else -1 for name in arrays["names"]]
     )
@@ -61,7 +61,7 @@ def right(arrays: Mapping[str, Any], truth: Ints) -> NDArray[np.bool_]:
 
 
 def scores(rows: Floats, truth: Ints, labeled: Ints, corrected: int) -> list[float]:
-    """The columns of one draw."""
+    """Return the columns of one draw."""
     with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index = Path(folder, "rows.h5")
         none = np.zeros(len(truth), dtype=bool)
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="+", help="NAME=STORE[:TABLE]")
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=[2, 5])
     parser.add_argument("--photos", type=int, default=900)
-    parser.add_argument("--num-classes", type=int, default=12, help="at most; drawn")
+    parser.add_argument("--num-classes", type=int, default=12, help="maximum number of randomly drawn classes")
     parser.add_argument("--corrected", type=int, default=48)
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--first-draw", type=int, default=0)

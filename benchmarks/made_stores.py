@@ -1,4 +1,4 @@
-"""Stores of made-up rows, written part by part, so that they may be larger than memory."""
+"""Synthetic stores, written part by part, so that they may be larger than memory."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -22,16 +22,16 @@ def write_store(
     labeled: NDArray[np.bool_] | None = None,
     old_classes: NDArray[np.bool_] | None = None,
 ) -> None:
-    """Write a store of as many rows as labels.
+    """Write a store with one row per label.
 
     Args:
-        path: of the store.
+        path: path of the store.
         labels: (n,) classes, from 0.
-        dim: columns of a row.
-        rows_of: first and last row to rows; called once for each part, in order.
+        dim: number of columns.
+        rows_of: returns the rows from first to last; called once per part, in order.
         normalized: rows are unit vectors.
-        labeled: (n,) labels that may be used; all of them if not given.
-        old_classes: (c,) classes that are known; all of them if not given.
+        labeled: (n,) whether each label may be used; default: all.
+        old_classes: (c,) old classes; default: all.
     """
     draws = np.random.default_rng(0)
     plan = EmbeddingPlan(

@@ -1,4 +1,4 @@
-"""Compare two pieces of work by turns, so that a noisy machine slows both alike."""
+"""Compare two computations by running them alternately, so that a noisy machine slows both equally."""
 
 import math
 import os
@@ -13,7 +13,7 @@ from typing import Literal, NotRequired, TypedDict
 
 
 class Row(TypedDict):
-    """One line of the table: seconds of both sides, their ratio, and the ratio asked for."""
+    """One line of the table: seconds of both sides, their ratio, and the bound of the ratio."""
 
     name: str
     ours_s: float
@@ -29,11 +29,11 @@ class Row(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a ratio must be.
+    """The bound of a ratio.
 
     Attributes:
         sign: ``<=``: ratio is our time over the peer's; ``>=``: our speed over the peer's; empty: our speed over the
-            peer's, shown and not judged.
+            peer's, shown without a bound.
         limit: the bound.
     """
 
@@ -45,7 +45,7 @@ class Wanted:
         return ours_s / peer_s if self.sign == "<=" else peer_s / ours_s
 
     def is_met(self, ratio: float) -> bool:
-        """Tell whether the ratio is within the bound."""
+        """Return whether the ratio is within the bound."""
         return ratio <= self.limit if self.sign == "<=" else ratio >= self.limit
 
     def __str__(self) -> str:
@@ -53,15 +53,15 @@ class Wanted:
 
 
 MAX_SPREAD = 5.0
-# Of so many turns, the lowest and the highest ratio break no row: the machine may do something else in one of them.
+# With this many repetitions, the lowest and highest ratios are ignored: another process may have disturbed one.
 MANY_TURNS = 7
 
 
 def fault(row: Row) -> str | None:
-    """Say why a row's figure cannot be taken for one; ``None``: it can.
+    """Return why the value of a row is invalid, or ``None`` if it is valid.
 
-    A time or ratio that is not positive was not measured; a ratio that differs fivefold between turns was measured on a
-    machine that did something else. Of seven turns or more, the lowest and the highest may lie further out.
+    A time or ratio that is not positive was not measured; a ratio that varies fivefold between repetitions was measured
+    on a busy machine. With seven repetitions or more, the lowest and the highest may vary more.
     """
     if row["wanted"] == "skipped":
         return None
@@ -85,7 +85,7 @@ def seconds(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
-    """As :func:`seconds`, of the processor and of all threads, so that neighbors on a busy machine do not count."""
+    """Like :func:`seconds`, but CPU seconds of all threads, which exclude other processes on a busy machine."""
 
     def timed() -> float:
         begin = time.process_time()
@@ -96,7 +96,7 @@ def processor_seconds(work: Callable[[], object]) -> Callable[[], float]:
 
 
 def memory(name: str) -> int:
-    """Bytes of this process alone: ``VmRSS``, resident now; ``VmHWM``, its peak."""
+    """Return the memory of this process in bytes, current (``VmRSS``) or peak (``VmHWM``)."""
     (line,) = (line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith(name))
     return 1024 * int(line.split()[1])
 
@@ -110,19 +110,19 @@ def compare(
     repetitions: int,
     warmups: int = 1,
 ) -> Row:
-    """Run both sides by turns: ours, peer, ours, peer, ...
+    """Run both sides alternately: ours, peer, ours, peer, ...
 
     Args:
-        name: of the row.
-        ours: runs once and returns its seconds, whatever unit of work both sides agree on.
-        peer: likewise.
-        wanted: what the ratio must be.
-        repetitions: turns that count.
-        warmups: turns before them.
+        name: name of the row.
+        ours: runs our side once and returns its seconds, for the same amount of work as the peer.
+        peer: runs the peer once and returns its seconds.
+        wanted: bound of the ratio.
+        repetitions: number of measured repetitions.
+        warmups: number of repetitions before them.
 
     Returns:
-        Medians over the repetitions. The ratio is the median of the ratios of neighboring turns, not the ratio of the
-        medians: a machine that becomes slower halfway through changes both turns of a pair.
+        Medians over the repetitions. The ratio is the median of the ratios of consecutive runs rather than the ratio of
+        the medians: if the machine becomes slower halfway through, both runs of a pair are affected.
     """
     (row,) = compare_several([Side(name, ours, wanted)], peer, repetitions=repetitions, warmups=warmups)
     return row
@@ -130,7 +130,7 @@ def compare(
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """What is compared with a peer that several share: the name of its row, its work, and what is wanted of it."""
+    """One of several sides compared with the same peer: the name of its row, its work, and its bound."""
 
     name: str
     work: Callable[[], float]
@@ -140,7 +140,7 @@ class Side:
 def compare_several(
     sides: Sequence[Side], peer: Callable[[], float], *, repetitions: int, warmups: int = 1
 ) -> list[Row]:
-    """As :func:`compare`, where a turn of the peer counts for every side: first, second, peer, first, second, ..."""
+    """Like :func:`compare`, but each run of the peer counts for every side: first, second, peer, first, second, ..."""
     for _ in range(warmups):
         for side in sides:
             side.work()
@@ -169,14 +169,14 @@ def compare_several(
 
 
 def with_check(row: Row, what: str, same: bool) -> Row:
-    """Add to a row whether both sides came to the same result; a faster way to another result does not count."""
+    """Add to a row whether both sides gave the same result; a faster way to a different result does not count."""
     name = f"{row['name']}, {'same' if same else 'DIFFERENT'} {what}"
     return {**row, "name": name, "ok": row["ok"] and same}
 
 
 @contextmanager
 def own_cache() -> Iterator[Path]:
-    """A folder that is gone afterwards, where labelkit and its processes also keep what they would keep for a user."""
+    """Provide a temporary folder, which also serves as the cache of labelkit and its processes."""
     with tempfile.TemporaryDirectory() as name:
         before, os.environ["LABELKIT_CACHE"] = os.environ.get("LABELKIT_CACHE"), str(Path(name) / "cache")
         try:

@@ -1,12 +1,12 @@
-"""How large classes without a label must be for the test of `discover categories` to find that there are some.
+"""Measure how large unlabeled classes must be for the test of `discover categories` to detect them.
 
     python -m benchmarks.missing_classes cifar10=cifar10.h5 groceries=grocery.h5 clothes=clothes.h5 [--draws 5]
 
-Sets are those of ``benchmarks.answer_table``; of each, so many images of so many classes are drawn once. In each draw,
-classes are left without a label until these have so many images together; of the last one, the rest is left out. Of
-each other class some images have their label. A line for each set, number of labels and size: the share of the
-unlabeled images that is of classes without a label, in percent; its estimate (``new_share``, not cut off at 0) with the
-standard deviation over draws; and in how many of the draws such classes were found. The size 0 leaves no class out.
+The sets are those of ``benchmarks.answer_table``; a number of images and classes of each set is drawn once. In each
+draw, classes are left unlabeled until they have a given number of images in total (excess images of the last class are
+removed). Some images of each other class are labeled. For each set, number of labels and size, a line shows the
+percentage of unlabeled images that belong to unlabeled classes; its estimate (``new_share``, not clipped at 0) with the
+standard deviation over draws; and in how many draws such classes were found. Size 0: all classes are labeled.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from benchmarks.made_stores import write_store
 
 
 def draw(truth: Ints, size: int, per_class: int, seed: int) -> tuple[Ints, Ints]:
-    """Places of the images of a draw, and their labels: -1 where there is none."""
+    """Return the positions of the images of a draw, and their labels; -1: unlabeled."""
     random = np.random.default_rng([seed, size, per_class])
     labels = np.full(len(truth), -1)
     kept: list[Ints] = []
@@ -47,7 +47,7 @@ def draw(truth: Ints, size: int, per_class: int, seed: int) -> tuple[Ints, Ints]
 
 
 def is_found(rows: Floats, truth: Ints, labels: Ints) -> tuple[bool, float]:
-    """Whether `discover categories` finds that some classes have no label, and the share that it estimates."""
+    """Return whether `discover categories` finds unlabeled classes, and its estimate of their fraction."""
     with tempfile.TemporaryDirectory() as folder, use_progress(Progress()):
         index, table = Path(folder, "rows.h5"), Path(folder, "labels.csv")
         none = np.zeros(len(truth), dtype=bool)
@@ -79,7 +79,7 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[0, 10, 20, 40, 80, 160, 350])
     parser.add_argument("--draws", type=int, default=5)
     parser.add_argument("--photos", type=int, default=700, help="images drawn from a set")
-    parser.add_argument("--num-classes", type=int, default=20, help="classes drawn from a set, at most")
+    parser.add_argument("--num-classes", type=int, default=20, help="maximum number of classes drawn from a set")
     asked = parser.parse_args()
     warnings.simplefilter("ignore")
     sys.stdout.write(f"{'set':10s} labels  size  share     estimate  found\n")

@@ -1,8 +1,8 @@
-"""One side of a row of ``bench_photos``, in a process of its own: what glibc is told to keep is told for good.
+"""One side of a comparison in ``bench_photos``, in its own process: glibc's allocator settings are permanent.
 
     python -m benchmarks.photo_sides SIDE JSON
 
-Does its work once for every line of standard input, and answers with the seconds that it took.
+For each line of standard input, it does its work once, and prints the time in seconds.
 """
 
 import itertools
@@ -18,7 +18,7 @@ import torch
 
 
 def embed(options: dict[str, Any]) -> Callable[[], None]:
-    """``labelkit embed``, network and store included."""
+    """Run ``labelkit embed``, including network and store."""
     from labelkit.commands.embed.embed import embed_images
     from labelkit.options.embed import EmbedConfig
     from labelkit.store.embeddings import open_store
@@ -34,13 +34,13 @@ def embed(options: dict[str, Any]) -> Callable[[], None]:
 
 
 def loop(options: dict[str, Any]) -> Callable[[], None]:
-    """What a user of timm writes: its network, its transform, a DataLoader."""
+    """Run a typical timm program: its network, its transform, a DataLoader."""
     import timm
     from PIL import Image
     from torch.utils.data import DataLoader, Dataset
 
     listed, count = sorted(Path(options["dataset"]).glob("*.jpg")), options["max_images"]
-    paths = [listed[i * len(listed) // count] for i in range(count)]  # as --max-images takes them
+    paths = [listed[i * len(listed) // count] for i in range(count)]  # the same images as with --max-images
 
     class Photos(Dataset[torch.Tensor]):
         def __len__(self) -> int:
@@ -64,7 +64,7 @@ def loop(options: dict[str, Any]) -> Callable[[], None]:
 
 
 def train(options: dict[str, Any]) -> Callable[[], None]:
-    """Some steps of a classifier, with or without what ``labelkit`` tells the allocator."""
+    """Train a classifier for a few steps, with or without the allocator settings of ``labelkit``."""
     import timm
     from labelkit.training.devices import keep_freed_memory
 
@@ -85,7 +85,7 @@ def train(options: dict[str, Any]) -> Callable[[], None]:
 
 
 def main() -> None:
-    """Build the side; work at each line."""
+    """Set up the side, and do its work once per input line."""
     options = json.loads(sys.argv[2])
     torch.set_num_threads(options.pop("torch_threads"))
     work = {"embed": embed, "loop": loop, "train": train}[sys.argv[1]](options)

@@ -1,4 +1,4 @@
-"""Profile a piece of work, and show as text where its time went."""
+"""Profile a function, and show as text where the time is spent."""
 
 import cProfile
 import os
@@ -12,7 +12,7 @@ FUNCTIONS = 15
 
 
 def profiled(work: Callable[[], object]) -> tuple[float, pstats.Stats]:
-    """Seconds of the processor, and where they were spent; the first call pays for imports and does not count."""
+    """Return the CPU seconds and the profile of a function; a first call, which includes imports, does not count."""
     work()
     profile = cProfile.Profile(time.process_time)
     begin = time.process_time()
@@ -21,7 +21,7 @@ def profiled(work: Callable[[], object]) -> tuple[float, pstats.Stats]:
 
 
 def table(stats: pstats.Stats) -> str:
-    """The functions that take most, by the time in themselves."""
+    """Return a table of the functions that take longest, by their own time."""
     rows = sorted(stats.stats.items(), key=lambda item: -item[1][2])[:FUNCTIONS]  # type: ignore[attr-defined] # untyped
     total = sum(entry[2] for entry in stats.stats.values())  # type: ignore[attr-defined] # likewise
     lines = [f"{'share':>6} {'own s':>8} {'all s':>8} {'calls':>8}  function"]
@@ -32,7 +32,7 @@ def table(stats: pstats.Stats) -> str:
 
 
 def shown(file: str) -> str:
-    """A file below the repository or the installed packages."""
+    """Return a path relative to the repository or to the installed packages."""
     for root in (*site.getsitepackages(), str(Path(__file__).parents[1]), str(Path(os.__file__).parent)):
         if file.startswith(root):
             return file[len(root) + 1 :]

@@ -1,9 +1,9 @@
-"""Profile the paths of the bench that take longest, and write where each spends its time, as text.
+"""Profile the slowest code paths of the benchmarks, and write where each spends its time, as text.
 
     python -m benchmarks.profiles --out examples/results/profiles
 
-A file for each path: functions by the time in themselves, of one thread, from ``cProfile``. Times are longer than
-without a profiler, above all of small functions: shares and counts are what to read.
+The file for each path lists functions by their own time on one thread, from ``cProfile``. Times include the overhead of
+the profiler, above all for small functions, so compare fractions and call counts.
 """
 
 import argparse
@@ -34,7 +34,7 @@ Work = Callable[[], object]
 
 
 def embed_photos(folder: Path) -> Work:
-    """``labelkit embed`` of photographs of the demo by its network."""
+    """Run ``labelkit embed`` on the demo photographs with the demo's network."""
     options = {
         "dataset": str(bench_photos.PHOTOS),
         "max_images": PHOTOS,
@@ -47,25 +47,25 @@ def embed_photos(folder: Path) -> Work:
 
 
 def train(folder: Path) -> Work:
-    """``labelkit train simgcd`` on the bundled digits."""
+    """Run ``labelkit train simgcd`` on the bundled digits."""
     return command(*TRAINING, "--out", str(folder / "run"), "--overwrite")
 
 
 def retrieval(folder: Path) -> Work:
-    """Recall at 1, R-precision and MAP@R."""
+    """Compute Recall@1, R-precision and MAP@R."""
     rows, labels = bench_retrieval.make_rows(SCORED_ROWS, bench_retrieval.DIM, bench_retrieval.PER_CLASS)
     return lambda: bench_retrieval.scores_of_ours(rows, labels)
 
 
 def class_number(folder: Path) -> Work:
-    """``labelkit discover categories`` of 20,000 rows, with labels."""
+    """Run ``labelkit discover categories`` on 20,000 rows with labels."""
     size = bench_class_number.SIZES[0]
     bench_class_number.write_store(folder / "rows.h5", size)
     return command("discover", "categories", "--index", str(folder / "rows.h5"), "--max-classes", str(size.most), "-q")
 
 
 def index_query(folder: Path) -> Work:
-    """500 queries of their own by an IVF-PQ index of 20,000 rows."""
+    """Run 500 separate queries on an IVF-PQ index of 20,000 rows."""
     from labelkit.algorithms.indexes import ApproximateSearch, build_index
 
     gallery, queries = bench_index.make_rows()
@@ -78,7 +78,7 @@ PATHS = (embed_photos, train, retrieval, class_number, index_query)
 
 
 def command(*words: str) -> Work:
-    """A command line, in this process."""
+    """Run a command line in this process."""
     from labelkit.cli.main import main as labelkit
 
     def work() -> None:
@@ -90,10 +90,10 @@ def command(*words: str) -> Work:
 
 def main() -> None:
     """Profile each path."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiles", description="Where time is spent.")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.profiles", description="Profile the slowest paths.")
     names = [path.__name__ for path in PATHS]
     parser.add_argument("--only", choices=names, metavar="NAME", help=f"one of: {', '.join(names)}")
-    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the texts go")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="folder for the text files")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)

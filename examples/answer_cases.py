@@ -8,8 +8,8 @@ Each case keeps the labels of 2, 5 or 20 images per class, in all classes or in 
 images with ``labelkit discover answer --num-clusters`` (the true number of classes). The baselines use the same
 features and labels: scikit-learn's logistic regression and label spreading if all classes have labels, and published
 semi-supervised k-means if half of them do. If some classes have no labels, the accuracy is All, after one-to-one
-matching. The last columns show the fraction of images predicted at a given confidence, and how many of these
-predictions are right. Without ``--index``, the features are the pixels of the digits. With ``--truth``, the classes
+matching. The last columns show the fraction of images predicted with a given confidence, and how many of these
+predictions are correct. Without ``--index``, the features are the pixels of the digits. With ``--truth``, the classes
 come from a table, such as the kinds of the products in a store. ``--count`` runs no experiment: from existing result
 files, it computes how often the best baseline was beaten, how often confidences were met, and the error of the expected
 accuracy.
@@ -43,7 +43,7 @@ PEERS = ("logistic regression", "logistic regression, unit rows", "label spreadi
 
 
 def draw(truth: NDArray[np.int64], per_class: int, share: float, seed: int) -> NDArray[np.int64]:
-    """Return the labels of some images of some classes, -1 = none."""
+    """Return labels for a random subset of the images of some classes; -1: unlabeled."""
     rng = np.random.default_rng(seed)
     classes = np.unique(truth)
     labels = np.full(len(truth), -1)
@@ -56,7 +56,7 @@ def draw(truth: NDArray[np.int64], per_class: int, share: float, seed: int) -> N
 def accuracy_of_peers(
     features: NDArray[np.float32], truth: NDArray[np.int64], labels: NDArray[np.int64]
 ) -> dict[str, float]:
-    """Accuracy of scikit-learn's classifiers on the images without a label."""
+    """Return the accuracies of scikit-learn's classifiers on the unlabeled images."""
     known = labels >= 0
     unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     found = {}
@@ -72,7 +72,7 @@ def accuracy_of_peers(
 
 @dataclass(frozen=True)
 class Rows:
-    """What the cases are cut from: a store, and the class of every row."""
+    """A store with the class of every row, from which the cases are drawn."""
 
     index: Path
     ids: list[str]
@@ -82,14 +82,14 @@ class Rows:
 
 
 def read_rows(index: Path, truth: Path | None) -> Rows:
-    """Read a store; classes are those of a table ``path,label`` if there is one, else its own."""
+    """Read a store; the classes come from a table ``path,label`` if one is given, otherwise from the store."""
     with labelkit.open_store(index) as store:
         labels, names = np.asarray(store.labels, dtype=np.int64), list(store.class_names)
         if truth is not None:
             given = choose_usable_labels(truth, store, np.arange(store.n, dtype=np.int64), own_labels=False)
             labels, names = given.labels, list(given.class_names)
         if (labels < 0).any():
-            sys.exit(f"{truth or index}: {int((labels < 0).sum())} images have no label; cases need them all")
+            sys.exit(f"{truth or index}: {int((labels < 0).sum())} images have no label; all images need one")
         kept = np.unique(labels)
         features = np.asarray(store.embeddings, dtype=np.float32)
         numbers = np.searchsorted(kept, labels).astype(np.int64)
@@ -97,7 +97,7 @@ def read_rows(index: Path, truth: Path | None) -> Rows:
 
 
 def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) -> dict[str, Any]:
-    """Answer one case and score it."""
+    """Predict the labels of one case and score the predictions."""
     index, ids, features, truth, names = rows.index, rows.ids, rows.features, rows.truth, rows.names
     labels = draw(truth, per_class, share, seed)
     unlabeled = labels < 0
@@ -152,7 +152,7 @@ def run_case(rows: Rows, folder: Path, per_class: int, share: float, seed: int) 
 
 
 def count(files: list[Path]) -> None:
-    """Print what holds over the cases of several files."""
+    """Print statistics over the cases in several files."""
     cases = [(file, row) for file in files for row in json.loads(file.read_text())["rows"]]
     for share in sorted({row["share"] for _, row in cases}, reverse=True):
         chosen = [(file, row) for file, row in cases if row["share"] == share]
@@ -180,10 +180,10 @@ def main() -> None:
     parser.add_argument("--index", type=Path, help="store with labels of all images; default: pixels of the digits")
     parser.add_argument("--truth", type=Path, help="table path,label with the classes; default: labels of the store")
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=LABELS_PER_CLASS)
-    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the classes that have labels")
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="fractions of classes with labels")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON file to write")
-    parser.add_argument("--count", type=Path, nargs="+", metavar="FILE", help="count over files written by --out")
+    parser.add_argument("--count", type=Path, nargs="+", metavar="FILE", help="print statistics of files from --out")
     options = parser.parse_args()
     if options.count:
         return count(options.count)

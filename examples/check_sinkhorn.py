@@ -17,13 +17,13 @@ LAMBDAS = (1.0, 5.0, 25.0, 100.0, 1_000.0, 10_000.0)
 
 
 def log_softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Log-probabilities of rows of scores."""
+    """Return the log-probabilities of each row of scores."""
     shifted = scores - scores.max(axis=1, keepdims=True)
     return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
 
 
 def linear_optimum(cost: NDArray[np.float64], prior: NDArray[np.float64]) -> float:
-    """Cost of the best plan without entropy, by `scipy.optimize.linprog`."""
+    """Return the cost of the best plan without entropy, computed with `scipy.optimize.linprog`."""
     n, k = cost.shape
     rows = np.kron(np.eye(n), np.ones((1, k)))
     columns = np.kron(np.ones((1, n)), np.eye(k))
@@ -32,7 +32,7 @@ def linear_optimum(cost: NDArray[np.float64], prior: NDArray[np.float64]) -> flo
 
 
 def gaps() -> None:
-    """How far the entropic plan's cost is from the optimum, which must be below the prior's entropy over lambda."""
+    """Print the gap between the entropic plan's cost and the optimum; it must be below the prior's entropy / lambda."""
     print("mean gap to linprog over 20 problems, n = 30, k = 5, random prior; bound: entropy of the prior / lambda")
     print(f"{'lambda':>8} {'gap':>12} {'bound':>12} {'share error':>12}")
     generator = np.random.default_rng(0)
@@ -51,27 +51,27 @@ def gaps() -> None:
 
 
 def against_pot() -> None:
-    """Largest difference of the plans on random problems."""
+    """Print the largest difference from POT's plans on random problems."""
     try:
         import ot
     except ModuleNotFoundError:
         print("\nPOT is not installed; skipped")
         return
-    print("\nlargest difference to POT's plan, times n; n = 500, k = 20, prior zipf:1")
+    print("\nlargest difference from POT's plan, times n; n = 500, k = 20, prior zipf:1")
     generator = np.random.default_rng(1)
     scores, prior = 2 * generator.normal(size=(500, 20)), make_prior("zipf:1", 20).numpy()
     cost = -log_softmax(scores)
     for lam in LAMBDAS[:3]:
         ours = solve(torch.from_numpy(scores), lam, prior=prior, tol=1e-11, max_iterations=5_000, dtype=torch.float64)
-        # POT's entropy is against the uniform plan; with exact marginals the optimum is the same
+        # POT's entropy is relative to the uniform plan; with exact marginals, the optimum is the same
         theirs = ot.sinkhorn(np.full(500, 1 / 500), prior, cost, 1 / lam, "sinkhorn_log", 5_000, 1e-12, warn=False)
         difference = np.abs(ours.assignments(torch.from_numpy(scores)).numpy() - 500 * theirs).max()
         print(f"lambda {lam:5g}: {difference:.1e}")
 
 
 def awkward() -> None:
-    """Problems at the border of what is defined."""
-    print("\nawkward problems, float32 and float64: passes, error of the shares, smallest and largest cluster")
+    """Solve edge cases."""
+    print("\nedge cases, float32 and float64: iterations, error of the shares, smallest and largest cluster")
     generator = np.random.default_rng(2)
     normal = generator.normal(size=(1_000, 7))
     zeros = np.concatenate([normal, np.full((1_000, 1), -80.0)], axis=1)

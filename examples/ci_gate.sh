@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A gate for continuous integration: fail (exit code 10) if features are worse than a limit.
-# Usage: ci_gate.sh [INDEX.h5]    (a store with splits train and test; default: pixels of the bundled digits)
+# Continuous integration: fail (exit code 10) if the scores of features are below a limit.
+# Usage: ci_gate.sh [INDEX.h5]    (a store with the splits train and test; default: pixels of the bundled digits)
 # Environment: OUT (folder, default demo/gate), LIMITS (default knn_accuracy=0.95)
 set -euo pipefail
 out=${OUT:-demo/gate}

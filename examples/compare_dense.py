@@ -40,7 +40,7 @@ CAMVID: dict[str, list[Any]] = {
     "5: 2 + CoTAP": ["--preset", "camvid_cpu"],
     "5b: 5 with BCE for CoTAP": ["--preset", "camvid_cpu", "--ranking-loss", "bce"],
 }
-# rows 1 to 7 by the weights of their terms
+# rows 1 to 7, defined by the weights of their terms
 TERMS = ("--image-alignment", "--patch-alignment", "--image-concentration", "--patch-ranking")
 
 
@@ -60,7 +60,7 @@ ABLATION: dict[str, list[Any]] = {
     "6: 3 + image concentration + CoTAP": of_terms(1, 1, 1, 1),
     "7: 6 + filter": of_terms(1, 1, 1, 1, filtered=True),
 }
-# of each dataset: rows, options of stage 1, images to segment, images that have a class
+# per dataset: rows, options of stage 1, dataset with masks, dataset with classes
 SETS: dict[str, tuple[dict[str, list[Any]], list[Any], str, str | None]] = {
     "scene_objects": (
         SCENES,
@@ -80,12 +80,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser, seeds=3)
     parser.set_defaults(dataset="scene_objects")
-    parser.add_argument("--rows", nargs="+", help="what to train: rows by what stands before the colon; default: all")
-    parser.add_argument("--objects", help="images of one object, with --weights")
-    parser.add_argument("--backbone", help="network of --weights")
-    parser.add_argument("--weights", help="file of weights that all rows start from")
-    parser.add_argument("--image-size", type=int, help="side in pixels, with --weights")
-    parser.add_argument("--samples", type=int, default=6000, help="images that a segmentation head is trained on")
+    parser.add_argument("--rows", nargs="+", help="rows, by the part of their name before the colon; default: all")
+    parser.add_argument("--objects", help="dataset of images that show a single object, with --weights")
+    parser.add_argument("--backbone", help="network that --weights belongs to")
+    parser.add_argument("--weights", help="file with the initial weights of all rows")
+    parser.add_argument("--image-size", type=int, help="image size in pixels, with --weights")
+    parser.add_argument("--samples", type=int, default=6000, help="number of images to train the segmentation head on")
     options = parser.parse_args()
     if options.dataset not in SETS:
         parser.error(f"--dataset must be one of {', '.join(SETS)}")
@@ -136,7 +136,7 @@ def main() -> None:
         else:
             runs["untrained network"] = list(pool.map(lambda seed: judge("untrained", seed, *UNTRAINED), seeds))
             runs["stage 1"] = list(pool.map(lambda seed: trained("stage1", seed, *first_words), seeds))
-        # seeds last, so that a stopped comparison has all rows
+        # seeds in the outer loop, so that an interrupted comparison has all rows
         cells = [(row, seed) for seed, row in product(seeds, rows)]
         made = dict(zip(cells, pool.map(lambda cell: second(*cell), cells), strict=True))
         runs |= {row: [made[row, seed] for seed in seeds] for row in rows}

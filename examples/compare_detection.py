@@ -31,7 +31,7 @@ SCORES = {"ap": "AP", "ap50": "AP50", "ap75": "AP75"}
 
 
 def run_lengths(inside: NDArray[np.bool_]) -> dict[str, Any]:
-    """Return a mask as COCO writes crowds: how many pixels of each column in turn are outside, inside, outside."""
+    """Return COCO's run-length encoding of a mask: column by column, counts of pixels outside, inside, outside."""
     flat = inside.T.reshape(-1)
     ends = np.flatnonzero(np.diff(flat, prepend=False, append=False))
     counts = [int(count) for count in np.diff(ends, prepend=0, append=len(flat))]
@@ -39,14 +39,14 @@ def run_lengths(inside: NDArray[np.bool_]) -> dict[str, Any]:
 
 
 def parts(mask: NDArray[np.uint8], label: int, min_area: int) -> list[NDArray[np.bool_]]:
-    """Return the connected parts of a class that are large enough."""
+    """Return the sufficiently large connected components of a class."""
     numbered, count = ndimage.label(mask == label, structure=np.ones((3, 3)))
     found = [numbered == number for number in range(1, count + 1)]
     return [inside for inside in found if inside.sum() >= min_area]
 
 
 def write_boxes(options: argparse.Namespace, folder: Path) -> dict[str, int]:
-    """Write images and annotations of the splits ``train`` and ``val``; returns the objects of each."""
+    """Write the images and annotations of the splits ``train`` and ``val``; return the number of objects in each."""
     dataset = load_dataset(options.dataset, data_root=options.data_root)
     labels = [dataset.mask_classes.index(name) for name in options.classes]
     counts = {}
@@ -79,13 +79,13 @@ def write_boxes(options: argparse.Namespace, folder: Path) -> dict[str, int]:
 
 
 def main() -> None:
-    """Make the boxes, train and score every row, and print a line for each."""
+    """Create the boxes, train and score every row, and print a line for each."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="digit_scenes", help="a set with masks and the splits train and val")
+    parser.add_argument("--dataset", default="digit_scenes", help="dataset with masks and the splits train and val")
     parser.add_argument("--data-root", type=Path, default=Path("data"))
-    parser.add_argument("--classes", nargs="+", default=[str(digit) for digit in range(10)], help="of its masks")
-    parser.add_argument("--min-area", type=int, default=40, help="pixels")
-    parser.add_argument("--max-images", type=int, help="of each split, the first ones")
+    parser.add_argument("--classes", nargs="+", default=[str(digit) for digit in range(10)], help="classes in masks")
+    parser.add_argument("--min-area", type=int, default=40, help="minimum object size in pixels")
+    parser.add_argument("--max-images", type=int, help="number of images per split, from the start")
     parser.add_argument("--backbone", default="tf_efficientnet_lite0.in1k")
     parser.add_argument("--weights", nargs="+", choices=("pretrained", "random"), default=["pretrained", "random"])
     parser.add_argument("--detector", default="mask-rcnn")
@@ -96,13 +96,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--samples-per-image", type=int, default=64)
     parser.add_argument("--proposals", type=int, default=100)
-    parser.add_argument("--tuned-only", action="store_true", help="no rows of backbones that stay as they are")
+    parser.add_argument("--tuned-only", action="store_true", help="skip the rows with a frozen backbone")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         counts = write_boxes(options, Path(name) / "boxes")
-        print(f"{counts['train']} objects to train on, {counts['val']} to find", flush=True)
+        print(f"{counts['train']} training objects, {counts['val']} test objects", flush=True)
         for weights in options.weights:
             for tune in (True, False)[: 1 + (not options.tuned_only)]:
                 started = time.monotonic()

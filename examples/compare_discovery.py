@@ -1,14 +1,14 @@
-r"""Compare category-discovery methods on one split over several seeds; prints a table and writes it as JSON.
+r"""Compare category-discovery methods on one split over several seeds; print a table and write it as JSON.
 
     python examples/compare_discovery.py --dataset digits --seeds 5 --out examples/results/digits_discovery.json
     python examples/compare_discovery.py --rows alignment --seeds 5 --out grid.json --plot grid.png
     python examples/compare_discovery.py --rows methods --dataset cifar10 --max-per-class 400 \
         --start runs/start -- --preset cifar10_cpu
 
-All steps run through the command line: networks are trained with the presets of the dataset, and pixels or the
-features of --start are embedded and clustered. The table shows the accuracy (v2, in %) on the unlabeled images of the
-training split and, if there is one, on the test split, as mean and standard deviation over seeds. The cost is in
-seconds of CPU time, which varies little on a busy machine.
+All steps run through the command line: networks are trained with the presets of the dataset, and pixels or the features
+of --start are embedded and clustered. The table shows the accuracy (v2, in %) on the unlabeled images of the training
+split and, if there is one, on the test split, as mean and standard deviation over seeds. The cost is CPU time, which
+varies little on a busy machine.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ FROZEN = "frozen features"
 
 
 class Commands:
-    """Runs labelkit's commands on one dataset.
+    """Run labelkit's commands on one dataset.
 
     Args:
-        folder: for stores and runs.
-        data: options that say which images.
-        extra: further options of every ``labelkit train``.
-        classes: classes in all.
-        has_test: the dataset has a split ``test``.
+        folder: where stores and runs are kept.
+        data: options that select the images.
+        extra: additional options of every ``labelkit train``.
+        classes: total number of classes.
+        has_test: whether the dataset has a split ``test``.
     """
 
     def __init__(self, folder: Path, data: list[str], extra: list[str], classes: int, *, has_test: bool) -> None:
@@ -79,7 +79,7 @@ class Commands:
         self.has_test = has_test
 
     def score(self, index: Path, result: str) -> dict[str, float]:
-        """Accuracies of a result on the unlabeled training images and on the test images."""
+        """Return the accuracies of a result on the unlabeled training images and on the test images."""
         scores: dict[str, float] = {}
         for split in ("train", "test") if self.has_test else ("all",):
             words = ("--index", index, "--results", result, "--split", split, "--bootstrap", 0)
@@ -89,27 +89,27 @@ class Commands:
         return scores
 
     def embed(self, out: Path, *network: object) -> None:
-        """Embed the images, with the test split if there is one; a store that is kept is as it would be made."""
+        """Embed the images, including any test split; an existing store, which would be the same, is reused."""
         if out.exists():
             return
         split = ("--split", "all") if self.has_test else ()
         comparison.run("embed", *self.data, *split, *network, "--out", out, "--overwrite")
 
     def cluster(self, index: Path, algorithm: str, seed: int) -> tuple[dict[str, float], float]:
-        """Cluster a store; scores of the result, and CPU seconds."""
+        """Cluster a store; return the scores of the result, and the CPU seconds."""
         name = f"{algorithm}-{seed}"
         words = ("--index", index, "--num-clusters", self.classes, "--seed", seed, "--result", name, "--overwrite")
         _, seconds = comparison.run("cluster", algorithm, *words)
         return self.score(index, name), seconds
 
     def answer(self, index: Path, seed: int) -> tuple[dict[str, float], float]:
-        """Ask ``discover answer`` of a store for every row; scores, and CPU seconds."""
+        """Run ``discover answer`` for all images of a store; return the scores and the CPU seconds."""
         words = ("--index", index, "--num-clusters", self.classes, "--min-confidence", 0, "--seed", seed, "--overwrite")
         _, seconds = comparison.run("discover", "answer", *words, "--csv", self.folder / "answers.csv")
         return self.score(index, "answer"), seconds
 
     def train(self, name: str, method: list[str], seed: int) -> dict[str, Any]:
-        """Train one method with one seed, embed, and score what it says."""
+        """Train one method with one seed, embed the images, and score its predictions."""
         out = self.folder / f"{name}-{seed}".translate(str.maketrans("", "", " ,."))
         summary = comparison.train(out, *method, *self.data, "--seed", seed, *self.extra)
         index = out.with_suffix(".h5")
@@ -124,7 +124,7 @@ class Commands:
 
 
 def diagnostics(path: Path, last: int = 10) -> dict[str, float]:
-    """Mean over the last logged steps of the energies, update sizes and entropies of the aligned blocks."""
+    """Return the energies, update sizes and entropies of the aligned blocks, averaged over the last logged steps."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     steps = [line for line in lines if any(key.startswith("diag/block") for key in line)][-last:]
     names = sorted({key for line in steps for key in line if key.startswith("diag/block")})
@@ -132,7 +132,7 @@ def diagnostics(path: Path, last: int = 10) -> dict[str, float]:
 
 
 def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
-    """One bar per row and part, with its standard deviation and a dot per seed."""
+    """Plot a bar per row and score, with its standard deviation and a dot per seed."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -155,7 +155,7 @@ def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
 
 
 def has_test_split(options: argparse.Namespace) -> bool:
-    """Whether there are test images to score."""
+    """Return whether the dataset has test images to score."""
     from labelkit.data.registry import load_dataset
 
     return "test" in load_dataset(options.dataset, data_root=Path(options.data_root), download=False).split_names
@@ -165,12 +165,12 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
-    parser.add_argument("--classes", type=int, default=10, help="classes in all")
-    parser.add_argument("--pixels", type=int, default=8, help="side of the image whose pixels are clustered")
-    parser.add_argument("--start", type=Path, default=None, help="run whose backbone all networks start from")
-    parser.add_argument("--weights", type=Path, default=None, help="weights of --backbone that all networks start from")
-    parser.add_argument("--image-size", type=int, default=None, help="side of the images, with --weights")
-    parser.add_argument("--backbone", default="vit_nano_p8_32", help="the backbone of --start, or of --weights")
+    parser.add_argument("--classes", type=int, default=10, help="total number of classes")
+    parser.add_argument("--pixels", type=int, default=8, help="image size for clustering pixels")
+    parser.add_argument("--start", type=Path, default=None, help="run whose backbone initializes all networks")
+    parser.add_argument("--weights", type=Path, default=None, help="weights of --backbone that initialize all networks")
+    parser.add_argument("--image-size", type=int, default=None, help="image size, with --weights")
+    parser.add_argument("--backbone", default="vit_nano_p8_32", help="backbone of --start or --weights")
     parser.add_argument("--rows", choices=sorted(ROWS), default="updates", help="what to compare")
     options = parser.parse_args()
     extra = options.extra + (["--init-from", str(options.start)] if options.start else [])

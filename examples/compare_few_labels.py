@@ -1,13 +1,13 @@
-r"""Compare classifiers that learn from a few labels; prints tables and writes them as JSON.
+r"""Compare classifiers that learn from a few labels; print tables and write them as JSON.
 
     python examples/compare_few_labels.py --seeds 5 --num-labels 10 20 50 --out examples/results/digits_few_labels.json
 
 All rows use the preset of the dataset, or the options after ``--``, and the same number of steps. The seed determines
 the labels and the initial weights. The table shows the error (%) of each method's final network on held-out images
 after the last step, as mean and standard deviation over seeds, and the difference from the method that it builds on,
-seed by seed. "Wrong" is the fraction of discovered labels that are wrong at the end. The cost is in seconds of CPU
-time, which varies little on a busy machine. If networks start from pretrained weights, two rows are added, which use
-the same labels and the features before training: scikit-learn's logistic regression on normalized features, and
+seed by seed. "Wrong" is the fraction of discovered labels that are wrong at the end. The cost is CPU time, which varies
+little on a busy machine. If networks start from pretrained weights, two rows are added, which use the same labels and
+the features before training: scikit-learn's logistic regression on normalized features, and
 ``labelkit discover answer``.
 """
 
@@ -25,7 +25,7 @@ import labelkit
 import numpy as np
 from sklearn.linear_model import LogisticRegression
 
-# as mixmatch's preset for digits
+# as in mixmatch's preset for digits
 ON_MIXMATCH = (
     "--trainer mixmatch --lr 2e-3 --weight-decay 0.02 --noise 0 --labeled-batch-size 32 --unlabeled-weight 30 "
     "--unlabeled-ramp 0.25"
@@ -43,7 +43,7 @@ ROWS = {
     "freematch": ["freematch"],
 }
 FROZEN = ("logistic regression on frozen features", "discover answer on frozen features")
-# what each is to beat
+# the method that each is compared with
 RIVALS = {
     "snowball without master": "mean-teacher",
     "snowball": "mean-teacher",
@@ -55,7 +55,7 @@ RIVALS = {
 
 
 def wrong_share(folder: Path) -> dict[str, float]:
-    """Share of wrong labels among those that a run discovered, if it did."""
+    """Return the fraction of discovered labels that are wrong, if a run discovered any."""
     table = folder / "discovered.csv"
     if not table.exists():
         return {}
@@ -80,7 +80,7 @@ def train(folder: Path, words: list[str], data: list[str], labels: int, seed: in
 
 
 def network_words(data: list[str], extra: list[str]) -> list[object] | None:
-    """Options that say which network training starts from; None if from random weights."""
+    """Return the options that select the initial weights; None: random weights."""
     config, _ = comparison.run("config", "train", "supervised", *data, *extra)
     options = config["config"]
     if not (options["weights"] or options["pretrained"]):
@@ -90,7 +90,7 @@ def network_words(data: list[str], extra: list[str]) -> list[object] | None:
 
 
 def frozen(index: Path, data: list[str], network: list[object], labels: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Errors of two classifiers on the features that training starts from, with the labels that training gets."""
+    """Return the errors of two classifiers on the features before training, with the same labels as training."""
     draw = ["--num-labels", labels, "--label-seed", seed]
     comparison.run("embed", *data, *network, *draw, "--split", "all", "--out", index, "--overwrite")
     with labelkit.open_store(index) as store:
@@ -116,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
     comparison.add_only(parser)
-    parser.add_argument("--num-labels", type=int, nargs="+", default=[20], help="labels in all, as many of each class")
+    parser.add_argument("--num-labels", type=int, nargs="+", default=[20], help="total number of labels (balanced)")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what to compare")
     options = parser.parse_args()
     data = comparison.data_words(options)
@@ -127,7 +127,7 @@ def main() -> None:
             where = folder / f"{row.replace(' ', '-')}-{labels}-s{seed}"
             return train(where, ROWS[row], data, labels, seed, comparison.own_words(options, ROWS[row][0]))
 
-        # seeds last, so that a stopped comparison has all rows
+        # seeds in the outer loop, so that an interrupted comparison has all rows
         pending = {(cell, seed): pool.submit(one, *cell, seed) for seed in range(options.seeds) for cell in cells}
         runs = {cell: [pending[cell, seed].result() for seed in range(options.seeds)] for cell in cells}
         network = network_words(data, options.extra)

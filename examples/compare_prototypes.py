@@ -8,8 +8,8 @@ Rows: psc (``train softmax``), etf (a simplex, if d >= classes - 1), fixed (spre
 if d >= classes - 1, they form the simplex, so this row is etf), dl2pa (reassigned every epoch). All rows use the preset
 of the dataset, or the options after ``--``. If networks start from pretrained weights, a row with logistic regression
 on the features of these weights is added. The table shows the accuracy (%) on held-out images in the last and in the
-best epoch, as mean and standard deviation over seeds. The cost is in seconds of CPU time, which varies little on a busy
-machine. "Changed" is the number of classes that got another prototype in each epoch.
+best epoch, as mean and standard deviation over seeds. The cost is CPU time, which varies little on a busy machine.
+"Changed" is the number of classes that were assigned a different prototype in each epoch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def train(folder: Path, method: list[str], data: list[str], seed: int, dim: int,
 
 
 def frozen(folder: Path, dataset: str, data: list[str], extra: list[str]) -> dict[str, Any] | None:
-    """Logistic regression on the features that training starts from; ``None`` if it starts from random weights."""
+    """Run logistic regression on the features before training; ``None`` if the initial weights are random."""
     index = Path(dataset)
     if index.suffix != ".h5":
         config, _ = comparison.run("config", "train", "softmax", *data, *extra)
@@ -62,7 +62,7 @@ def frozen(folder: Path, dataset: str, data: list[str], extra: list[str]) -> dic
 
 
 def draw(path: Path, rows: dict[str, dict[str, Any]], title: str) -> None:
-    """Left: accuracy of each row, a dot per seed. Right: classes that changed their prototype, mean over seeds."""
+    """Plot the accuracy of each row (a dot per seed), and the mean number of classes that changed their prototype."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -94,10 +94,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
     comparison.add_only(parser)
-    parser.add_argument("--imbalance", type=float, nargs="+", default=[1.0], help="rarest over largest class; 1: all")
-    parser.add_argument("--dims", type=int, nargs="+", default=[64], help="widths of the embedding")
+    parser.add_argument("--imbalance", type=float, nargs="+", default=[1.0], help="smallest / largest class (1: all)")
+    parser.add_argument("--dims", type=int, nargs="+", default=[64], help="embedding dimensions")
     parser.add_argument(
-        "--classes", type=int, default=10, help="classes of the set; a simplex needs dims >= classes - 1"
+        "--classes", type=int, default=10, help="number of classes; a simplex needs dims >= classes - 1"
     )
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=list(ROWS), help="what to compare")
     options = parser.parse_args()
@@ -115,7 +115,7 @@ def main() -> None:
             where = folder / f"{row}-d{dim}-i{factor:g}-s{seed}".replace(".", "_")
             return train(where, ROWS[row], data + cut, seed, dim, comparison.own_words(options, ROWS[row][0]))
 
-        # seeds last, so that a stopped comparison has all rows
+        # seeds in the outer loop, so that an interrupted comparison has all rows
         pending = {(cell, seed): pool.submit(one, cell, seed) for seed in range(options.seeds) for cell in cells}
         rows = {
             f"{row} d={dim}" + ("" if factor == 1 else f" imbalance {factor:g}"): comparison.summarize(

@@ -37,7 +37,7 @@ ROWS = {
     "clusters, no SAN": ["san", "--mode", "unsupervised", "--no-san"],
     "clusters, SAN": ["san", "--mode", "unsupervised"],
 }
-# of a row the one that lacks its part
+# for each row, the row without its component
 RIVALS = {
     "+ CCL": "baseline",
     "+ CCL + TAC": "+ CCL",
@@ -52,7 +52,7 @@ KS = (1, 2, 4, 8)
 
 
 def judge(index: Path, *source: object) -> dict[str, float]:
-    """Embed the held-out images and let them find each other, in percent."""
+    """Embed the held-out images, and return their retrieval scores among each other in percent."""
     comparison.run("embed", *source, "--split", "test", "--out", index, "--overwrite")
     ks = ",".join(map(str, KS))
     found, _ = comparison.run("evaluate", "retrieval", "--index", index, "-k", ks)
@@ -61,13 +61,13 @@ def judge(index: Path, *source: object) -> dict[str, float]:
 
 
 def settings(words: list[str]) -> dict[str, Any]:
-    """Options of a training run, by preset, file and command line."""
+    """Return the options of a training run, from preset, file and command line."""
     config: dict[str, Any] = comparison.run("config", "train", *words)[0]["config"]
     return config
 
 
 def plain(folder: Path, data: list[str], row: str, seed: int, size: int, words: list[str]) -> dict[str, Any]:
-    """Pixels, or the backbone of TAC-CCL with the weights that its training begins with."""
+    """Score pixels, or the backbone of TAC-CCL with its initial weights."""
     config = settings(["tac-ccl", *data, *words])
     held_out = ["--holdout", config["holdout"]] if config["holdout"] is not None else []
     if config["holdout_classes"]:
@@ -98,12 +98,12 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
-    parser.add_argument("--preset", help="of tac-ccl and san; default: the dataset's")
+    parser.add_argument("--preset", help="preset of tac-ccl and san; default: the dataset's")
     parser.add_argument("--holdout-classes", help="classes to test on")
-    parser.add_argument("--pixels", type=int, default=16, help="side of the images whose pixels are compared")
-    parser.add_argument("--matches", default="", help="pairs of training images by `labelkit match`; adds a row")
-    parser.add_argument("--tac-ccl", default="", help="options of rows of tac-ccl alone, as one word")
-    parser.add_argument("--san", default="", help="options of rows of san alone, as one word")
+    parser.add_argument("--pixels", type=int, default=16, help="image size for comparing pixels")
+    parser.add_argument("--matches", default="", help="pairs of training images found by `labelkit match`; adds a row")
+    parser.add_argument("--tac-ccl", default="", help="options for tac-ccl rows only, as a single string")
+    parser.add_argument("--san", default="", help="options for san rows only, as a single string")
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=None, help="what to train")
     options = parser.parse_args()
     rows = options.rows or [row for row in ROWS if options.matches or row != "+ CCL + TAC + cross-image"]
@@ -119,7 +119,7 @@ def main() -> None:
                 return plain(folder, data, row, seed, options.pixels, words)
             return trained(folder, data, row, seed, words, options.matches, more)
 
-        # seeds last, so that a stopped comparison has all rows; pixels have no seed
+        # seeds in the outer loop, so that an interrupted comparison has all rows; pixels have no seed
         cells = [*product(range(options.seeds), rows + UNTRAINED[1:]), (0, UNTRAINED[0])]
         pending = {cell: pool.submit(one, *cell) for cell in cells}
         runs = {row: [pending[cell].result() for cell in cells if cell[1] == row] for row in UNTRAINED + rows}

@@ -1,4 +1,4 @@
-"""Compare SeLa's features and clusters with untrained features and pixels over several seeds; a table, JSON, a plot.
+"""Compare SeLa's features and clusters with untrained features and pixels over several seeds; write table, JSON, plot.
 
     python examples/compare_selflabel.py --dataset digits --seeds 5 --out examples/results/digits_selflabel.json
     python examples/compare_selflabel.py --dataset cifar10 --data-root data --preset cifar10_cpu --seeds 1 \
@@ -20,12 +20,12 @@ from typing import Any
 
 import comparison
 
-# columns and their digits; percent but NMI
+# columns and their decimal places; all but NMI are in percent
 COLUMNS = {"knn": 1, "linear": 1, "accuracy": 1, "nmi": 3, "purity": 1}
 
 
 def purity(index: Path, result: str) -> float:
-    """Share of training images that have the most frequent class of their group."""
+    """Return the fraction of training images with the most frequent class of their group."""
     import numpy as np
     from labelkit.metrics.clustering import majority_accuracy
     from labelkit.store.embeddings import open_store
@@ -38,13 +38,13 @@ def purity(index: Path, result: str) -> float:
 
 
 def judge(index: Path) -> dict[str, float]:
-    """Features of a store: kNN and linear accuracy on its test split, in percent."""
+    """Return the kNN and linear accuracies of a store's features on its test split, in percent."""
     answer, _ = comparison.run("evaluate", "knn", "--index", index, "-k", 10, "--temperature", 0.1, "--linear")
     return {"knn": 100 * answer["knn_accuracy"], "linear": 100 * answer["linear_accuracy"]}
 
 
 def cluster(index: Path, num_clusters: int, seed: int, *, matched: bool) -> dict[str, float]:
-    """k-means of the training images; the accuracy only where there are as many groups as classes."""
+    """Run k-means on the training images; score the accuracy only if there are as many groups as classes."""
     name = f"k{num_clusters}-{seed}"
     words = ("--num-clusters", num_clusters, "--split", "train", "--seed", seed, "--result", name, "--overwrite")
     comparison.run("cluster", "k-means", "--index", index, *words)
@@ -55,7 +55,7 @@ def cluster(index: Path, num_clusters: int, seed: int, *, matched: bool) -> dict
 
 
 def judge_and_cluster(index: Path, classes: int, clusters: int, seed: int, name: str) -> dict[str, dict[str, float]]:
-    """Rows of the table for one store."""
+    """Return the table rows of one store."""
     rows = {name: judge(index)}
     for number in sorted({classes, clusters}):
         rows[f"k-means ({number}) on {name}"] = cluster(index, number, seed, matched=number == classes)
@@ -65,7 +65,7 @@ def judge_and_cluster(index: Path, classes: int, clusters: int, seed: int, name:
 def one_seed(
     folder: Path, options: argparse.Namespace, seed: int
 ) -> tuple[dict[str, dict[str, float]], list[dict[str, Any]]]:
-    """Train once; rows of the table, and the metrics of each epoch."""
+    """Train once; return the table rows and the metrics of each epoch."""
     data = comparison.data_words(options)
     run = folder / f"run-{seed}"
     preset = ["--preset", options.preset] if options.preset else []
@@ -94,7 +94,7 @@ def one_seed(
 
 
 def draw(path: Path, histories: list[list[dict[str, Any]]], rows: dict[str, dict[str, Any]], title: str) -> None:
-    """KNN accuracy of each epoch, a line per seed; untrained network and pixels as levels."""
+    """Plot the kNN accuracy per epoch (a line per seed), with the untrained network and pixels as horizontal lines."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -119,7 +119,7 @@ def main() -> None:
     comparison.add_options(parser)
     parser.add_argument("--preset", default=None, help="preset of `labelkit train sela`; default: the dataset's")
     parser.add_argument("--classes", type=int, default=10, help="classes of the dataset")
-    parser.add_argument("--pixels", type=int, default=None, help="side of the pixel rows (digits: 8, others: 32)")
+    parser.add_argument("--pixels", type=int, default=None, help="image size for pixels (digits: 8, others: 32)")
     options = parser.parse_args()
     options.pixels = options.pixels or (8 if options.dataset == "digits" else 32)
 

@@ -7,7 +7,7 @@ r"""Compare the features learned by siamese methods with untrained features and 
 All steps run through the command line, with the preset of the dataset or the options after ``--``. Features are scored
 on held-out images (a fifth of each class if there is no test split) by a vote among the 10 nearest training images and
 by a linear classifier. The accuracies (%) are means and standard deviations over seeds, which determine weights and
-views. The cost is in seconds of CPU time.
+views. The cost is CPU time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ COLUMNS = ("knn", "linear")
 
 
 def embedded(folder: Path, name: str, data: list[str], network: list[object]) -> dict[str, float]:
-    """Embed all images by a network, and judge the features."""
+    """Embed all images with a network, and score the features."""
     index = folder / f"{name}.h5"
     comparison.run("embed", *data, *network, "--split", "all", "--out", index, "--overwrite")
     return judge(index)
 
 
 def one_seed(folder: Path, options: argparse.Namespace, seed: int) -> dict[str, dict[str, float]]:
-    """Rows of the table."""
+    """Train and score all rows with one seed."""
     data = comparison.data_words(options)
     config = comparison.run("config", "train", options.methods[0], *data, *options.extra)[0]["config"]
     plain: list[object] = ["--label-split", "none"]
@@ -53,7 +53,7 @@ def one_seed(folder: Path, options: argparse.Namespace, seed: int) -> dict[str, 
 
 
 def trainings(methods: list[str]) -> list[tuple[str, list[str]]]:
-    """Names of rows, and what stands first in their trainings: a row for each loss of ``siamese``."""
+    """Return the row names with their methods and options: one row for each loss of ``siamese``."""
     found: list[tuple[str, list[str]]] = []
     for method in methods:
         of_losses = [(loss, [method, "--loss", loss]) for loss in LOSSES]
@@ -65,7 +65,7 @@ def main() -> None:
     """Run everything and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     comparison.add_options(parser)
-    parser.add_argument("--pixels", type=int, default=8, help="side of the rows of pixels")
+    parser.add_argument("--pixels", type=int, default=8, help="image size for pixels")
     parser.add_argument("--methods", nargs="+", default=["siamese"], help="siamese, dino, ibot (siamese)")
     options = parser.parse_args()
     with comparison.run_folder(options, *options.methods) as folder, ThreadPoolExecutor(options.jobs) as pool:

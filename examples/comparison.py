@@ -1,4 +1,4 @@
-"""Functions shared by the comparison scripts: running commands, storing runs, mean and spread, the record."""
+"""Functions shared by the comparison scripts: run commands, keep runs, summarize and record results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Stats = dict[str, float]
 
 
 def run(*words: object) -> tuple[dict[str, Any], float]:
-    """Run one labelkit command with --json on one thread; returns what it printed and the CPU seconds it took."""
+    """Run a labelkit command with --json on one thread; return its output and the CPU seconds."""
     command = [sys.executable, "-m", "labelkit", *map(str, words), "--json"]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile() as printed, tempfile.TemporaryFile() as said:
@@ -36,9 +36,9 @@ def run(*words: object) -> tuple[dict[str, Any], float]:
 
 
 def train(out: Path, *words: object) -> dict[str, Any]:
-    """Train into ``out`` unless a finished run is there; returns its summary, with ``cpu_seconds`` of the whole run.
+    """Train into ``out`` unless it contains a finished run; return the summary, with ``cpu_seconds`` of the whole run.
 
-    A run that was stopped goes on, and then its cost is not known: ``cpu_seconds`` is left out.
+    An interrupted run is resumed; its cost is then unknown, so ``cpu_seconds`` is omitted.
     """
     summary, cost = out / "summary.json", out.with_name(f"{out.name}.cost.json")
     if not summary.exists():
@@ -51,32 +51,32 @@ def train(out: Path, *words: object) -> dict[str, Any]:
 
 
 def epochs(out: Path) -> list[dict[str, Any]]:
-    """What a run logged after each epoch."""
+    """Return the metrics that a run logged after each epoch."""
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     return [line for line in lines if "epoch" in line and "kind" not in line and "seconds" in line]
 
 
 def add_options(parser: argparse.ArgumentParser, *, seeds: int = 5) -> None:
-    """Options that all comparisons have."""
-    parser.add_argument("--dataset", default="digits", help="images, or a store NAME.h5 whose rows are trained on")
+    """Add the options that all comparisons have."""
+    parser.add_argument("--dataset", default="digits", help="dataset, or a store NAME.h5 to train on its embeddings")
     parser.add_argument("--data-root", default="data")
-    parser.add_argument("--max-per-class", type=int, default=None, help="use only a part of each class")
+    parser.add_argument("--max-per-class", type=int, default=None, help="use at most this number of images per class")
     parser.add_argument("--seeds", type=int, default=seeds)
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, one thread each")
-    parser.add_argument("--keep", type=Path, default=None, help="keep runs here; a stopped comparison goes on")
-    parser.add_argument("--plot", type=Path, default=None, help="PNG to draw")
+    parser.add_argument("--jobs", type=int, default=2, help="number of parallel runs, one thread each")
+    parser.add_argument("--keep", type=Path, default=None, help="folder in which runs are kept and resumed")
+    parser.add_argument("--plot", type=Path, default=None, help="PNG file for the plot")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
-    parser.add_argument("extra", nargs="*", help="further options of `labelkit train`, after --")
+    parser.add_argument("extra", nargs="*", help="additional options of `labelkit train`, after --")
 
 
 def add_only(parser: argparse.ArgumentParser) -> None:
-    """An option for what a single method gets; see :func:`own_words`."""
+    """Add the option for method-specific options; see :func:`own_words`."""
     names = ("METHOD", "WORDS")
     parser.add_argument("--only", nargs=2, action="append", default=[], metavar=names, help="options of one method")
 
 
 def own_words(options: argparse.Namespace, method: str) -> list[str]:
-    """Further options of a training: those for all, where ``--only`` does not give the method its own."""
+    """Return the additional training options: those of ``--only`` for this method, otherwise the common ones."""
     own = [word for name, words in options.only if name == method for word in words.split()]
     named = {word for word in own if word.startswith("--")}
     kept: list[str] = []
@@ -89,7 +89,7 @@ def own_words(options: argparse.Namespace, method: str) -> list[str]:
 
 
 def data_words(options: argparse.Namespace) -> list[str]:
-    """Options of a labelkit command that say which images."""
+    """Return the options of a labelkit command that select the images."""
     part = [] if options.max_per_class is None else ["--max-per-class", str(options.max_per_class)]
     if options.dataset.endswith(".h5"):
         return ["--index", options.dataset, *part]
@@ -98,14 +98,14 @@ def data_words(options: argparse.Namespace) -> list[str]:
 
 @contextmanager
 def run_folder(options: argparse.Namespace, *also: object) -> Iterator[Path]:
-    """Where runs go: ``--keep``, or a folder that vanishes.
+    """Provide the folder for runs: ``--keep``, or a temporary folder.
 
     Args:
         options: see :func:`add_options`.
-        also: what else decides about the runs, beside the data and the extra options.
+        also: further settings that affect the runs, besides the data and the extra options.
 
     Raises:
-        SystemExit: what is kept there was made with other options.
+        SystemExit: the folder contains runs with other options.
     """
     if options.keep is None:
         with tempfile.TemporaryDirectory() as scratch:
@@ -125,23 +125,23 @@ def run_folder(options: argparse.Namespace, *also: object) -> Iterator[Path]:
 
 
 def spread(values: Sequence[float]) -> Stats:
-    """Mean and standard deviation; that of a single value is 0."""
+    """Return mean and standard deviation; a single value has a standard deviation of 0."""
     return {"mean": statistics.mean(values), "sd": statistics.stdev(values) if len(values) > 1 else 0.0}
 
 
 def summarize(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation of every fractional number, over the runs that have it; and the runs."""
+    """Return mean and standard deviation of every floating-point value, over the runs that have it, and the runs."""
     names = sorted({key for one in runs for key, value in one.items() if isinstance(value, float)})
     return {name: spread([one[name] for one in runs if name in one]) for name in names} | {"runs": runs}
 
 
 def shown(stats: Stats | None, digits: int = 1) -> str:
-    """Mean ± standard deviation; empty where there is nothing."""
+    """Format mean ± standard deviation; empty if there is no value."""
     return "" if stats is None else f"{stats['mean']:.{digits}f} ± {stats['sd']:.{digits}f}"
 
 
 def write_record(options: argparse.Namespace, **results: Any) -> None:
-    """Write --out: the command, versions and machine, and the results."""
+    """Write the command, versions, machine and results to --out."""
     if options.out is None:
         return
     record = {

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Features of patches: train without labels, let a linear head and groups of patches segment, and find parts in other images.
-# Usage: dense_to_segmentation.sh [DATASET]    (a set with masks: generated scenes by default, or a folder with images/ and
+# Patch features: train without labels, segment with a linear head and with patch clusters, and find parts in other images.
+# Usage: dense_to_segmentation.sh [DATASET]    (a dataset with masks: generated scenes by default, or a folder with images/ and
 #   masks/, or with both in train/ and val/)
-# Environment: OUT (folder, default demo/dense), OBJECTS (images of one object to train on, default scene_objects), TRAIN
-#   (options of training), SIZE (side of the images, default 64), LIMIT (images of a split that are scored, default 60)
+# Environment: OUT (folder, default demo/dense), OBJECTS (training images of single objects, default scene_objects), TRAIN
+#   (training options), SIZE (image size, default 64), LIMIT (number of scored images per split, default 60)
 set -euo pipefail
 out=${OUT:-demo/dense}
 mkdir -p "$out"

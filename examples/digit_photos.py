@@ -1,4 +1,4 @@
-"""Make a small folder of photos to try the scripts beside this file with: the bundled digits as PNG.
+"""Create a small folder of photos for trying out the scripts in this folder: the bundled digits as PNG.
 
     python examples/digit_photos.py FOLDER --per-class 60
 
@@ -20,10 +20,10 @@ from sklearn.datasets import load_digits
 
 
 def main() -> None:
-    """Write pictures and lists."""
+    """Write images and lists."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--per-class", type=int, default=60, help="images of each digit")
+    parser.add_argument("--per-class", type=int, default=60, help="number of images per digit")
     options = parser.parse_args()
     bundle = load_digits()
     places: list[tuple[str, int, int]] = []

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# From the bundled digits to a scored answer: train, embed, cluster, discover, evaluate, retrieve.
-# Usage: discover_digits.sh [FOLDER]   (default: demo; EPOCHS=2 in the environment trains for 2 epochs only)
+# From the bundled digits to scored predictions: train, embed, cluster, discover, evaluate, retrieve.
+# Usage: discover_digits.sh [FOLDER]   (default: demo; set EPOCHS=2 in the environment to train for only 2 epochs)
 set -euo pipefail
 out=${1:-demo}
 mkdir -p "$out"

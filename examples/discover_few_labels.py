@@ -3,7 +3,7 @@
     python examples/discover_few_labels.py --out examples/results/digits_discovered.json
 
 Precision: starting from 20 labels, two per class, how many of the first 20, 40, 80 and 160 images discovered in a store
-(pixels, or the store in ``--index``) get the right label? The methods are Snowball, LMCS, and confidence-based
+(pixels, or the store in ``--index``) get the correct label? The methods are Snowball, LMCS, and confidence-based
 self-training, which uses the probabilities of a logistic regression on the same features, trained once or again after
 every 20 images.
 
@@ -43,7 +43,7 @@ STEP = 20
 
 
 def classifier(features: Array, labels: Array) -> LogisticRegression:
-    """A logistic regression on the rows that have a label."""
+    """Fit a logistic regression to the labeled rows."""
     held = labels >= 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -51,13 +51,13 @@ def classifier(features: Array, labels: Array) -> LogisticRegression:
 
 
 def surest(turn: Round) -> Discovery:
-    """Rows that a classifier is surest of."""
+    """Return the rows with the most confident predictions."""
     chosen = [group[:wanted] for group, wanted in zip(turn.groups, turn.wants, strict=True)]
     return turn.table(chosen, [turn.keys[np.concatenate(chosen)]])
 
 
 def self_train(features: Array, labels: Array, count: int | str, rounds: int, **options: Any) -> tuple[Array, Array]:
-    """Label the surest rows of a classifier, train it again, and so on; returns rows and labels in order."""
+    """Repeatedly label the most confident rows and retrain the classifier; return rows and labels in order."""
     rows, named, current = [], [], labels
     for _ in range(rounds):
         wanted = int((current >= 0).sum()) if count == "double" else count
@@ -77,7 +77,7 @@ def self_train(features: Array, labels: Array, count: int | str, rounds: int, **
 
 
 def precision(index: Path, seed: int) -> dict[str, dict[int, float]]:
-    """Share of right labels in % among the first so many, by what found them."""
+    """Return the percentage of correct labels among the first discovered ones, per method."""
     store = open_store(index)
     features, truth = np.asarray(store.embeddings, dtype=np.float64), np.asarray(store.labels)
     common = {"index": index, "num_labels": STEP, "label_seed": seed, "overwrite": True}
@@ -118,7 +118,7 @@ def precision(index: Path, seed: int) -> dict[str, dict[int, float]]:
 
 
 def first_of(right: Array) -> dict[int, float]:
-    """Share in % of the first so many, in whole rounds."""
+    """Return the percentage among the first discovered labels, in whole rounds."""
     return {count: 100 * float(right[:count].mean()) for count in FIRST}
 
 
@@ -126,7 +126,7 @@ def first_of(right: Array) -> dict[int, float]:
 
 
 def growers() -> dict[str, Callable[[Array, Array, int], Discovery | None]]:
-    """What finds more labels, by name: (features, labels, seed) to what three doubling rounds find."""
+    """Return functions, by name, that map (features, labels, seed) to the labels found in three doubling rounds."""
 
     def snowball(features: Array, labels: Array, seed: int, **options: Any) -> Discovery:
         return discover_confident(features, labels, "double", 3, seed=seed, **options)
@@ -147,7 +147,7 @@ def growers() -> dict[str, Callable[[Array, Array, int], Discovery | None]]:
 
 
 def use(num_labels: int, seed: int) -> dict[str, dict[str, float]]:
-    """Test error and share of wrong labels in %, by what found the labels."""
+    """Return test error and percentage of wrong labels, per method."""
     bundle = load_digits()
     pixels, truth = bundle.data / 16, bundle.target
     order = np.random.RandomState(0).permutation(len(truth))
@@ -170,7 +170,7 @@ def use(num_labels: int, seed: int) -> dict[str, dict[str, float]]:
 
 
 def judge(features: Array, labels: Array, classes: Array, queries: Array, answers: Array) -> dict[str, float]:
-    """Error of a classifier trained on the labels, and their own, in %."""
+    """Return the errors of a classifier trained on the labels, and of the labels themselves, in percent."""
     held = labels >= 0
     error = float((classifier(features, labels).predict(queries) != answers).mean())
     return {"error": 100 * error, "wrong": 100 * float((labels[held] != classes[held]).mean())}
@@ -180,7 +180,7 @@ def main() -> None:
     """Run everything and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--index", type=Path, default=None, help="store of digits for the precision; default: pixels")
+    parser.add_argument("--index", type=Path, default=None, help="store of digits; default: their pixels")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     parser.set_defaults(dataset="digits", extra=[])
     options = parser.parse_args()
@@ -193,7 +193,7 @@ def main() -> None:
             index.write_bytes(options.index.read_bytes())
         runs = [precision(index, seed) for seed in seeds]
     shares = {name: {count: spread([run[name][count] for run in runs]) for count in FIRST} for name in runs[0]}
-    print(f"right labels in %, {STEP} given, mean ± standard deviation over {options.seeds} seeds\n")
+    print(f"correct labels in %, {STEP} initial labels, mean ± standard deviation over {options.seeds} seeds\n")
     print("| first | " + " | ".join(map(str, FIRST)) + " |\n|---" + "|---" * len(FIRST) + "|")
     for name, row in shares.items():
         print(f"| {name} | " + " | ".join(shown(row[count]) for count in FIRST) + " |")
@@ -205,7 +205,7 @@ def main() -> None:
             | {"errors": [run[name]["error"] for run in found]}
             for name in found[0]
         }
-    print("\ntest error in % (wrong labels in % of those held)\n")
+    print("\ntest error in % (wrong labels in the training set in %)\n")
     print("| labels | " + " | ".join(errors) + " |\n|---" + "|---" * len(errors) + "|")
     for name in errors["20"]:
         cells = [f"{shown(row[name]['error'])} ({row[name]['wrong']['mean']:.1f})" for row in errors.values()]

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Categories in a folder of photos of which 50 have a label: how many there are, and what each photo is: known, new or unsure.
-# Usage: discover_photos.sh [LABELS.csv]    (columns path,label; an empty label: unlabeled; default: digits made for this)
-# Environment: OUT (folder, default demo/discover), START (network to begin with), TRAIN (options of training). For photos:
+# Discover the categories of photos, 50 of which are labeled: how many there are, and whether each photo is known, new or unsure.
+# Usage: discover_photos.sh [LABELS.csv]    (columns path,label; an empty label means unlabeled; default: generated digits)
+# Environment: OUT (folder, default demo/discover), START (initial network), TRAIN (training options). For photos:
 #   START="--backbone vit_base_patch16_224.dino --pretrained"
 #   TRAIN="$START --grad-from-block 11 --no-train-stem --optimizer sgd --lr 0.1 --contrastive-temperature 1.0"
 set -euo pipefail

@@ -2,9 +2,9 @@
 
     python examples/duplicate_cases.py --dataset photos/ --out examples/results/photos_duplicates.json
 
-The script takes photos from a folder, adds a copy of some of them (drawn by seed, each kind of copy in turn) in a
-temporary folder, embeds all photos and searches for pairs. A copy counts as found if it is listed with its original as
-the same picture or as a turned copy. Pairs of photos without a planted copy count as wrong; since the folder may
+The script takes photos from a folder, adds copies of some of them (selected by the seed, each kind of copy in turn) in
+a temporary folder, embeds all photos and searches for pairs. A copy counts as found if it is listed with its original
+as the same picture or as a turned copy. Pairs of photos without a planted copy count as wrong; since the folder may
 contain real duplicates, the names of these pairs are written for inspection. A copy of a photo that is also part of
 another pair is not counted. By default, the features are pixels.
 """
@@ -34,7 +34,7 @@ HALVES = 2
 
 
 def cropped(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    """Cut 5% off each side length, at a random place."""
+    """Crop 5% off width and height, at a random position."""
     width, height = (round(0.95 * side) for side in image.size)
     left, top = generator.integers(image.width - width + 1), generator.integers(image.height - height + 1)
     return image.crop((int(left), int(top), int(left) + width, int(top) + height))
@@ -46,12 +46,12 @@ def halved(image: Image.Image, _: np.random.Generator) -> Image.Image:
 
 
 def mirrored(image: Image.Image, _: np.random.Generator) -> Image.Image:
-    """Exchange left and right."""
+    """Flip horizontally."""
     return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT)
 
 
 def turned(image: Image.Image, _: np.random.Generator) -> Image.Image:
-    """Turn by a quarter."""
+    """Rotate by 90 degrees."""
     return image.transpose(Image.Transpose.ROTATE_90)
 
 
@@ -63,11 +63,11 @@ KINDS: dict[str, tuple[Edit, int]] = {
     "mirrored": (mirrored, 90),
     "turned": (turned, 90),
 }
-"""Each kind of copy: what is done, and the JPEG quality it is saved with."""
+"""Each kind of copy: the change, and the JPEG quality of the saved file."""
 
 
 def chosen_files(dataset: str, count: int, generator: np.random.Generator) -> list[Path]:
-    """Draw photos of a folder, at most ``count``."""
+    """Select at most ``count`` random photos from a folder."""
     listed = load_dataset(dataset, data_root=Path("data"))
     if listed.root is None:
         raise SystemExit(f"{dataset}: give a folder of photos")
@@ -76,7 +76,7 @@ def chosen_files(dataset: str, count: int, generator: np.random.Generator) -> li
 
 
 def link(files: Sequence[Path], folder: Path) -> list[str]:
-    """Link photos into a flat folder; returns their names there."""
+    """Link photos into a flat folder; return their names there."""
     folder.mkdir()
     names = [f"{number:05d}{path.suffix}" for number, path in enumerate(files)]
     for name, path in zip(names, files, strict=True):
@@ -85,7 +85,7 @@ def link(files: Sequence[Path], folder: Path) -> list[str]:
 
 
 def embed(folder: Path, options: argparse.Namespace) -> tuple[Path, float]:
-    """Embed a folder; returns the store and the seconds it took."""
+    """Embed a folder; return the store and the time in seconds."""
     network = {"image_size": 16} if options.backbone == "pixels" else {"weights": options.weights}
     started = time.monotonic()
     index = folder.with_suffix(".h5")
@@ -98,10 +98,10 @@ def embed(folder: Path, options: argparse.Namespace) -> tuple[Path, float]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options that the scripts about ``find`` share."""
+    """Add the options shared by the scripts about ``find``."""
     parser.add_argument("--dataset", required=True, help="folder of photos")
-    parser.add_argument("--name", default=None, help="of the photos, in the record; default: that of the folder")
-    parser.add_argument("--images", type=int, default=2000, help="photos of it to take, drawn by the seed")
+    parser.add_argument("--name", default=None, help="name of the photos in the record; default: name of the folder")
+    parser.add_argument("--images", type=int, default=2000, help="maximum number of photos, selected by the seed")
     parser.add_argument("--backbone", default="pixels", help="as for `labelkit embed`")
     parser.add_argument("--weights", type=Path, default=None, help="file with weights of the backbone")
     parser.add_argument("--seed", type=int, default=0)
@@ -111,7 +111,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def write_record(options: argparse.Namespace, **results: object) -> None:
     """Print the results, and write --out with the command."""
     record = {
-        # weights and photos lie elsewhere on each machine
+        # paths of weights and photos differ between machines
         "command": shlex.join(["python", *(Path(word).name if "/" in word else word for word in sys.argv)]),
         "dataset": options.name or Path(options.dataset).name,
         "features": options.backbone,
@@ -124,10 +124,10 @@ def write_record(options: argparse.Namespace, **results: object) -> None:
 
 
 def main() -> None:
-    """Plant, look, count."""
+    """Plant copies, search, and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
-    parser.add_argument("--per-kind", type=int, default=100, help="copies of each kind, in each half")
+    parser.add_argument("--per-kind", type=int, default=100, help="number of copies per kind, in each half")
     options = parser.parse_args()
     generator = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as scratch:

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A classifier from a few labels: FreeMatch on a list of photos most of which have none, then a class for every photo.
-# Usage: few_labels_to_classifier.sh [LABELS.csv [TRUTH.csv]]    (columns path,label; an empty label: unlabeled; default:
-#   digits made for this, five labels of each; TRUTH, the same photos with all labels, scores the result)
-# Environment: OUT (folder, default demo/few), TRAIN (options of training). For photos:
+# Train a classifier from a few labels: FreeMatch on a list of mostly unlabeled photos, then predict a class for every photo.
+# Usage: few_labels_to_classifier.sh [LABELS.csv [TRUTH.csv]]    (columns path,label; an empty label means unlabeled;
+#   default: generated digits, five labels per class; TRUTH: the same photos with all labels, to score the result)
+# Environment: OUT (folder, default demo/few), TRAIN (training options). For photos:
 #   TRAIN="--backbone resnet18 --pretrained --image-size 224 --lr 1e-4"
 set -euo pipefail
 out=${OUT:-demo/few}

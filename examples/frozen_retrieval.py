@@ -3,8 +3,8 @@
     python examples/frozen_retrieval.py --index grocery.h5 cifar10.h5 --out examples/results/frozen_features.json
 
 A store is given as PATH, or as NAME=PATH:TABLE with classes from a table with columns ``path,label``. The embeddings
-are used unchanged, projected on 128 principal components, and whitened (128 and 32 components). Each variant is scored
-by ``labelkit evaluate retrieval`` (cosine, every image is a query), in %.
+are used unchanged, projected onto 128 principal components, and whitened (128 and 32 components). Each variant is
+scored by ``labelkit evaluate retrieval`` (cosine, every image is a query), in %.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SCORES = {"recall_at_1": "R@1", "map_at_r": "MAP@R", "r_precision": "R-precision
 
 
 def changed(rows: NDArray[np.float32], way: str) -> NDArray[np.float32]:
-    """Change rows in one of the ways."""
+    """Transform embeddings in one of the ways."""
     if way == "as they are":
         return rows
     unit = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)

@@ -1,20 +1,20 @@
-"""What nobody has seen yet: labelkit on a GPU. One command, unattended, in pieces that go on where they stopped.
+"""Check labelkit on a GPU: one command that runs unattended, in steps, and continues where it stopped.
 
     python examples/gpu_check.py --out gpu_check.json
     python examples/gpu_check.py --out gpu_check.json --list
 
-Every piece runs in a process of its own for at most ``--minutes`` (8); the JSON is written after each, and the same
-command again does what is left. ``--pieces N`` ends after N of them, ``--seconds S`` after so many seconds;
-``--jobs N`` does N of them side by side, save those of **fast**, which are timed alone.
+Each step runs in a separate process for at most ``--minutes`` (8). The JSON is written after each step, and repeating
+the command runs the remaining steps. ``--pieces N`` stops after N steps, ``--seconds S`` after S seconds; ``--jobs N``
+runs N steps in parallel, except those of **fast**, which are timed alone.
 
-- **runs**: tests with the mark ``gpu``; 20 steps of every method in float32, bf16, fp16; stopped and resumed with
-  ``--deterministic``, bit for bit; memory told by ``--dry-run`` beside the peak; embeddings, neighbors, balanced
-  assignments and cotap's loss beside those of the CPU.
-- **fast**: the trainer beside a bare loop of PyTorch; ``embed`` beside a bare forward pass; cotap's loss beside the
-  double sum; balanced assignments beside the matrix form; exact search beside ``torch.mm``.
+- **runs**: tests with the mark ``gpu``; 20 steps of every method in float32, bf16, fp16; bit-identical resume with
+  ``--deterministic``; the memory estimate of ``--dry-run`` compared with the peak; embeddings, neighbors, balanced
+  assignments and cotap's loss compared with the CPU.
+- **fast**: the trainer compared with a bare PyTorch loop; ``embed`` with a bare forward pass; cotap's loss with the
+  double sum; balanced assignments with the matrix form; exact search with ``torch.mm``.
 
-``--stand-in`` tries all of it on the CPU with tiny sizes; its numbers say nothing. It is one long file, so that it can
-be taken to a machine with a GPU.
+``--stand-in`` tests the script on the CPU with tiny sizes; its numbers are meaningless. The script is one long file, so
+that it can be copied to a machine with a GPU.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from labelkit.store.embeddings import open_store
 from PIL import Image
 
 STEPS = 20
-GRACE = 5  # seconds to end after SIGTERM
+GRACE = 5  # seconds to exit after SIGTERM
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Asked:
     stand_in: bool
 
     def sized(self, full: int, tiny: int) -> int:
-        """Return a size: of the check, or of the stand-in."""
+        """Return a size: that of the check, or that of the stand-in."""
         return tiny if self.stand_in else full
 
 
@@ -76,10 +76,10 @@ Result = dict[str, Any]
 
 
 def command(*words: object) -> Result:
-    """Run a labelkit command in this process; return its JSON.
+    """Run a labelkit command in this process, and return its JSON output.
 
     Raises:
-        RuntimeError: it failed.
+        RuntimeError: the command failed.
     """
     said, errors = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors):
@@ -91,7 +91,7 @@ def command(*words: object) -> Result:
 
 
 def timed(work: Callable[[], object], device: str, *, repeats: int = 3) -> float:
-    """Seconds of a piece of work, the least of some; the first one, which starts kernels, is not counted."""
+    """Return the minimum time of some repetitions in seconds, after one that loads the kernels and is not counted."""
     seconds = []
     for _ in range(repeats + 1):
         wait(device)
@@ -103,18 +103,18 @@ def timed(work: Callable[[], object], device: str, *, repeats: int = 3) -> float
 
 
 def wait(device: str) -> None:
-    """Wait until the device has done all that it was asked for."""
+    """Wait until the device has finished all work."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
 
 
 def peak_mib(device: str) -> int | None:
-    """Largest memory of the GPU so far."""
+    """Return the peak GPU memory so far, in MiB."""
     return round(torch.cuda.max_memory_allocated(device) / 2**20) if device.startswith("cuda") else None
 
 
 def pictures(folder: Path, count: int, side: int) -> Path:
-    """Write smooth pictures in ten classes, once; after the first 2,000 they are other names of these."""
+    """Write smooth images in ten classes, unless they exist; after the first 2,000, they are hard links."""
     if not (folder / "done").exists():
         shutil.rmtree(folder, ignore_errors=True)
         generator = np.random.default_rng(0)
@@ -133,11 +133,11 @@ def pictures(folder: Path, count: int, side: int) -> Path:
 
 
 def compared(name: str, ours: torch.Tensor, theirs: torch.Tensor, tolerance: float) -> Result:
-    """How far two results differ, over the largest number; raises if that is more than said."""
+    """Return the difference of two results relative to the largest value; raise if it exceeds the tolerance."""
     a, b = ours.detach().cpu().double(), theirs.detach().cpu().double()
     found = float((a - b).abs().max() / b.abs().max().clamp(min=1e-30))
     if not found <= tolerance:
-        raise RuntimeError(f"{name}: differs by {found:.2g}, stated {tolerance:g}")
+        raise RuntimeError(f"{name}: differs by {found:.2g}, tolerance {tolerance:g}")
     return {"difference": found, "tolerance": tolerance}
 
 
@@ -145,7 +145,7 @@ def compared(name: str, ours: torch.Tensor, theirs: torch.Tensor, tolerance: flo
 
 
 def gpu_tests(asked: Asked) -> Result:
-    """The tests that need CUDA."""
+    """Run the tests that need CUDA."""
     tests = Path(__file__).parents[1] / "tests"
     if not tests.is_dir():
         return {"skipped": "no tests beside this script"}
@@ -158,7 +158,7 @@ def gpu_tests(asked: Asked) -> Result:
 
 
 def training(method: str, asked: Asked, out: Path, *words: object) -> Result:
-    """Some steps on the bundled digits; the losses that were logged."""
+    """Train for a few steps on the bundled digits; return the logged losses."""
     line = ["train", method, "--dataset", "digits", "--preset", "digits", "--device", asked.device, "--out", out]
     made = command(*line, "--log-every-steps", 1, *words)
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -169,7 +169,7 @@ def training(method: str, asked: Asked, out: Path, *words: object) -> Result:
 
 
 def some_steps(method: str, precision: str, *others: str) -> Callable[[Asked], Result]:
-    """Return a piece: steps of a method in a precision, perhaps with other options."""
+    """Return a step that trains a method in a given precision, optionally with other options."""
 
     def work(asked: Asked) -> Result:
         with fresh(asked) as folder:
@@ -180,7 +180,7 @@ def some_steps(method: str, precision: str, *others: str) -> Callable[[Asked], R
 
 
 def same_bits(method: str) -> Callable[[Asked], Result]:
-    """Return a piece: a run that is stopped and resumed beside one that is not."""
+    """Return a step that compares an interrupted and resumed run with an uninterrupted one."""
 
     def work(asked: Asked) -> Result:
         steps = asked.sized(STEPS, 4)
@@ -190,14 +190,14 @@ def same_bits(method: str) -> Callable[[Asked], Result]:
             training(method, asked, folder / "cut", *told, steps // 2)
             resumed = training(method, asked, folder / "cut", *told, steps, "--resume")
         if whole["fingerprint"] != resumed["fingerprint"]:
-            raise RuntimeError("a resumed run has other weights than one that was not stopped")
+            raise RuntimeError("the resumed run has different weights from the uninterrupted run")
         return {"same": True, "steps": steps}
 
     return work
 
 
 def told_memory(method: str, backbone: str, side: int, batch: int, precision: str) -> Callable[[Asked], Result]:
-    """Return a piece: memory that the plan of a run tells beside the peak of the run."""
+    """Return a step that compares the memory estimate of a run with its peak."""
 
     def work(asked: Asked) -> Result:
         size = asked.sized(batch, 8)
@@ -216,7 +216,7 @@ def told_memory(method: str, backbone: str, side: int, batch: int, precision: st
 
 
 def equal_embeddings(asked: Asked) -> Result:
-    """Embeddings of the device and of the CPU."""
+    """Compare the embeddings of the device and the CPU."""
     images = pictures(asked.work / "small", asked.sized(10_000, 40), 32)
     rows = []
     with fresh(asked) as folder:
@@ -229,7 +229,7 @@ def equal_embeddings(asked: Asked) -> Result:
 
 
 def equal_sums(asked: Asked) -> Result:
-    """Balanced assignments, cotap's loss and its gradient on the device and on the CPU."""
+    """Compare balanced assignments, cotap's loss and its gradient on the device and the CPU."""
     generator = torch.Generator().manual_seed(0)
     n, k, d = asked.sized(100_000, 500), asked.sized(1000, 8), 64
     features, weight = torch.randn(n, d, generator=generator), torch.randn(k, d, generator=generator) / 8
@@ -254,7 +254,7 @@ def equal_sums(asked: Asked) -> Result:
 
 
 def trainer_speed(backbone: str, side: int, *, half: bool = False, compiled: bool = False) -> Callable[[Asked], Result]:
-    """Return a piece: images a second of the trainer beside a bare loop on images that lie on the device."""
+    """Return a step that compares the throughput of the trainer with that of a bare loop on images in device memory."""
 
     def work(asked: Asked) -> Result:
         count, size = asked.sized(20_000, 40), asked.sized(128, 8)
@@ -276,7 +276,7 @@ def trainer_speed(backbone: str, side: int, *, half: bool = False, compiled: boo
 
 
 def bare_speed(backbone: str, batch: int, asked: Asked, *, half: bool, compiled: bool) -> float:
-    """Images a second of forward, backward and SGD, with a crop and a flip of whole batches."""
+    """Return the images per second of forward, backward and SGD, with one crop and flip per batch."""
     device, steps = asked.device, asked.sized(100, 2)
     network = build_backbone(backbone, pretrained=False, weights=None, in_channels=3, image_size=32, seed=0).to(device)
     head = torch.nn.Linear(network.info.feature_dim, 10).to(device)
@@ -301,7 +301,7 @@ def bare_speed(backbone: str, batch: int, asked: Asked, *, half: bool, compiled:
 
 
 def embed_speed(asked: Asked) -> Result:
-    """Images a second of ``embed`` beside the forward pass alone, ViT-B/16 at 224 in bf16."""
+    """Compare the images per second of ``embed`` with those of a bare forward pass: ViT-B/16 at 224 pixels in bf16."""
     name, side = ("vit_mini_p4_32", 32) if asked.stand_in else ("vit_base_patch16_224", 224)
     count, batch = asked.sized(8192, 40), asked.sized(256, 8)
     images = pictures(asked.work / f"embed {side}", count, side)
@@ -323,7 +323,7 @@ def embed_speed(asked: Asked) -> Result:
 
 
 def cotap_speed(items: int) -> Callable[[Asked], Result]:
-    """Return a piece: seconds of cotap's loss with its gradient beside the double sum."""
+    """Return a step that compares the time of cotap's loss and gradient with that of the double sum."""
 
     def work(asked: Asked) -> Result:
         n = asked.sized(items, 60)
@@ -343,7 +343,7 @@ def cotap_speed(items: int) -> Callable[[Asked], Result]:
 
 
 def sinkhorn_speed(asked: Asked) -> Result:
-    """Seconds of 1.28 M x 3,000 balanced assignments beside the matrix form of SeLa's code, for as many passes."""
+    """Compare the time of 1.28 M x 3,000 balanced assignments with SeLa's matrix form, for equal numbers of passes."""
     n, k, lam = asked.sized(1_281_167, 400), asked.sized(3000, 8), 5.0
     scores = torch.randn(n, k, device=asked.device)
     wait(asked.device)
@@ -365,7 +365,7 @@ def sinkhorn_speed(asked: Asked) -> Result:
 
 
 def search_speed(asked: Asked) -> Result:
-    """Seconds of exact search on the CPU and on the device, beside ``torch.mm`` and ``topk`` there."""
+    """Compare the time of exact search on the CPU and the device with ``torch.mm`` and ``topk`` on the device."""
     q, g, d = asked.sized(10_000, 50), asked.sized(1_000_000, 200), asked.sized(128, 8)
     generator = torch.Generator().manual_seed(0)
     queries, gallery = (F.normalize(torch.randn(n, d, generator=generator), dim=1) for n in (q, g))
@@ -387,7 +387,7 @@ def search_speed(asked: Asked) -> Result:
 
 
 def same_commands(asked: Asked) -> Result:
-    """Whether ``retrieve`` gives on the device what it gives on the CPU."""
+    """Compare the output of ``retrieve`` on the device and on the CPU."""
     same: dict[str, bool] = {}
     with fresh(asked) as folder:
         store = folder / "rows.h5"
@@ -403,18 +403,18 @@ def same_commands(asked: Asked) -> Result:
 
 @contextlib.contextmanager
 def fresh(asked: Asked) -> Iterator[Path]:
-    """A folder that is removed again."""
+    """Provide a temporary folder."""
     asked.work.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=asked.work) as folder:
         yield Path(folder)
 
 
 def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
-    """Everything there is to do, by name: PART/WHAT."""
+    """Return all steps by name: PART/WHAT."""
     methods = ["softmax"] if asked.stand_in else list(METHODS)
     precisions = ("float32", "bf16") if asked.device == "cpu" else ("float32", "bf16", "fp16")
     found: dict[str, Callable[[Asked], Result]] = {"runs/tests": gpu_tests}
-    if not asked.stand_in:  # on a CPU a compiler takes minutes
+    if not asked.stand_in:  # on a CPU, compilation takes minutes
         whole = [method for method in methods if METHODS[method].load().runs_whole_backbone]
         found |= {f"runs/{method} compiled": some_steps(method, "bf16", "--compile") for method in whole}
     for method in methods:
@@ -446,11 +446,11 @@ def pieces(asked: Asked) -> dict[str, Callable[[Asked], Result]]:
 
 
 def carry_out(name: str, asked: Asked, out: Path) -> int:
-    """Do one piece in this process; write what came of it."""
+    """Run one step in this process, and write its result."""
     started = time.monotonic()
     try:
         found = {"state": "done", "result": pieces(asked)[name](asked)}
-    except Exception as error:  # whatever a GPU may show
+    except Exception as error:  # any error may occur on a GPU
         found = {"state": "failed", "error": "".join(traceback.format_exception(error))[-4000:]}
     found["seconds"] = round(time.monotonic() - started, 1)
     out.write_text(json.dumps(found))
@@ -458,7 +458,7 @@ def carry_out(name: str, asked: Asked, out: Path) -> int:
 
 
 class Piece:
-    """A piece in a process of its own."""
+    """A step in a separate process."""
 
     def __init__(self, name: str, options: argparse.Namespace, *, threads: int) -> None:
         self.name = name
@@ -473,7 +473,7 @@ class Piece:
         self._latest = time.monotonic() + 60 * options.minutes
 
     def has_ended(self) -> bool:
-        """Whether it has; one that takes too long is asked to stop, and then stopped."""
+        """Return whether the step is over; past its time limit, ask it to stop, and give up after GRACE seconds."""
         if self._child.poll() is not None:
             return True
         now = time.monotonic()
@@ -482,15 +482,15 @@ class Piece:
         return self._asked_at is not None and now > self._asked_at + GRACE
 
     def ask_to_stop(self) -> None:
-        """Let training write a checkpoint."""
+        """Send SIGTERM once, so that training can write a checkpoint."""
         if self._asked_at is None:
             self._asked_at = time.monotonic()
             self._child.send_signal(signal.SIGTERM)
 
     def result(self) -> Result:
-        """What came of it."""
+        """Return the result of the step."""
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, signal.SIGKILL)  # also processes that it started
+            os.killpg(self._child.pid, signal.SIGKILL)  # including its child processes
         self._child.wait()
         found: Result = {"state": "failed", "error": f"no result (exit code {self._child.returncode})"}
         if self._out.exists():
@@ -500,7 +500,7 @@ class Piece:
 
 
 class Pieces:
-    """The pieces and what came of them, in one JSON."""
+    """The steps and their results, in one JSON file."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
@@ -514,11 +514,11 @@ class Pieces:
         ]
 
     def state(self, name: str) -> str:
-        """What is known of a piece: done, failed or -."""
+        """Return the state of a step: done, failed or -."""
         return str(self.kept.get(name, {}).get("state", "-"))
 
     def left(self) -> list[str]:
-        """Those still to be done."""
+        """Return the remaining steps."""
         ended = ("done",) if self._options.again else ("done", "failed")
         return [name for name in self.wanted if self.state(name) not in ended]
 
@@ -533,7 +533,7 @@ class Pieces:
         print(f"{found['state']:10} {found.get('seconds', '-'):>7} s  {name}", flush=True)
 
     def carry_out(self) -> None:
-        """Do what is left: several side by side, and what is timed alone."""
+        """Run the remaining steps: several in parallel, but timed steps alone."""
         waiting, running = self.left(), list[Piece]()
         most, begun = self._options.pieces, 0
         ends = time.monotonic() + self._options.seconds
@@ -555,13 +555,13 @@ class Pieces:
             for piece in [piece for piece in running if piece.has_ended()]:
                 running.remove(piece)
                 found = piece.result()
-                if not (late and found["state"] == "failed"):  # a piece that was cut off is left to do
+                if not (late and found["state"] == "failed"):  # an interrupted step remains to be done
                     self.keep(piece.name, found)
             time.sleep(0.05)
 
 
 def about(options: argparse.Namespace) -> Result:
-    """What the numbers are of."""
+    """Return the versions and the machine that the numbers belong to."""
     gpu = options.device.startswith("cuda")
     versions = {"labelkit": __version__, "torch": torch.__version__, "python": platform.python_version()}
     return {
@@ -572,20 +572,20 @@ def about(options: argparse.Namespace) -> Result:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Do what is left, piece by piece; 1 if something failed."""
+    """Run the remaining steps; return 1 if a step failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--out", type=Path, required=True, help="JSON of all pieces; it is gone on with")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file of all steps, which is continued")
     parser.add_argument("--parts", nargs="+", default=["runs", "fast"], choices=["runs", "fast"])
-    parser.add_argument("--only", help="regular expression of the pieces' names")
+    parser.add_argument("--only", help="regular expression for names of steps")
     parser.add_argument("--device", default=None, help="default: cuda")
-    parser.add_argument("--minutes", type=float, default=8, help="longest time of a piece")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="longest time of all")
-    parser.add_argument("--pieces", type=int, default=None, help="end after this number of pieces")
-    parser.add_argument("--jobs", type=int, default=1, help="pieces side by side; what is timed runs alone")
-    parser.add_argument("--again", action="store_true", help="do failed pieces once more")
-    parser.add_argument("--work", type=Path, default=Path("gpu_check"), help="folder for runs and pictures")
-    parser.add_argument("--stand-in", action="store_true", help="try everything on the CPU, with tiny sizes")
-    parser.add_argument("--list", action="store_true", help="show the pieces and their state")
+    parser.add_argument("--minutes", type=float, default=8, help="time limit per step")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="total time limit")
+    parser.add_argument("--pieces", type=int, default=None, help="stop after this number of steps")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel steps; timed steps run alone")
+    parser.add_argument("--again", action="store_true", help="repeat failed steps")
+    parser.add_argument("--work", type=Path, default=Path("gpu_check"), help="folder for runs and images")
+    parser.add_argument("--stand-in", action="store_true", help="test everything on the CPU, with tiny sizes")
+    parser.add_argument("--list", action="store_true", help="list the steps and their state")
     parser.add_argument("--piece", help=argparse.SUPPRESS)
     options = parser.parse_args(argv)
     options.device = options.device or ("cpu" if options.stand_in else "cuda")
@@ -594,7 +594,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         asked = Asked(options.device, options.work, options.stand_in)
         return carry_out(options.piece, asked, options.out)
     if options.device.startswith("cuda") and not torch.cuda.is_available():
-        parser.error("torch sees no GPU; --stand-in tries the script on the CPU")
+        parser.error("torch detects no GPU; to test the script on the CPU, pass --stand-in")
     todo = Pieces(options)
     if options.list:
         for name in todo.wanted:

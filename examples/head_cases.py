@@ -4,8 +4,8 @@
 
 Each case keeps the labels of 2, 5 or 20 images per class, in all classes or in half of them, drawn as in
 ``answer_cases.py``, and trains heads with ``labelkit train METHOD --index``: softmax and freematch if all classes have
-labels, simgcd and gcd in both cases. All other images are scored by the prediction of the head's classifier. gcd has no
-classifier, so it is scored by semi-supervised k-means on its features. If some classes have no labels, groups are
+labels, simgcd and gcd in both cases. The predictions of the head's classifier are scored on all other images. gcd has
+no classifier, so it is scored by semi-supervised k-means on its features. If some classes have no labels, groups are
 matched to classes one to one. With ``--row-views on off``, each head is trained both on the stored views of the images
 and on augmented embeddings. With ``--peers``, the results of logistic regression, label spreading, semi-supervised
 k-means and ``discover answer`` on the unchanged embeddings are added for the same draws. With ``--answer``, ``discover
@@ -41,7 +41,7 @@ PEERS = ("logistic regression", "label spreading", "ss-kmeans", "ours")
 
 
 def without_splits(index: Path, out: Path) -> None:
-    """Copy the rows and labels of a store: the cases draw from all rows, and training would leave out a test split."""
+    """Copy a store without its splits: the cases draw from all rows, but training would exclude a test split."""
     store = open_store(index)
     plan = EmbeddingPlan(
         sample_ids=store.sample_ids,
@@ -67,12 +67,12 @@ def without_splits(index: Path, out: Path) -> None:
 
 
 def heads_of(share: float, asked: list[str]) -> list[str]:
-    """Return the methods that can be asked when this share of the classes has labels."""
+    """Return the methods that can train when this fraction of the classes has labels."""
     return [name for name in asked if share == 1 or name in DISCOVERERS]
 
 
 def train(method: str, rows: Rows, known: Path, folder: Path, seed: int, options: dict[str, Any]) -> Path:
-    """Train a head on all rows, of which the table says some labels; return the store of what it makes of the rows."""
+    """Train a head on all rows, some of which are labeled in the table; return the store of its embeddings."""
     run, made = folder / "run", folder / f"{method}.h5"
     counts = {"num_classes": len(rows.names)}
     with contextlib.redirect_stderr(io.StringIO()):
@@ -85,13 +85,13 @@ def train(method: str, rows: Rows, known: Path, folder: Path, seed: int, options
 
 
 def named_by(made: Path, truth: NDArray[np.int64], labels: NDArray[np.int64], known: Path, seed: int) -> Any:
-    """Return what the head says of every row: a class, or a group where classes have no labels."""
+    """Return the head's prediction for every row: a class, or a group if classes have no labels."""
     with labelkit.open_store(made) as store:
         logits = store.extras.get("logits")
         if logits is not None:
             columns = np.asarray(logits).argmax(axis=1)
             old = np.unique(labels[labels >= 0])
-            # old classes ascending come first; groups without a name behind them
+            # old classes come first in ascending order, followed by unnamed groups
             names = np.concatenate([old, len(old) + np.arange(logits.shape[1] - len(old)) + truth.max() + 1])
             return names[columns]
     with contextlib.redirect_stderr(io.StringIO()):
@@ -104,7 +104,7 @@ def named_by(made: Path, truth: NDArray[np.int64], labels: NDArray[np.int64], kn
 
 
 def score(truth: NDArray[np.int64], found: NDArray[np.int64], labels: NDArray[np.int64], share: float) -> float:
-    """Accuracy on the rows without a label: of names where all classes have some, else by the best matching."""
+    """Return the accuracy on unlabeled rows: of class names if all classes have labels, otherwise after matching."""
     unlabeled = labels < 0
     if share == 1 and found.max() <= truth.max():
         return float((found == truth)[unlabeled].mean())
@@ -114,7 +114,7 @@ def score(truth: NDArray[np.int64], found: NDArray[np.int64], labels: NDArray[np
 
 
 def answered(made: Path, rows: Rows, known: Path, folder: Path, share: float, seed: int, labels: Any) -> float:
-    """Accuracy of ``discover answer`` on the rows that the head made."""
+    """Return the accuracy of ``discover answer`` on the embeddings of the head."""
     with contextlib.redirect_stderr(io.StringIO()):
         labelkit.discover.answer(
             index=made, labels=known, own_labels=False, num_clusters=len(rows.names), min_confidence=0.0,
@@ -154,13 +154,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, help="store with labels of all images; default: pixels of the digits")
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=LABELS_PER_CLASS)
-    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="of the classes that have labels")
+    parser.add_argument("--shares", type=float, nargs="+", default=SHARES, help="fractions of classes with labels")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
     parser.add_argument("--methods", nargs="+", default=[*CLASSIFIERS, *DISCOVERERS])
-    parser.add_argument("--row-views", nargs="+", choices=["on", "off"], help="the store is of split train alone")
-    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="other options of the training")
-    parser.add_argument("--answer", action="store_true", help="also ask `discover answer` on what the heads make")
-    parser.add_argument("--peers", type=Path, help="JSON file of answer_cases.py on the same store")
+    parser.add_argument("--row-views", nargs="+", choices=["on", "off"], help="the store has only the split train")
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="additional options of training")
+    parser.add_argument("--answer", action="store_true", help="also run `discover answer` on the heads' embeddings")
+    parser.add_argument("--peers", type=Path, help="JSON file of answer_cases.py for the same store")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     asked = parser.parse_args()
     peers = {} if asked.peers is None else json.loads(asked.peers.read_text())

@@ -48,13 +48,13 @@ sys.exit(code)
 
 
 def main() -> None:
-    """Parse, make the stores, measure, print and write."""
+    """Create the stores, measure, print and write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=100_000, help="rows of the store (100000)")
-    parser.add_argument("--kinds", default="hnsw,ivfpq", help="of index, comma-separated (hnsw,ivfpq)")
-    parser.add_argument("--threads", type=int, default=1, help="threads of a process (1)")
-    parser.add_argument("--folder", type=Path, help="keep stores and indexes here; default: a folder that is removed")
-    parser.add_argument("--out", type=Path, help="also write what was measured as JSON")
+    parser.add_argument("--rows", type=int, default=100_000, help="number of rows in the store (100000)")
+    parser.add_argument("--kinds", default="hnsw,ivfpq", help="index types, comma-separated (hnsw,ivfpq)")
+    parser.add_argument("--threads", type=int, default=1, help="threads per process (1)")
+    parser.add_argument("--folder", type=Path, help="folder for stores and indexes; default: a temporary folder")
+    parser.add_argument("--out", type=Path, help="JSON file to write the measurements to")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as removed:
         folder = options.folder or Path(removed)
@@ -111,7 +111,7 @@ def _measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 
 def _store(path: Path, rows: int, centers: NDArray[np.float32], *, seed: int) -> Path:
-    """Write rows around centers; those of fewer rows are the first of those of more."""
+    """Write rows around centers; a smaller store contains the first rows of a larger one."""
     if path.exists():
         return path
     plan = EmbeddingPlan(
@@ -153,7 +153,7 @@ def _environment(cache: Path, threads: int) -> dict[str, str]:
 def _run(
     store: Path, asked: str, kind: str, folder: Path, cache: Path, threads: int, words: tuple[str, ...]
 ) -> dict[str, Any]:
-    """Look the queries up in a process of its own; what it took and found."""
+    """Run the queries in a separate process; return its costs and the neighbors found."""
     told = folder / "told.json"
     command = [sys.executable, "-c", CHILD, str(told), *_words(store, asked, kind), *words]
     done = subprocess.run(command, env=_environment(cache, threads), check=False, capture_output=True, text=True)

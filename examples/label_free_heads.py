@@ -34,13 +34,13 @@ from numpy.typing import NDArray
 from sklearn.metrics import normalized_mutual_info_score
 
 WITHOUT: dict[str, Mapping[str, Any]] = {"sela": {}, "san": {"mode": "unsupervised"}}
-"""Heads that use no label, and how each is told so."""
+"""Heads that use no labels, with their options."""
 
 TASKS = ("no labels", "labels of half of the classes")
 
 
 def trained(method: str, index: Path, folder: Path, seed: int, options: Mapping[str, Any]) -> NDArray[np.float32]:
-    """Return what a head makes of the rows."""
+    """Train a head, and return its embeddings of the rows."""
     run, made = folder / "run", folder / "made.h5"
     with contextlib.redirect_stderr(io.StringIO()):
         getattr(labelkit.train, method)(index=index, split="all", seed=seed, out=run, overwrite=True, **options)
@@ -50,7 +50,7 @@ def trained(method: str, index: Path, folder: Path, seed: int, options: Mapping[
 
 
 def scores(features: NDArray[np.float32], truth: NDArray[np.int64], seed: int) -> dict[str, float]:
-    """Return R@1 and NMI of some rows."""
+    """Return R@1 and NMI of embeddings."""
     _, classes = np.unique(truth, return_inverse=True)
     generator = np.random.default_rng(seed)
     groups = spherical_kmeans(features, int(classes.max()) + 1, generator=generator, num_inits=3).cluster_ids
@@ -65,7 +65,7 @@ def run_seed(rows: Rows, folder: Path, seed: int, asked: argparse.Namespace) -> 
     for task in TASKS:
         found[task, "as they are"] = unit
         found[task, "less their mean"] = unit - unit.mean(axis=0)
-    # as many classes in a batch as have labels, up to the preset's eight
+    # classes per batch: as many as have labels, up to the preset's eight
     some = {"holdout_classes": "half", "label_split": "given", "batch_size": 5 * min(8, len(rows.names) // 2)}
     for views in asked.row_views or ["auto"]:
         name = "" if views == "auto" else {"on": ", on views", "off": ", on changed rows"}[views]
@@ -87,7 +87,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, help="store with labels of all images; default: pixels of the digits")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0, 1, 2))
-    parser.add_argument("--row-views", nargs="+", choices=["on", "off"], help="the store is of split train alone")
+    parser.add_argument("--row-views", nargs="+", choices=["on", "off"], help="the store has only the split train")
     parser.add_argument("--out", type=Path, help="JSON file to write")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

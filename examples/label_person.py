@@ -1,9 +1,9 @@
-"""Simulate a person who labels in several ways, and count the right labels after a number of actions.
+"""Simulate annotators with different strategies, and count the correct labels after a number of actions.
 
     python examples/label_person.py --index grocery.h5 --out examples/results/grocery_label_person.json
 
-The person knows the true labels, but makes a mistake in 3 of 100 answers. An action is one label, one group name, one
-skipped group, one image marked as wrong, or the key that removes the marked images.
+The annotator knows the true labels, but makes a mistake in 3% of the answers. An action is one label, one group name,
+one skipped group, one image marked as wrong, or the key that removes the marked images.
 
     random        label images drawn at random
     suggested     label the images suggested by `labelkit suggest`, which is rerun after every 10
@@ -14,8 +14,8 @@ skipped group, one image marked as wrong, or the key that removes the marked ima
 
 Images without a label are scored by the class that logistic regression predicts. It is trained on the labels of single
 images and, in each named group, on the images from which `labelkit label --serve` learns. Suggestions are based on the
-same labels, so an image that only has the name of its group may be suggested. "again": the same, but images that only
-have the name of their group are also scored by the regression.
+same labels, so an image that only has the name of its group may be suggested. "again": the same, but images whose only
+label is the name of their group are also scored by the regression.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ SLIPS, SHOWN, AGREE, LOOKED_AT, PER_ROUND = 0.03, 12, 0.75, 24, 10
 
 
 class Person:
-    """One person at one store, in one way.
+    """One annotator who labels one store with one strategy.
 
     Args:
-        store: with all labels, which only the answers look at.
-        features: (n, d) of length 1.
+        store: store with all labels, which are used only for the annotator's answers.
+        features: (n, d) unit vectors.
         groups: (n,) group of each image.
-        seed: of slips and chance.
+        seed: seed for mistakes and random choices.
     """
 
     def __init__(self, store: EmbeddingStore, features: np.ndarray, groups: np.ndarray, seed: int) -> None:
@@ -71,23 +71,23 @@ class Person:
         self.order = {number: self._nearest(number) for number in range(count)}
 
     def _nearest(self, group: int) -> np.ndarray:
-        """Images of a group, nearest to its mean first."""
+        """Return the images of a group, nearest to its mean first."""
         members = np.flatnonzero(self.groups == group)
         mean = self.features[members].mean(axis=0)
         return members[np.argsort(-(self.features[members] @ mean), kind="stable")]
 
     def says(self, label: int) -> str:
-        """What the person answers where a class is right."""
+        """Return the annotator's answer when the true class is ``label``."""
         if self.chance.random() < SLIPS:
             label = int(self.chance.choice(np.delete(np.arange(len(self.store.class_names)), label)))
         return self.store.class_names[label]
 
     def label(self, image: int) -> None:
-        """One action: a label of an image."""
+        """Label one image (one action)."""
         self.work.apply([Step("label", rows=(image,), name=self.says(int(self.truth[image])))])
 
     def actions(self, way: str) -> Iterator[None]:
-        """Work, and stop for a moment after every action."""
+        """Label with a strategy, and yield after every action."""
         if way == "random":
             for image in self.chance.permutation(self.store.n):
                 self.label(int(image))
@@ -108,7 +108,7 @@ class Person:
         shown = self.truth[self.order[group][:SHOWN]]
         label, times = Counter(shown.tolist()).most_common(1)[0]
         if times < AGREE * len(shown):
-            yield  # passed over
+            yield  # skipped
             return
         name = self.says(label)
         self.work.apply([Step("name", group=group, name=name)])
@@ -118,7 +118,7 @@ class Person:
         named = self.store.class_names.index(name)
         looked = self.order[group][:LOOKED_AT]
         wrong = [int(row) for row in looked if (self.truth[row] != named) != (self.chance.random() < SLIPS)]
-        if len(wrong) > len(looked) / 2:  # it was the name that was wrong
+        if len(wrong) > len(looked) / 2:  # the name of the group was wrong
             self.work.apply([Step("name", group=group, name=self.store.class_names[label])])
             yield
             return
@@ -144,7 +144,7 @@ class Person:
             return []
 
     def right(self, judge: RefittableClassifier) -> tuple[int, int]:
-        """Right labels of the whole table, with the names of groups and without."""
+        """Return the number of correct labels over all images, with and without the group names."""
         labels, by_group = self.work.labels()
         learned = choose_training_labels(self.work, self.features)
         classes = np.unique(learned[learned >= 0])
@@ -156,7 +156,7 @@ class Person:
 
 
 def simulate(person: Person, way: str, judge: RefittableClassifier) -> list[tuple[int, int]]:
-    """Right labels after each number of ``CHECKED`` actions."""
+    """Return the number of correct labels after each number of actions in ``CHECKED``."""
     found, done = [], 0
     for _ in person.actions(way):
         done += 1
@@ -168,7 +168,7 @@ def simulate(person: Person, way: str, judge: RefittableClassifier) -> list[tupl
 
 
 def main() -> None:
-    """Run all ways with all seeds."""
+    """Run all strategies with all seeds."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, required=True, help="store whose labels are all known")
     parser.add_argument("--seeds", type=int, default=3)

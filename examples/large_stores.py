@@ -2,9 +2,9 @@
 
     python examples/large_stores.py --work /tmp/large --rows 1000000 3000000 10000000
 
-The embeddings have 128 dimensions (float16) and lie around 100 centers, with one shard per million; 2,000 labels belong
-to 80 of the classes. The time is CPU time, so other processes do not affect it. The memory is the peak of the total
-memory of a command's processes without mapped files (RssAnon), as reported by Linux.
+The embeddings have 128 dimensions (float16) and are generated around 100 centers, with one shard per million. 2,000
+images of 80 of the classes are labeled. The time is CPU time, so other processes do not affect it. The memory is the
+peak of the total memory of a command's processes without mapped files (RssAnon), as reported by Linux.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def make_store(path: Path, count: int, shards: int) -> None:
 
 
 def held(process: psutil.Process) -> int:
-    """Bytes that a process and its children hold apart from mapped files."""
+    """Return the memory of a process and its children in bytes, without mapped files."""
     total = 0
     for one in [process, *process.children(recursive=True)]:
         try:
@@ -74,13 +74,13 @@ def held(process: psutil.Process) -> int:
 
 
 def used() -> float:
-    """CPU seconds of commands that ended."""
+    """Return the CPU seconds of commands that have ended."""
     times = resource.getrusage(resource.RUSAGE_CHILDREN)
     return times.ru_utime + times.ru_stime
 
 
 def measure(words: list[str]) -> tuple[float, float]:
-    """Run a command; return its seconds on the processor, and GiB at most."""
+    """Run a command; return its CPU seconds, and its peak memory in GiB."""
     started, most = used(), 0
     with subprocess.Popen([sys.executable, "-m", "labelkit", *words, "-q"], stdout=subprocess.DEVNULL) as command:
         process = psutil.Process(command.pid)
@@ -88,17 +88,17 @@ def measure(words: list[str]) -> tuple[float, float]:
             most = max(most, held(process))
             time.sleep(0.1)
     if command.returncode:
-        raise SystemExit(f"{' '.join(words)} ended with {command.returncode}")
+        raise SystemExit(f"{' '.join(words)} exited with {command.returncode}")
     return used() - started, most / 2**30
 
 
 def main() -> int:
     """Measure and print a line for each command and size."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--work", type=Path, required=True, help="folder for the stores, which stay there")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the stores, which are kept")
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
     parser.add_argument("--processes", default="1")
-    parser.add_argument("--only", default="", help="commands whose name has this text")
+    parser.add_argument("--only", default="", help="only commands whose name contains this")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     of_rows = ["--max-memory", "200MB"]

@@ -1,11 +1,11 @@
-"""Collect from the measured results how much training improved on frozen features.
+"""Summarize, from the measured results, how much training improved on frozen features.
 
     python examples/measured_gains.py
 
-writes ``examples/results/measured_gains.json``. A case is one method on one dataset with one number of labels, with
-the same seeds before and after training. The score before training is, for heads on a store, the best on average of
-``discover answer``, logistic regression, label spreading and semi-supervised k-means; for networks, it is the same
-score on the features of the initial weights.
+The script writes ``examples/results/measured_gains.json``. A case is one method on one dataset with one number of
+labels, with the same seeds before and after training. For heads on a store, the score before training is that of the
+best method on average among ``discover answer``, logistic regression, label spreading and semi-supervised k-means. For
+networks, it is the same score on the features of the initial weights.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ ROWS = {
     "digits_head_cases.json": "1,797 digits, pixels",
     "grocery_few_label_head_cases.json": "5,421 photographs of 81 products, EfficientNet-Lite0",
 }
-# heads on views that the store keeps; their rows end in this
+# heads on stored views; their rows end in ON_VIEWS
 VIEWS = {"grocery_view_head_cases.json": "2,640 photographs of 81 products, 4 views, EfficientNet-Lite0"}
 ON_VIEWS, OFF_VIEWS = ", views on", ", views off"
-# of each file: images; the row before training, and its number; rows: name, method, share of classes with labels
+# per file: images; row before training, its key and score; rows: name, method, fraction of labeled classes, labels
 RUNS: dict[str, dict[str, Any]] = {
     "cifar10_discovery_weights.json": {
         "data": "1,000 photographs of CIFAR-10 at 56 px, a ViT-S fine-tuned on scans",
@@ -92,7 +92,7 @@ RUNS: dict[str, dict[str, Any]] = {
 FEW_LABELS = {
     "cifar10_weights_few_labels.json": ("1,000 photographs of CIFAR-10 at 64 px, EfficientNet-Lite0", 10),
 }
-# heads for searches: images, and how many of each class have a label where labels are used
+# heads for retrieval: images, and number of labels per class if labels are used
 SEARCHES = {
     "grocery_label_free_heads.json": ("2,640 photographs of 81 products, 4 views, EfficientNet-Lite0", 33),
     "digits_label_free_heads.json": ("1,797 digits, pixels", 180),
@@ -101,7 +101,7 @@ FROZEN = ("logistic regression on frozen features", "discover answer on frozen f
 
 
 def case(pairs: Sequence[tuple[float, float]], **about: Any) -> dict[str, Any]:
-    """Return one case from pairs of before and after, a pair for each seed."""
+    """Return one case from pairs of scores before and after training, one pair per seed."""
     gains = [after - before for before, after in pairs]
     return {
         **about,
@@ -118,7 +118,7 @@ def read(name: str) -> dict[str, Any]:
 
 
 def of_rows() -> Iterator[dict[str, Any]]:
-    """Heads on rows: the best that works without them against the head, or ``discover answer`` on its rows."""
+    """Compare the best method without a head with the head, or with ``discover answer`` on its embeddings."""
     for name, data in (ROWS | VIEWS).items():
         rows = read(name)["rows"]
         for share, labels in sorted({(row["share"], row["labels"]) for row in rows}):
@@ -141,7 +141,7 @@ def of_rows() -> Iterator[dict[str, Any]]:
 
 
 def of_searches() -> Iterator[dict[str, Any]]:
-    """Heads on rows for searches: nearest rows before and after, of classes that the head had no labels of."""
+    """Compare retrieval before and after training a head, for classes whose labels the head did not use."""
     for name, (data, labels) in SEARCHES.items():
         found: dict[tuple[str, str], dict[int, float]] = {}
         for row in read(name)["rows"]:
@@ -160,7 +160,7 @@ def of_searches() -> Iterator[dict[str, Any]]:
 
 
 def of_runs() -> Iterator[dict[str, Any]]:
-    """Trained networks against the row of the same file that was not trained, seed by seed."""
+    """Compare trained networks with the untrained row of the same file, seed by seed."""
     for name, about in RUNS.items():
         results, key = read(name)["results"], about["key"]
         start = {run["seed"]: run[key] for run in results[about["before"]]["runs"]}
@@ -173,7 +173,7 @@ def of_runs() -> Iterator[dict[str, Any]]:
 
 
 def of_few_labels() -> Iterator[dict[str, Any]]:
-    """Whole networks trained from weights with a few labels: against the better of two classifiers of features."""
+    """Compare pretrained networks fine-tuned with a few labels with the better of two classifiers on features."""
     for name, (data, classes) in FEW_LABELS.items():
         for labels, results in read(name)["results"].items():
             best = min(FROZEN, key=lambda row: results[row]["error"]["mean"])

@@ -1,8 +1,8 @@
-"""Memory of one process that calls stages again and again: ``python examples/memory_of_calls.py --calls 1000``.
+"""Measure memory leaks of repeated calls in one process: ``python examples/memory_of_calls.py --calls 1000``.
 
-Inputs are small, so that a thousand calls take minutes; what grows with each call grows with small inputs too. A line
-per stage: calls, memory after the first fifth and at the end, and growth per call in KiB over the last four fifths,
-which a first use of caches and libraries does not disturb.
+The inputs are small, so that a thousand calls take minutes; a leak also shows with small inputs. Each line shows a
+command, the number of calls, the memory after the first fifth and at the end, and the growth per call in KiB. The
+growth is measured over the last four fifths, so that initializing caches and libraries does not count.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ STAGES = {
 
 
 def main() -> None:
-    """Parse, call, print the table."""
+    """Call the commands, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--calls", type=int, default=1000, metavar="N", help="calls of each stage (1000)")
+    parser.add_argument("--calls", type=int, default=1000, metavar="N", help="calls per command (1000)")
     parser.add_argument("--stages", default=",".join(STAGES), help="names, comma-separated; default: all")
-    parser.add_argument("--seconds", type=float, default=1e9, help="stop a stage after so many seconds")
+    parser.add_argument("--seconds", type=float, default=1e9, help="time limit per command in seconds")
     options = parser.parse_args()
     here = Path.cwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +89,7 @@ def _call(line: str) -> None:
 
 def _kib() -> float:
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # what is free may lie in pages that the library keeps
+    with contextlib.suppress(OSError, AttributeError):  # the allocator may keep pages with freed memory
         ctypes.CDLL(None).malloc_trim(0)
     return psutil.Process().memory_info().rss / 1024
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Metric learning to a searchable index: train an embedding with labels, score search on photos it never saw, look up one by HNSW.
-# Usage: metric_to_index.sh [FOLDER [QUERY.png]]    (a folder of class folders; default: digits made for this)
-# Environment: OUT (folder, default demo/metric), TRAIN (options of training). For photos:
+# From metric learning to a search index: train embeddings with labels, score retrieval on unseen photos, search with HNSW.
+# Usage: metric_to_index.sh [FOLDER [QUERY.png]]    (a folder with a subfolder per class; default: generated digits)
+# Environment: OUT (folder, default demo/metric), TRAIN (training options). For photos:
 #   TRAIN="--backbone resnet18 --pretrained --image-size 224 --augmentation box --san-before layer4 --lr 3e-5"
 set -euo pipefail
 out=${OUT:-demo/metric}

@@ -3,7 +3,7 @@
     python examples/mislabeled_cases.py --index cases/grocery.h5 cases/cifar10.h5 digits.h5 \
         --out examples/results/mislabeled_cases.json
 
-The script takes labels of some images of each class in a store, replaces one in twenty by a wrong label (a random
+The script takes labels of some images of each class in a store, replaces one in twenty with a wrong label (a random
 class, or one of the three nearest classes, which people confuse), and ranks all labels by doubt. It reports the average
 precision of the ranking, the precision among the first N labels, where N is the number of wrong labels, and the labels
 listed as doubtful. The baselines are the margin between the distances to the nearest image of the labeled class and of
@@ -37,13 +37,13 @@ Floats = NDArray[np.float64]
 
 
 def directions(rows: NDArray[np.float32]) -> Floats:
-    """Center rows, and scale them to length 1."""
+    """Center the rows, and normalize them to unit length."""
     moved = rows.astype(np.float64) - rows.mean(axis=0)
     return np.asarray(moved / np.maximum(np.linalg.norm(moved, axis=1, keepdims=True), 1e-12))
 
 
 def by_nearest(rows: Floats, labels: Ints) -> Floats:
-    """How much nearer the nearest image of another class is."""
+    """Return how much nearer the nearest image of another class is than that of the labeled class."""
     cosines = rows @ rows.T
     np.fill_diagonal(cosines, -1)
     own = labels[:, None] == labels[None]
@@ -51,7 +51,7 @@ def by_nearest(rows: Floats, labels: Ints) -> Floats:
 
 
 def by_regression(rows: Floats, labels: Ints, generator: np.random.Generator) -> Floats:
-    """What a classifier of the other folds leaves to the label, less is more doubtful."""
+    """Return the probability of each label by a classifier trained on the other folds; lower is more doubtful."""
     folds = np.empty(len(labels), dtype=np.int64)
     for one in np.unique(labels):
         mine = generator.permutation(np.flatnonzero(labels == one))
@@ -71,7 +71,7 @@ def by_regression(rows: Floats, labels: Ints, generator: np.random.Generator) ->
 
 
 def planted(rows: Floats, truth: Ints, kind: str, generator: np.random.Generator) -> Ints:
-    """The labels, some of them wrong."""
+    """Return the labels with some errors."""
     labels, count = truth.copy(), truth.max() + 1
     wrong = generator.permutation(len(truth))[: max(3, round(WRONG * len(truth)))]
     if kind == "at random":
@@ -88,7 +88,7 @@ def planted(rows: Floats, truth: Ints, kind: str, generator: np.random.Generator
 def one_case(
     features: NDArray[np.float32], every: Ints, per_class: int | None, kind: str, seed: int
 ) -> dict[str, float]:
-    """Plant wrong labels and look for them in all ways; shares in [0, 1]."""
+    """Plant wrong labels, and search for them with all methods; return fractions in [0, 1]."""
     generator = np.random.default_rng(seed)
     chosen = np.concatenate(
         [generator.permutation(np.flatnonzero(every == one))[:per_class] for one in np.unique(every)]
@@ -106,7 +106,7 @@ def one_case(
         "logistic regression": by_regression(rows, labels, generator),
     }
     found: dict[str, float] = {"labels": len(labels), "wrong": int(truth.sum())}
-    alone = np.bincount(labels)[labels] == 1  # no way can judge these
+    alone = np.bincount(labels)[labels] == 1  # no method can check these
     for name, order in orders.items():
         order = np.where(alone, order.min() - 1, order)
         first = np.argsort(-order, kind="stable")[: int(truth.sum())]
@@ -123,13 +123,13 @@ def one_case(
 
 
 def main() -> None:
-    """Plant, look, count."""
+    """Plant errors, search, and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, nargs="+", required=True, help="stores with labels of all images")
-    parser.add_argument("--labels", type=int, nargs="+", default=[2, 5, 20, 0], help="a class; 0 = all, 2,000 at most")
+    parser.add_argument("--labels", type=int, nargs="+", default=[2, 5, 20, 0], help="per class (0: all, up to 2,000)")
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--first-seed", type=int, default=4)
-    parser.add_argument("--out", type=Path, required=True, help="JSON to write")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     options = parser.parse_args()
     cases = []
     for path in options.index:
@@ -146,7 +146,7 @@ def main() -> None:
                     {"store": path.stem, "per class": per_class or None, "kind": kind, "mean": means, "spread": spreads}
                 )
                 shown = ", ".join(f"{way} {100 * means[f'{way}, precision']:.1f}" for way in WAYS)
-                print(f"{path.stem}, {per_class or 'all'} a class, {kind}: {shown}", flush=True)
+                print(f"{path.stem}, {per_class or 'all'} per class, {kind}: {shown}", flush=True)
     record = {"command": shlex.join(["python", *sys.argv]), "seeds": list(seeds), "wrong": WRONG, "cases": cases}
     options.out.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -6,15 +6,15 @@
 The script uses labels of some classes in a store, makes predictions as `start` does (`discover categories`, `discover
 answer`, without the number of classes), and ranks the unlabeled images by novelty.
 
-- half of the classes: half of the classes have labels, and all images are available from the start.
-- later images: nine tenths of the classes are there at first (at least one is not), with some labels. Then come a tenth
-  of their images and three tenths (or `--left`) of those of the other classes. Only these are ordered, once with
-  `--previous` and once without.
+In the setting "half of the classes", half of the classes have labels, and all images are available from the start. In
+the setting "later images", nine tenths of the classes (but not all) are available at first, with some labels. Later, a
+tenth of their images and three tenths (or `--left`) of the images of the other classes are added. Only these are
+ranked, once with `--previous` and once without.
 
 The script reports the AUROC of the ranking, and the fraction of images from unlabeled classes among the first 50 (or
 fewer, if there are fewer). The baselines use the same features and labels: the distance to the nearest labeled image,
 the distance to the nearest earlier image, one minus the largest probability of a logistic regression, and one minus the
-confidence of the prediction. Earlier and later images are drawn at random from the same photos, so changes of lighting
+confidence of the prediction. Earlier and later images are drawn at random from the same photos, so changes in lighting
 or location over time are not measured. `find novel` was developed on other draws of groceries, CIFAR-10 and Omniglot;
 patches of street scenes and digits were not used for development.
 """
@@ -50,7 +50,7 @@ Bools = NDArray[np.bool_]
 def draw(
     truth: Ints, kind: str, per_class: int, left: float, generator: np.random.Generator
 ) -> tuple[Ints, Ints, Bools]:
-    """Rows that are there, their labels (-1 = none), and which of them came later (none, in the first kind)."""
+    """Return the available rows, their labels (-1: unlabeled), and which came later (none in the first setting)."""
     classes = generator.permutation(np.unique(truth))
     known_share = 0.5 if kind == KINDS[0] else 0.9
     known = classes[: min(len(classes) - 1, round(known_share * len(classes)))]
@@ -68,7 +68,7 @@ def draw(
 
 
 def simple_orders(features: NDArray[np.float32], labels: Ints) -> dict[str, Floats]:
-    """How new each row looks without groups, (n,) each; the larger, the newer."""
+    """Return novelty scores of the baselines that use no groups, (n,) each; higher means more novel."""
     rows = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
     known = labels >= 0
     centered = 10 * (rows - rows.mean(axis=0))
@@ -82,7 +82,7 @@ def simple_orders(features: NDArray[np.float32], labels: Ints) -> dict[str, Floa
 
 
 def write_store(folder: Path, name: str, features: NDArray[np.float32], ids: list[str]) -> Path:
-    """Make a store of rows and their ids."""
+    """Create a store of rows and their ids."""
     rows, listed, index = folder / f"{name}.npy", folder / f"{name}.txt", folder / f"{name}.h5"
     np.save(rows, features)
     listed.write_text("\n".join(ids) + "\n")
@@ -91,7 +91,7 @@ def write_store(folder: Path, name: str, features: NDArray[np.float32], ids: lis
 
 
 def novel_order(folder: Path, index: Path, ids: list[str], previous: Path | None) -> Floats:
-    """Scores of `find novel` by id; -1 of images that it does not list."""
+    """Return the scores of `find novel` by id; -1 for images that it does not list."""
     out = folder / "novel.csv"
     labelkit.find.novel(index=index, out=out, num_images=len(ids), previous=previous, overwrite=True)
     with out.open(newline="") as lines:
@@ -100,7 +100,7 @@ def novel_order(folder: Path, index: Path, ids: list[str], previous: Path | None
 
 
 def one_case(features: NDArray[np.float32], labels: Ints, is_new: Bools, later: Bools, seed: int) -> dict[str, float]:
-    """Make a store of these rows, answers for it, and all orders; score these."""
+    """Create a store of these rows, predict labels, and score all rankings."""
     orders = simple_orders(features, labels)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -133,14 +133,14 @@ def one_case(features: NDArray[np.float32], labels: Ints, is_new: Bools, later: 
 
 
 def main() -> None:
-    """Draw, answer, order, count."""
+    """Draw cases, predict, rank, and score."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, nargs="+", required=True, help="stores with labels of all images")
-    parser.add_argument("--labels", type=int, nargs="+", default=[3, 10], help="a class")
-    parser.add_argument("--left", type=float, default=0.3, help="share of the images of later classes that come")
+    parser.add_argument("--labels", type=int, nargs="+", default=[3, 10], help="labels per class")
+    parser.add_argument("--left", type=float, default=0.3, help="fraction of the images of later classes to add")
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--first-seed", type=int, default=2)
-    parser.add_argument("--out", type=Path, required=True, help="JSON to write")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
     options = parser.parse_args()
     seeds = list(range(options.first_seed, options.first_seed + options.seeds))
     cases = []
@@ -165,7 +165,7 @@ def main() -> None:
                     for way in WAYS
                     if f"{way}, AUROC" in means
                 )
-                print(f"{path.stem}, {per_class} labels a class, {kind}: {shown}", flush=True)
+                print(f"{path.stem}, {per_class} labels per class, {kind}: {shown}", flush=True)
     record = {"command": shlex.join(["python", *sys.argv]), "seeds": seeds, "left": options.left, "cases": cases}
     options.out.write_text(json.dumps(record, indent=2) + "\n")
 

@@ -2,10 +2,10 @@
 
     python examples/odd_cases.py --dataset photos/ --strangers others/ --out examples/results/photos_odd.json
 
-The script takes photos from a folder, adds outliers in a temporary folder (drawn by seed: photos from another folder,
-blank, dark, bright, blurred, tiny, stretched), embeds all images and searches for outliers. A planted image counts as
-found if it is listed with its reason. Other listed photos may also be outliers, so their names are written for
-inspection. By default, the features are pixels.
+The script takes photos from a folder, adds outliers in a temporary folder (selected by the seed: photos from another
+folder, blank, dark, bright, blurred, tiny, stretched), embeds all images and searches for outliers. A planted image
+counts as found if it is listed with its reason. Other listed photos may also be outliers, so their names are written
+for inspection. By default, the features are pixels.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from PIL import Image, ImageFilter
 
 
 def blank(image: Image.Image, generator: np.random.Generator) -> Image.Image:
-    """One color, with the noise of a sensor."""
+    """Return a uniform color with sensor noise."""
     color = generator.integers(60, 200, size=3) + generator.normal(0, 2, size=(image.height, image.width, 3))
     return Image.fromarray(color.round().astype(np.uint8))
 
 
 def blurred(image: Image.Image, _: np.random.Generator) -> Image.Image:
-    """Out of focus by 2% of the shorter side, at least a pixel and a half."""
+    """Blur by 2% of the shorter side, but at least 1.5 pixels."""
     return image.filter(ImageFilter.GaussianBlur(max(1.5, 0.02 * min(image.size))))
 
 
@@ -47,12 +47,12 @@ STRANGER = "unlike all others"
 
 
 def main() -> None:
-    """Plant, look, count."""
+    """Plant outliers, search, and count."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--strangers", required=True, help="folder of other photos")
     parser.add_argument("--num-strangers", type=int, default=4)
-    parser.add_argument("--per-kind", type=int, default=4, help="planted images of each other kind")
+    parser.add_argument("--per-kind", type=int, default=4, help="planted images per other kind")
     options = parser.parse_args()
     generator = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as scratch:

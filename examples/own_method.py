@@ -1,8 +1,8 @@
-"""A method of your own: the classifier of ``labelkit train softmax`` with a loss of ours, smoothed targets.
+"""A method of your own: the classifier of ``labelkit train softmax`` with a custom loss, smoothed targets.
 
     LABELKIT_METHODS=examples/own_method.py labelkit train smooth --dataset digits --smoothing 0.2
 
-Copy this file, and change what you need. Presets, data, networks, checkpoints and evaluation are those of labelkit.
+Copy this file, and change what you need. labelkit provides presets, data, networks, checkpoints and evaluation.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class SmoothConfig(SoftmaxConfig):
 
 
 class SmoothedCrossEntropy(nn.Module):
-    """Mean over the batch of the cross-entropy to smoothed targets.
+    """Cross-entropy with smoothed targets, averaged over the batch.
 
     Args:
-        smoothing: share of each target that is spread evenly over all classes, in [0, 1).
+        smoothing: fraction of each target that is spread evenly over all classes, in [0, 1).
     """
 
     def __init__(self, smoothing: float) -> None:
@@ -44,7 +44,7 @@ class SmoothedCrossEntropy(nn.Module):
         self.smoothing = smoothing
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Return the mean of logits (b, c), labels (b,) and weights (b,)."""
+        """Return the weighted mean loss of logits (b, c), labels (b,) and weights (b,)."""
         terms = cross_entropy(logits.float(), labels, reduction="none", label_smoothing=self.smoothing)
         return (terms if weights is None else weights * terms).mean()
 

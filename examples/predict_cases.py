@@ -6,8 +6,8 @@ Some images are held out. With a few labels per class, in all classes or in half
 ``labelkit discover answer --num-clusters`` (the true number of classes), and the held-out images by ``labelkit
 predict``. The baselines for the held-out images are joint predictions for all images in one store, and scikit-learn's
 logistic regression on the labeled images, whose confidence is its largest probability and which cannot predict new
-classes. If some classes have no labels, the accuracy is All, after one-to-one matching; a prediction is right if it is
-the class or the new group matched with it. Without ``--index``, the features are the pixels of the digits.
+classes. If some classes have no labels, the accuracy is All, after one-to-one matching; a prediction is correct if it
+is the class or the new group matched with it. Without ``--index``, the features are the pixels of the digits.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ KINDS = ("predict", "in the store", "logistic regression")
 
 
 def import_rows(path: Path, features: NDArray[np.float32], ids: list[str]) -> None:
-    """Make a store of rows."""
+    """Create a store of rows."""
     source = path.with_suffix(".npz")
     np.savez(source, embeddings=features, ids=np.array(ids))
     labelkit.import_(source=source, model="cases", out=path, overwrite=True)
@@ -41,7 +41,7 @@ def import_rows(path: Path, features: NDArray[np.float32], ids: list[str]) -> No
 def score(
     truth: NDArray[np.int64], named: NDArray[np.int64], confidence: NDArray[np.float64], old: NDArray[np.bool_]
 ) -> dict[str, float | None]:
-    """Score answers; ``named``: the class, or the number of classes and more for new groups."""
+    """Score predictions; ``named`` contains class indices, and numbers from the number of classes for new groups."""
     found = cluster_accuracy(truth, named, old)
     is_old = old[truth]
     matched = np.array([found.mapping[name] for name in named]) if not old.all() else named
@@ -60,7 +60,7 @@ def score(
 
 
 def numbers(labels: list[str], kinds: NDArray[np.bool_], names: list[str]) -> NDArray[np.int64]:
-    """Class of each answer; new groups get numbers behind the classes."""
+    """Return the class index of each prediction; new groups are numbered after the classes."""
     groups: dict[str, int] = {}
     return np.array(
         [
@@ -80,7 +80,7 @@ def run_case(
     held_out: int,
     seed: int,
 ) -> dict[str, Any]:
-    """Hold rows out, and name them in three ways."""
+    """Hold rows out, and predict their labels with three methods."""
     ids = [f"{row:06d}" for row in range(len(truth))]
     held = np.sort(np.random.default_rng(1000 + seed).permutation(len(truth))[:held_out])
     kept = np.setdiff1d(np.arange(len(truth)), held)
@@ -123,8 +123,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--index", type=Path, help="store with labels of all images; default: pixels of the digits")
     parser.add_argument("--labels-per-class", type=int, nargs="+", default=[5])
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 1.0], help="of the classes that have labels")
-    parser.add_argument("--held-out", type=int, default=500, help="rows that are held out")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.5, 1.0], help="fractions of classes with labels")
+    parser.add_argument("--held-out", type=int, default=500, help="number of held-out rows")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()

@@ -1,8 +1,8 @@
 """Measure how well prototypes are spread, compared with the published files of DL2PA and with theoretical bounds.
 
-Run: ``python examples/prototype_spread.py --out examples/results/prototype_spread.json``; some minutes on one thread.
-The published values are measured on the files in the paper's repository, after normalizing the vectors. "refined" is
-the best result that we obtained with the authors' loss and a sharper potential (t = 100), before the current optimizer.
+Run: ``python examples/prototype_spread.py --out examples/results/prototype_spread.json``; minutes on one thread. The
+published values are measured on the files in the paper's repository, after normalizing the vectors. "refined" is the
+best result that we obtained with the authors' loss and a sharper potential (t = 100), before the current optimizer.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from labelkit.algorithms.prototypes import closed_form, max_cosine_bound, measure_spread, spread_prototypes
 
-# (classes, dim): published largest cosine and loss, refined largest cosine; None: no such file
+# (classes, dim): published largest cosine and loss, refined largest cosine; None: not published
 REFERENCES: dict[tuple[int, int], tuple[float | None, float | None, float | None]] = {
     (100, 3): (0.999772, -2.153134, 0.9360),
     (100, 5): (0.763479, -2.795857, 0.6924),
@@ -39,11 +39,11 @@ REFERENCES: dict[tuple[int, int], tuple[float | None, float | None, float | None
 
 
 def main() -> None:
-    """Spread, measure, print and keep."""
-    parser = argparse.ArgumentParser(description="Spread of prototypes against published and possible ones.")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds of every row (3)")
-    parser.add_argument("--max-classes", type=int, default=1000, help="leave out larger rows (1000)")
-    parser.add_argument("--out", type=Path, help="also write the numbers to this file")
+    """Compute the prototypes, measure their spread, print and write."""
+    parser = argparse.ArgumentParser(description="Compare the spread of prototypes with published files and bounds.")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds per row (3)")
+    parser.add_argument("--max-classes", type=int, default=1000, help="maximum number of classes (1000)")
+    parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()
     torch.set_num_threads(1)
     table = []
@@ -74,7 +74,7 @@ def main() -> None:
             "cpu_seconds": seconds,
         }
         table.append(row)
-        # the worst of the seeds: what one seed gives is at least as good
+        # the worst of the seeds: any single seed is at least as good
         largest, losses = max(s.max_cosine for s in sharp), max(s.uniformity for s in plain)
         cells = [
             f"{count}, {dim}",

@@ -1,12 +1,12 @@
-"""Published rows, trained in full: CIFAR-10 with a long tail, ResNet-32, 200 epochs (Table 6 of DL2PA).
+"""Train published table rows in full: long-tailed CIFAR-10, ResNet-32, 200 epochs (Table 6 of DL2PA).
 
     python examples/published_rows.py --cifar10 data --work rows --out rows.json --jobs 3
     python examples/published_rows.py --cifar10 data --work rows --out rows.json --seconds 600 --options "--compile"
 
-Trains softmax, ETF and DL2PA with each seed, ``--jobs`` runs side by side. After ``--seconds`` the runs write their
-checkpoints and stop; the same command continues them. ``--cifar10`` is the folder that holds CIFAR-10 in any layout
-that ``labelkit train --dataset cifar10`` reads. The JSON has what was published, what was measured, the accuracy
-after each evaluation, and the seconds that the epochs took.
+The script trains softmax, ETF and DL2PA with each seed, ``--jobs`` runs in parallel. After ``--seconds``, the runs
+write their checkpoints and stop; to continue them, repeat the command. ``--cifar10`` is a folder with CIFAR-10 in any
+layout that ``labelkit train --dataset cifar10`` reads. The JSON contains the published and the measured accuracy, the
+accuracy after each evaluation, and the time per epoch in seconds.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ ROWS = (
 
 
 def train(words: str, seed: int, folder: Path, options: argparse.Namespace) -> subprocess.Popen[bytes]:
-    """Start a run, or continue it; what it says goes to a file beside its folder."""
+    """Start or resume a run; its output is written to a file next to its folder."""
     line = [sys.executable, "-m", "labelkit", "train", *words.split(), "--seed", str(seed)]
     line += ["--dataset", "cifar10", "--data-root", options.cifar10, "--device", options.device]
     line += ["--out", str(folder), *options.options.split()]
@@ -44,14 +44,14 @@ def train(words: str, seed: int, folder: Path, options: argparse.Namespace) -> s
 
 
 def epochs(folder: Path) -> list[dict[str, Any]]:
-    """Return what the epochs of a run came to."""
+    """Return the metrics of a run's epochs."""
     file = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
     return [line for line in lines if "kind" not in line]
 
 
 def has_ended(folder: Path, options: argparse.Namespace) -> bool:
-    """Whether all epochs of a run are done."""
+    """Return whether all epochs of a run are done."""
     return len(epochs(folder)) >= options.epochs
 
 
@@ -86,17 +86,17 @@ def write(options: argparse.Namespace, runs: dict[tuple[str, int], Path]) -> lis
 
 
 def main() -> int:
-    """Train what is left; 1 if a run failed."""
+    """Train the remaining runs; return 1 if a run failed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--cifar10", required=True, help="folder that holds CIFAR-10")
-    parser.add_argument("--work", type=Path, required=True, help="folder of the runs")
-    parser.add_argument("--out", type=Path, required=True, help="JSON of the table")
+    parser.add_argument("--cifar10", required=True, help="folder with CIFAR-10")
+    parser.add_argument("--work", type=Path, required=True, help="folder for the runs")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file for the table")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--epochs", type=int, default=200, help="length of the presets' training")
-    parser.add_argument("--options", default="", help="further options of labelkit train, in one word")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side")
-    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop the runs after this time")
+    parser.add_argument("--epochs", type=int, default=200, help="number of epochs in the presets")
+    parser.add_argument("--options", default="", help="additional options of labelkit train, as a single string")
+    parser.add_argument("--jobs", type=int, default=1, help="number of parallel runs")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="time limit, after which the runs stop")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
     order = [(name, words, seed) for seed in options.seeds for name, words, _ in ROWS]
@@ -112,7 +112,7 @@ def main() -> int:
         if now >= ends:
             waiting = []
             for child in running.values():
-                child.send_signal(signal.SIGTERM)  # it writes a checkpoint
+                child.send_signal(signal.SIGTERM)  # training writes a checkpoint
             ends = float("inf")
         for key, child in [(key, child) for key, child in running.items() if child.poll() is not None]:
             del running[key]

@@ -3,10 +3,10 @@ r"""Measure how much accuracy a small number of cached views per image costs, an
     python examples/reuse_frozen.py --dataset cifar10 --max-per-class 100 --weights vit.safetensors --out reuse.json \
         -- --backbone vit_small_patch14_reg4_dinov2 --image-size 56
 
-Options after `--` are passed to every training run. For each method, there is a run with new views in each epoch, and
-runs with --reuse-frozen 1, 2, 4, and so on. The table shows the accuracy (v2, in %) on the unlabeled images, the median
-time of an epoch without its evaluation, the time to fill the cache, and its size on disk, on one thread, as mean and
-standard deviation over seeds.
+Options after `--` are passed to every training run. Each method is trained with new views in each epoch, and with
+--reuse-frozen 1, 2, 4, and so on. The table shows the accuracy (v2, in %) on the unlabeled images, the median time of
+an epoch without evaluation, the time to fill the cache, and its size on disk, on one thread, as mean and standard
+deviation over seeds.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ PARTS = ("all", "old", "new")
 
 
 def main() -> int:
-    """Parse, train what is not there yet, print, write."""
+    """Train the missing runs, print and write the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--dataset", required=True, help="what to train on")
-    parser.add_argument("--max-per-class", type=int, required=True, help="images of each class")
-    parser.add_argument("--weights", type=Path, required=True, help="weights of the backbone")
+    parser.add_argument("--dataset", required=True, help="training dataset")
+    parser.add_argument("--max-per-class", type=int, required=True, help="images per class")
+    parser.add_argument("--weights", type=Path, required=True, help="backbone weights")
     parser.add_argument("--methods", nargs="+", default=["simgcd", "flipclass"], help="methods (simgcd flipclass)")
     parser.add_argument("--views", nargs="+", type=int, default=[1, 2, 4, 8, 16], help="views (1 2 4 8 16)")
     parser.add_argument("--epochs", type=int, default=20, help="epochs (20)")
     parser.add_argument("--seeds", type=int, default=3, help="seeds (3)")
-    parser.add_argument("--runs", type=Path, default=Path("runs/reuse"), help="where runs go (runs/reuse)")
-    parser.add_argument("--out", type=Path, required=True, help="JSON to write")
-    parser.add_argument("words", nargs="*", help="words of every training, after --")
+    parser.add_argument("--runs", type=Path, default=Path("runs/reuse"), help="folder for runs (runs/reuse)")
+    parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("words", nargs="*", help="options of every training run, after --")
     options = parser.parse_args()
     rows = []
     for method in options.methods:

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# No label at all: features by self-labelling, balanced groups, and the photos most like one of them.
-# Usage: selflabel_and_retrieve.sh [FOLDER [QUERY.png]]    (default: digits made for this, and the first of them)
-# Environment: OUT (folder, default demo/selflabel), GROUPS_WANTED (default 10), TRAIN (options of training). For photos:
+# No labels: learn features by self-labeling, make balanced groups, and find the photos most similar to a given one.
+# Usage: selflabel_and_retrieve.sh [FOLDER [QUERY.png]]    (default: generated digits, and the first of them)
+# Environment: OUT (folder, default demo/selflabel), GROUPS_WANTED (default 10), TRAIN (training options). For photos:
 #   TRAIN="--backbone resnet18 --pretrained --image-size 224 --lr 0.01"
 set -euo pipefail
 out=${OUT:-demo/selflabel}

@@ -2,12 +2,12 @@
 
     python examples/stability_cases.py --index grocery.h5 cifar10.h5 --out stability_cases.json
 
-At first, a tenth of the images is left out. The others are grouped by ``labelkit discover categories`` and predicted by
-``discover answer``, with five labels in each of half of the classes. Then the same is done for all images with
+At first, a tenth of the images is omitted. The others are grouped by ``labelkit discover categories`` and predicted by
+``discover answer``, with five labels per class in half of the classes. Then the same is done for all images with
 ``--previous``, as in ``labelkit start``. The columns show the fraction of unlabeled photos that keep their label, among
 all photos and among those predicted with a confidence of at least 0.8; the number of new groups before and after; the
 fraction of labels that would be kept without ``--previous``; and how many of the changed labels (in labeled classes)
-were right before, and are right after.
+were correct before and after.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SHOWN = {
 
 
 def answers(store: Path, table: Path, ids: list[str], **options: Any) -> dict[str, tuple[str, str, float]]:
-    """Group and answer; label, kind and confidence by id."""
+    """Group the images and predict; return label, kind and confidence by id."""
     labelkit.discover.categories(index=store, labels=table, result="groups", overwrite=True, **options)
     labelkit.discover.answer(index=store, labels=table, grouping="groups", result="answer", overwrite=True)
     with labelkit.open_store(store) as opened:

@@ -1,21 +1,21 @@
-"""Measure the results of repeated calls of ``labelkit start``, with the folder names as true classes.
+"""Measure the results of repeated runs of ``labelkit start``, with the folder names as true classes.
 
     python examples/start_rounds.py --photos grocery --out grocery_start_rounds.json
 
-The photographs are copied under meaningless names, and a tenth of them is held back for the last call. Then ``labelkit
-start`` is run
+The photographs are copied under meaningless names, and a tenth of them is held back for the last run. Then
+``labelkit start`` is run
 
 1. without labels,
 2. with 40 labels in 20 classes, drawn at random,
 3. and 4. with true labels for the 20 photos suggested in ``next.csv`` each time,
 5. with the photos that were held back.
 
-For each call, the table shows the CPU time, the estimated number of classes and its range, the fraction of unlabeled
-photos with the right label, how many are predicted with a confidence of at least 0.8 and how many of these are right,
-and the fraction of unlabeled photos that keep the label of the previous call (not counting photos whose group has been
-named since). A new group counts as the class that it is matched with one to one. The baselines are scikit-learn's
-logistic regression on the same features and labels, and the third and fourth call with randomly drawn photos.
-The class of a photo is the name of the folder that it is in.
+For each run, the table shows the CPU time, the estimated number of classes and its range, the fraction of unlabeled
+photos with the correct label, how many are predicted with a confidence of at least 0.8 and how many of these are
+correct, and the fraction of unlabeled photos that keep the label of the previous run (not counting photos whose group
+has been named since). A new group counts as the class that it is matched with one to one. The baselines are
+scikit-learn's logistic regression on the same features and labels, and the third and fourth run with randomly selected
+photos. The class of a photo is the name of its folder.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Table = dict[str, tuple[str, str, float]]
 
 
 def copy_photos(source: Path, folder: Path, limit: int | None, seed: int) -> dict[str, str]:
-    """Copy under names without meaning, in a shuffled order; the class of each name."""
+    """Copy the photos under meaningless names, in random order; return the class of each name."""
     paths = sorted(path for path in source.rglob("*") if path.suffix.lower() in SUFFIXES)
     order = np.random.default_rng(seed).permutation(len(paths))[:limit]
     folder.mkdir()
@@ -59,7 +59,7 @@ def copy_photos(source: Path, folder: Path, limit: int | None, seed: int) -> dic
 
 
 def read_table(path: Path) -> Table:
-    """Label, kind and confidence by path."""
+    """Return label, kind and confidence by path."""
     with path.open(newline="") as lines:
         return {
             row["path"]: (row["label"], row["kind"], float(row["confidence"] or 0)) for row in csv.DictReader(lines)
@@ -67,7 +67,7 @@ def read_table(path: Path) -> Table:
 
 
 def right_by_matching(truth: dict[str, str], found: dict[str, str], named: set[str]) -> dict[str, bool]:
-    """Whether each label is right: a named class by its name, a group by the class that the matching gives it."""
+    """Return whether each label is correct: a class by its name, a new group by the class matched with it."""
     groups = sorted({label for label in found.values() if label not in named})
     classes = sorted(set(truth.values()) - named)
     counts = np.zeros((len(groups), len(classes)))
@@ -81,7 +81,7 @@ def right_by_matching(truth: dict[str, str], found: dict[str, str], named: set[s
 
 
 def scored(truth: dict[str, str], table: Table, given: dict[str, str], before: Table | None) -> dict[str, Any]:
-    """Compare a table of ``start`` with the truth, and with the table before it."""
+    """Compare a table of ``start`` with the true labels, and with the previous table."""
     named = set(given.values())
     free = {path: label for path, (label, _, _) in table.items() if path not in given}
     right = right_by_matching({path: truth[path] for path in table}, free, named)
@@ -119,7 +119,7 @@ def peer(store: Path, truth: dict[str, str], given: dict[str, str]) -> dict[str,
 
 
 def run_start(photos: Path, out: Path, given: dict[str, str], seed: int) -> float:
-    """Call ``start`` in this process; its seconds of CPU, those of its child processes included."""
+    """Run ``start`` in this process; return the CPU seconds, including those of child processes."""
     options: dict[str, Any] = {}
     if given:
         table = out.with_suffix(".csv")
@@ -135,13 +135,13 @@ def _cpu() -> float:
 
 
 def asked_for(out: Path, truth: dict[str, str]) -> dict[str, str]:
-    """Label what ``next.csv`` asks for by the truth."""
+    """Label the photos in ``next.csv`` with their true labels."""
     with (out / "next.csv").open(newline="") as lines:
         return {row["path"]: truth[row["path"]] for row in csv.DictReader(lines)}
 
 
 def first_labels(names: list[str], truth: dict[str, str], rng: np.random.Generator) -> dict[str, str]:
-    """Two labels in each of 20 classes."""
+    """Select two labels in each of 20 classes."""
     classes = sorted({truth[name] for name in names})
     given = {}
     for label in rng.permutation(classes)[:CLASSES]:
@@ -152,7 +152,7 @@ def first_labels(names: list[str], truth: dict[str, str], rng: np.random.Generat
 
 
 def run_seed(source: Path, limit: int | None, seed: int) -> list[dict[str, Any]]:
-    """All calls of one seed."""
+    """Run all rounds with one seed."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -199,7 +199,7 @@ def run_seed(source: Path, limit: int | None, seed: int) -> list[dict[str, Any]]
 
 
 def show(row: dict[str, Any]) -> None:
-    """Print a line."""
+    """Print one line of the table."""
     kept = "" if row["kept"] is None else f", {row['kept']:.1%} keep their label"
     rival = row["peer"]
     told = (
@@ -214,10 +214,10 @@ def show(row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Run the calls of every seed."""
+    """Run all rounds with every seed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--photos", type=Path, required=True, help="folder whose folders are classes")
-    parser.add_argument("--limit", type=int, help="take this many photographs, by chance")
+    parser.add_argument("--photos", type=Path, required=True, help="folder with a subfolder per class")
+    parser.add_argument("--limit", type=int, help="number of randomly selected photographs")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--out", type=Path, help="JSON file to write")
     options = parser.parse_args()

@@ -41,7 +41,7 @@ FEW_LABELS = {"label_split": "gcd", "label_ratio": 0.0223, "split_seed": 0, "see
 
 
 def make_store(folder: Path, features: str) -> Path:
-    """Embed the digits as pixels, or by a network trained with 20 labels; or copy a store."""
+    """Embed the digits as pixels or with a network trained with 20 labels, or copy a store."""
     index = folder / f"{Path(features).stem}.h5"
     if features.endswith(".h5"):
         shutil.copyfile(features, index)
@@ -56,7 +56,7 @@ def make_store(folder: Path, features: str) -> Path:
 
 
 def answer(suggested: Path, truth: dict[str, str]) -> None:
-    """Fill in the column ``label``, as a person would."""
+    """Fill in the column ``label``, as an annotator would."""
     with suggested.open(newline="") as file:
         rows = list(csv.DictReader(file))
     with suggested.open("w", newline="") as file:
@@ -66,7 +66,7 @@ def answer(suggested: Path, truth: dict[str, str]) -> None:
 
 
 def accuracies(rows: np.ndarray, labels: np.ndarray, known: np.ndarray) -> dict[str, float]:
-    """Accuracy on all rows without a label of classifiers trained on those with one."""
+    """Return the accuracies on all unlabeled rows of classifiers trained on the labeled ones."""
     asked = ~known
     network = LogisticRegression(C=100, max_iter=1000).fit(rows[known], labels[known])
     nearest = knn(rows[asked], rows[known], 1)[1][:, 0]
@@ -78,7 +78,7 @@ def accuracies(rows: np.ndarray, labels: np.ndarray, known: np.ndarray) -> dict[
 
 
 def simulate(index: Path, strategy: str, seed: int, rounds: int, per_round: int) -> list[dict[str, float]]:
-    """Suggest, answer and bring back, round after round; the scores after each."""
+    """Repeatedly suggest, label and add labels; return the scores after each round."""
     store = open_store(index)
     truth = np.asarray(store.labels)
     names = {name: store.class_names[label] for name, label in zip(store.sample_ids, truth.tolist(), strict=True)}
@@ -122,9 +122,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--features", default="pixels,flipclass", help="comma-separated; or stores")
-    parser.add_argument("--per-round", type=int, default=10, help="labels in each round")
-    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="comma-separated")
+    parser.add_argument("--features", default="pixels,flipclass", help="features or stores, comma-separated")
+    parser.add_argument("--per-round", type=int, default=10, help="labels per round")
+    parser.add_argument("--strategies", default=",".join(STRATEGIES), help="strategies, comma-separated")
     parser.add_argument("--out", type=Path, default=None, help="JSON file to write")
     options = parser.parse_args()
     names = [Path(word).name if word.endswith(".h5") else word for word in sys.argv[1:]]

