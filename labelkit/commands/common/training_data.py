@@ -19,14 +19,14 @@ from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
     Classes,
     LabelSplit,
-    choose_classes,
-    classes_by_name,
     draw_holdout_rows,
     few_labels_split,
     gcd_split,
     long_tail_split,
     no_labels_split,
+    parse_holdout_classes,
     read_class_words,
+    resolve_classes,
     select_first_per_class,
     use_dataset_labels,
 )
@@ -188,7 +188,7 @@ def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> 
         dataset = _replace_labels(config, dataset, labels, column)
     if config.holdout_classes is not None:
         with _raise_as_option_error("--holdout-classes"):
-            chosen = choose_classes(config.holdout_classes, dataset.class_names)
+            chosen = parse_holdout_classes(config.holdout_classes, dataset.class_names)
         rows = np.flatnonzero(np.isin(dataset.labels, chosen))
     elif config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
         return dataset, ()
@@ -470,7 +470,7 @@ def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple
         ConfigError: a word names no class, or a file cannot be read.
     """
     with _raise_as_option_error("--old-classes"):
-        return classes_by_name(read_class_words(words, class_names), class_names)
+        return resolve_classes(read_class_words(words, class_names), class_names)
 
 
 @contextmanager

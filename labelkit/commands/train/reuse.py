@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.image_bank import CachedViewBank, ImageBank, number_view_kinds
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.loaders import iterate_planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
@@ -134,7 +134,7 @@ class FrozenFeatureCache:
         def plans() -> Iterator[BatchPlan]:
             for start in range(0, len(rows), at_once):
                 some = rows[start : start + at_once]
-                yield BatchPlan(some, Draws(self.config.seed, 0, some), views)
+                yield BatchPlan(some, KeyedRNG(self.config.seed, 0, some), views)
 
         reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
         was_training = self.method.training

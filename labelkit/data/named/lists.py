@@ -1,6 +1,6 @@
-"""Named sets of image files whose official text files, MATLAB files or folder names give the classes.
+"""Registered datasets of image files, with classes from official text files, MATLAB files or folder names.
 
-Each function turns an entry of `labelkit.data.registry.DATASETS` and the folder of the set into its listing.
+Each function lists one dataset of `labelkit.data.registry.DATASETS` from its entry and its folder.
 Contradictory lists raise ``KeyError``, ``ValueError`` or ``IndexError``, which the caller reports as damage.
 """
 
@@ -41,8 +41,8 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
 def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Stanford Cars; classes are the numbers in the devkit minus 1.
 
-    The combined edition (car_ims/, cars_annos.mat) is not read: it numbers the images differently, so that published
-    splits cannot be drawn from it.
+    The combined edition (car_ims/, cars_annos.mat) is not supported: it numbers the images differently, so that
+    published splits cannot be reproduced from it.
     """
     meta, *lists = (_find_first_file(root, names) for names in spec.needs[2:])
     class_names = [str(name) for name in read_matlab(meta, "class_names")[0]]
@@ -166,7 +166,7 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     raise DatasetIncomplete(
         spec.name,
         f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}",
-        f"Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
+        f"Download ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
         f"imagenet/val/<wnid>/ in {above}.",
     )
 
@@ -190,7 +190,7 @@ def _class_folders(
 
 
 def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) -> None:
-    """Reject folders whose number of images differs from the published one; there is no list to compare them with."""
+    """Reject folders whose number of images differs from the published one, since no list of files is published."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):

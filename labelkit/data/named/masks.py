@@ -1,6 +1,6 @@
-"""Named sets whose images have separate mask files, or several classes (PASCAL VOC), read from their official files.
+"""Registered datasets with mask files or with several classes per image (PASCAL VOC), read from their official files.
 
-Each function lists one set of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
+Each function lists one dataset of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -168,14 +168,14 @@ _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as di
 
 
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List VOC 2007 for multi-label classification; ``presence`` tells which classes each image contains."""
+    """List VOC 2007 for multi-label classification; ``presence`` states which classes each image contains."""
     presence: dict[str, list[int]] = {}
     rows: list[Listed] = []
     for split, ending in enumerate(("trainval", "test")):
         columns = [_read_presence(root / f"ImageSets/Main/{name}_{ending}.txt") for name in _CLASSES]
         for name, column in zip(_CLASSES, columns, strict=True):
             if list(column) != list(columns[0]):
-                raise ValueError(f"the list of {name} contains different images than that of {_CLASSES[0]}")
+                raise ValueError(f"the lists of {name} and {_CLASSES[0]} contain different images")
         for image in columns[0]:
             presence[f"JPEGImages/{image}.jpg"] = [column[image] for column in columns]
             rows.append(Listed(f"JPEGImages/{image}.jpg", -1, split))

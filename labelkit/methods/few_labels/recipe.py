@@ -226,7 +226,7 @@ def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
 def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the int64 positions of labeled (m,) and unlabeled (u,) images in a batch, without a GPU sync."""
     labeled = batch.on_host.labels >= 0
-    return batch.places(labeled), batch.places(~labeled)
+    return batch.indices_where(labeled), batch.indices_where(~labeled)
 
 
 class EMAStudentMethod(Method[FewLabelConfigT]):

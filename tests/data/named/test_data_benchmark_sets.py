@@ -98,13 +98,13 @@ def test_images_that_the_list_names_and_that_are_not_there_are_counted(tmp_path:
 
 
 CONTRADICTIONS: list[tuple[str, Callable[[str], str], str]] = [
-    ("images.txt", lambda text: text.replace("2 001", "1 001"), r"images\.txt: line 2: names 1 again"),
+    ("images.txt", lambda text: text.replace("2 001", "1 001"), r"images\.txt: line 2: repeats the key 1"),
     ("images.txt", lambda text: text + "10\n", r"images\.txt: line 10: '10' is not `<key> <value>`"),
     ("images.txt", lambda text: text.replace("Auk_0009", "Auk_0046"), r"lists images/001\.Auk/Auk_0046\.jpg 2 times"),
-    ("image_class_labels.txt", lambda text: text.replace("9 3", "9 4"), "its lists are damaged: list index"),
+    ("image_class_labels.txt", lambda text: text.replace("9 3", "9 4"), "has damaged file lists: list index"),
     ("image_class_labels.txt", lambda text: text.replace("9 3", "9 1"), r"image 9 is 003\.Crow/.*its class is 001"),
-    ("image_class_labels.txt", lambda text: text.replace("9 3\n", ""), "its lists are damaged: '9'"),
-    ("classes.txt", lambda text: text.replace("3 003", "4 003"), "its lists are damaged: '3'"),
+    ("image_class_labels.txt", lambda text: text.replace("9 3\n", ""), "has damaged file lists: '9'"),
+    ("classes.txt", lambda text: text.replace("3 003", "4 003"), "has damaged file lists: '3'"),
 ]
 
 

@@ -103,7 +103,7 @@ def test_tiny_imagenet_must_have_its_classes_and_images(tmp_path: Path) -> None:
     with pytest.raises(DatasetIncomplete, match="train: expected 7 images, found 6"):
         replace(TINY, num_images={"train": Count(7), "val": Count(3)}).load(tmp_path)
     put(tmp_path / "tiny-imagenet-200/val/val_annotations.txt", "val_0.JPEG\tn99\t0\t0\t9\t9\n")
-    with pytest.raises(DatasetError, match="its lists are damaged: 'n99'"):
+    with pytest.raises(DatasetError, match="has damaged file lists: 'n99'"):
         TINY.load(tmp_path)
 
 

@@ -11,7 +11,7 @@ import torch
 from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.splits import Classes, use_dataset_labels
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.transforms import affine_matrices, warp
@@ -182,7 +182,7 @@ def test_a_crop_flip_view_shifts_by_whole_pixels_and_shows_black_beyond() -> Non
     padded = torch.nn.functional.pad(image.float() / 255, (4, 4, 4, 4))
     shifts = set()
     for key in range(60):
-        matrices = affine_matrices(view, Draws(0, 0, np.array([key])), 0)
+        matrices = affine_matrices(view, KeyedRNG(0, 0, np.array([key])), 0)
         shown = warp(image, matrices, view)[0]
         x, y = (round(float(matrices[0, axis, 2]) * 16) for axis in (0, 1))
         assert torch.allclose(shown, padded[0, :, 4 + y : 36 + y, 4 + x : 36 + x], atol=1e-4)

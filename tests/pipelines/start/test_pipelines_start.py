@@ -960,7 +960,7 @@ def test_guesses_are_not_taken_for_labels(
     code = main(["start", str(photos), "--labels", str(tmp_path / "photos-labeled" / "labels.csv")])
 
     assert code == 3
-    assert "24 of 30 rows were predicted by labelkit" in capsys.readouterr().err
+    assert "24 of 30 labels were predicted by labelkit" in capsys.readouterr().err
     assert (tmp_path / "photos-labeled" / "given.csv").read_bytes() == given
 
 
