@@ -1,9 +1,9 @@
-"""Detection of failing training, which leads to a warning or ends the run and keeps the last good checkpoint.
+"""Detection of failing training, which warns or ends the run and keeps the last good checkpoint.
 
-The checks cost next to nothing. They use the loss at a logged step, where it is read anyway; the features of a few
-images, always the same, after an epoch (for a small set, not after every one); and the number of clusters in use.
+The checks cost next to nothing. They use the loss at logged steps, where it is read anyway; the features of a fixed,
+small sample of images after an epoch (not every epoch for small datasets); and the number of clusters in use.
 
-A sign counts only when it appears several times in a row, since a network from scratch distinguishes nothing at first
+A sign of failure counts only if it persists for several checks, since an untrained network cannot yet tell images apart
 and a single batch may be unusual. Weights that are not finite end every run, whatever the mode.
 """
 
@@ -21,17 +21,17 @@ from labelkit.errors import DivergenceError
 
 GuardMode = Literal["none", "warn", "stop"]
 
-#: Images to train on between two checks of the features, so that checks cost less than a hundredth of the training.
+#: Number of training images between two checks of the features, so that checks take less than 1% of the training.
 LOOK_EVERY: Final = 8192
 #: Number of images whose features are checked: enough to measure their spread, few compared with an epoch.
 SAMPLE: Final = 64
-#: Consecutive occurrences of a sign that end a run; the occurrence before that prints a warning.
+#: Consecutive occurrences of a sign that end a run; the occurrence before that triggers a warning.
 TIMES, TIMES_CLUSTERS = 3, 5
-#: Minimum steps that a collapse lasts: a new network distinguishes nothing at first, and small sets have short epochs.
+#: Minimum duration of a collapse in steps, since epochs of small datasets are short.
 MIN_COLLAPSED_STEPS: Final = 200
-#: Multiple of the first step's loss, or of 1, above which a loss has exploded; in measured presets it stays below 10.
+#: Multiple of the first step's loss, or of 1, above which a loss has exploded; in the measured presets, it is below 10.
 LOSS_RATIO: Final = 100
-#: Spread of features below which they have collapsed; in measured presets it stays above 0.01.
+#: Relative spread of features below which they have collapsed; in the measured presets, it is above 0.01.
 MIN_SPREAD: Final = 1e-4
 _SIGNS: Final = ("loss", "features", "clusters")
 
@@ -47,7 +47,7 @@ class Guard:
 
     mode: GuardMode
     show_message: Callable[[str], None]
-    good_step: int = 0  # step of the last checkpoint that was written without any sign; 0 = none yet
+    good_step: int = 0  # step of the last checkpoint written without any sign of failure; 0 = none yet
     _first_loss: float | None = None
     _seen: dict[str, list[int]] = field(default_factory=dict)  # consecutive occurrences, and the step of the first
     _warned: set[str] = field(default_factory=set)
@@ -70,7 +70,7 @@ class Guard:
         self._judge("loss", problem if exploded else None, step, TIMES, lasting=0)
 
     def is_feature_check_due(self, step: int, batch_size: int) -> bool:
-        """Return whether enough images were used for training since the last check of the features."""
+        """Return whether training has used enough images since the last feature check."""
         return self.mode != "none" and (step - self._looked_at) * batch_size >= LOOK_EVERY
 
     def check_feature_spread(self, spread: float, step: int) -> None:
@@ -89,7 +89,7 @@ class Guard:
             self.good_step = step
 
     def check_cluster_use(self, used: float, step: int) -> None:
-        """Check how many clusters are in use among the images that a monitor assigned to clusters.
+        """Check that the images assigned to clusters by a monitor use more than one cluster.
 
         Raises:
             DivergenceError: only one cluster has been in use for too long.
@@ -109,8 +109,8 @@ class Guard:
         counted = self._seen.setdefault(name, [0, step])
         counted[0] += 1
         if self.mode == "stop" and counted[0] >= times and step - counted[1] >= lasting:
-            kept = f"; the earlier checkpoint of step {self.good_step} is kept" if self.good_step else ""
-            raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (To continue anyway: --guard warn.)")
+            problem += f"; the earlier checkpoint of step {self.good_step} is kept" if self.good_step else ""
+            raise DivergenceError(f"step {step}", problem, f"{remedy} To continue anyway, pass --guard warn.")
         if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
             self.show_message(f"warning: step {step}: {problem}. {remedy}")
@@ -125,7 +125,7 @@ class Guard:
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``extra_state``, which is empty in checkpoints older than the guard."""
+        """Restore the state returned by ``extra_state``, which is empty in checkpoints of earlier versions."""
         if state:
             self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
             # earlier versions counted more signs

@@ -162,7 +162,7 @@ def one_class(path: Path, *names: str) -> Path:
         (("--prototypes", "simplex"), 2, "require 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "--reduction sum requires --loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
-        (("--batch-size", "4096"), 2, "exceed the number of images in an epoch (1437)"),
+        (("--batch-size", "4096"), 2, "exceeds the number of images in an epoch (1437)"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(
