@@ -195,7 +195,7 @@ def _key_of(inner: str) -> str:
 
 
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
-# Limit on the encoded images of row groups cached by one process: a set of 100,000 small photos, or one group.
+# Limit in bytes on the row groups cached by one process: 100,000 small photos, or a single group.
 _HELD_BYTES: Final = 1 << 28
 
 

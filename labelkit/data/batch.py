@@ -42,7 +42,7 @@ class HostBatch:
 
     Attributes:
         labels: (b,) int64, as in the batch.
-        sample_index: (b,) int64, likewise.
+        sample_index: (b,) int64, as in the batch.
     """
 
     labels: NDArray[np.int64]

@@ -409,7 +409,7 @@ class JoinedSource:
 
 
 def join_datasets(objects: ImageDataset, scenes: ImageDataset) -> ImageDataset:
-    """Concatenate a set of object images and a set of scenes for training, dropping the labels of the scenes.
+    """Concatenate an object-centric dataset and a dataset of scenes for training, dropping the labels of the scenes.
 
     Sample ids are prefixed with ``object/`` and ``scene/``, so that they stay sorted and unique.
     """

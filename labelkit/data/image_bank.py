@@ -80,7 +80,7 @@ class ImageBank:
         self._reader: tuple[int, Reader] | None = None
 
     def _decode_all(self) -> NDArray[np.uint8] | None:
-        """Decode every image once; return (n, h, w, c) pixels if all images are small and of one size."""
+        """Decode every image once; return (n, h, w, c) pixels if all images are small and equally large."""
         n = len(self.dataset)
 
         def decode(rows: range) -> list[NDArray[np.uint8] | None]:

@@ -23,7 +23,7 @@ from labelkit.data.datasets import (
     list_splits_in_order,
 )
 from labelkit.data.folders import split_from_name, walk_images
-from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
+from labelkit.data.named.layouts import DatasetSpec, ListedImage, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 from labelkit.files import MAX_JSON_BYTES, read_bytes
 
@@ -104,14 +104,14 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             raise DatasetError(str(file.path), problem, "Use the same categories in both files.")
     splits = tuple(dict.fromkeys(_split(file.part) for file in read))
     number = {category: label for label, category in enumerate(sorted(first.categories))}
-    listed: list[Listed] = []
+    listed: list[ListedImage] = []
     known: dict[str, tuple[Objects, tuple[int, int]]] = {}
     for file in read:
         places = (f"{file.part}/", f"images/{file.part}/", "images/")
         folder = next((place for place in places if (root / place).is_dir()), places[0])
         for image, about in file.images.items():
             sample_id = f"{folder}{about.file_name}"
-            listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
+            listed.append(ListedImage(sample_id, -1, splits.index(_split(file.part))))
             size = about.height, about.width
             known[sample_id] = _parse_objects(file, image, number), size
             outside = find_outside_box(known[sample_id][0].boxes, size)
@@ -205,7 +205,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
     parts = _list_parts(root)
     split_names = tuple(dict.fromkeys(split for split, _ in parts if split))
     listed = [
-        Listed(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
+        ListedImage(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
         for split, prefix in parts
         for name in walk_images(root / f"{prefix}images")
     ]

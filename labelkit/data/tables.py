@@ -404,7 +404,7 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
 
 
 def find_label_column(header: Sequence[str], requested: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Find the label column in a header, or return an empty name and the reason why there is none.
+    """Find the label column in a header, or return an empty name and the reason.
 
     ``requested`` is the column that the user named, if any. If no column has a common name, the column of ``others``,
     which are known to contain classes, is used if there is only one.
@@ -548,7 +548,7 @@ _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
 
 def class_name(label: object) -> str | None:
-    """Normalize a label to a class name, or to ``None`` if it stands for no class."""
+    """Normalize a label to a class name, or to ``None`` if it means unlabeled."""
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return None
     name = unicodedata.normalize("NFC", str(label)).strip()

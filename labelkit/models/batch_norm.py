@@ -29,8 +29,8 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
             layer.training, layer.track_running_stats = training, tracking
 
 
-class _Total(torch.autograd.Function):
-    """Sum over processes, with gradients; torch's own function for this is deprecated."""
+class _SumOverProcesses(torch.autograd.Function):
+    """Differentiable sum over processes; torch's own function for this is deprecated."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -40,11 +40,11 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _Total.forward(ctx, gradient)
+        return _SumOverProcesses.forward(ctx, gradient)
 
 
-def _total(value: Tensor) -> Tensor:
-    return _Total.apply(value)
+def _sum_over_processes(value: Tensor) -> Tensor:
+    return _SumOverProcesses.apply(value)
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
@@ -64,9 +64,9 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
             raise ValueError("shared statistics require running statistics with a momentum")
         count = values.new_tensor(values.numel() / values.shape[1])
         dist.all_reduce(count)
-        mean = _total(values.sum((0, 2, 3))) / count
+        mean = _sum_over_processes(values.sum((0, 2, 3))) / count
         # from differences, because the mean of squares minus the squared mean would lose digits
-        variance = _total((values - mean[:, None, None]).square().sum((0, 2, 3))) / count
+        variance = _sum_over_processes((values - mean[:, None, None]).square().sum((0, 2, 3))) / count
         with torch.no_grad():
             self.running_mean.lerp_(mean, momentum)
             self.running_var.lerp_(variance * count / (count - 1), momentum)

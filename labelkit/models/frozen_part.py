@@ -28,7 +28,7 @@ from labelkit.models.weights.files import fingerprint
 class FrozenPart:
     """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image."""
 
-    # for the first and second view, the blocks whose input is cached, in order; the depth of the network stands for the
+    # for the first and second view, the blocks whose input is cached, in order; the depth of the network denotes the
     # output of its last block
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
     pooled: bool = False  # whether pooled features suffice, because only heads are trained
@@ -38,7 +38,7 @@ class FrozenPart:
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
 
     @torch.no_grad()
-    def keep(self, net: Any, images: Tensor, view: int | None) -> Tensor:
+    def compute_cached(self, net: Any, images: Tensor, view: int | None) -> Tensor:
         """Compute the tokens or pooled features to cache for normalized images (b, c, h, w).
 
         ``view`` is 0 or 1, or ``None`` for use outside training, where keys are not updated. Returns the input tokens
@@ -94,7 +94,7 @@ def find_frozen_part(
 
 
 def pool_tokens(vit: Any, tokens: Tensor, part: FrozenPart) -> Tensor:
-    """Compute the pooled features (b, f) from tokens that `FrozenPart.keep` cached without a view."""
+    """Compute the pooled features (b, f) from tokens that `FrozenPart.compute_cached` cached without a view."""
     made = tokens.float()
     if part.pooled:
         return made
@@ -132,7 +132,7 @@ class FrozenStages:
         return (self.names[-1],)
 
     @torch.no_grad()
-    def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
+    def compute_cached(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
         """Compute the output maps (b, c', h', w') of the frozen stages for images (b, c, h, w)."""
         return _run_until(net, self.names[-1], images)
 

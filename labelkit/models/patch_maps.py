@@ -29,7 +29,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
         except AssertionError as error:  # raised by timm for a wrong size
-            raise size_error(name, images, f"do not fit ({error})") from error
+            raise size_error(name, images, f"are not supported ({error})") from error
         except RuntimeError as error:
             if not any(sign in str(error).lower() for sign in _TOO_SMALL):
                 raise

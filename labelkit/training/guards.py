@@ -22,11 +22,11 @@ from labelkit.errors import DivergenceError
 GuardMode = Literal["none", "warn", "stop"]
 
 #: Number of training images between two checks of the features, so that checks take less than 1% of the training.
-LOOK_EVERY: Final = 8192
+IMAGES_PER_CHECK: Final = 8192
 #: Number of images whose features are checked: enough to measure their spread, few compared with an epoch.
-SAMPLE: Final = 64
+SAMPLE_SIZE: Final = 64
 #: Consecutive occurrences of a sign that end a run; the occurrence before that triggers a warning.
-TIMES, TIMES_CLUSTERS = 3, 5
+MAX_SIGNS, MAX_CLUSTER_SIGNS = 3, 5
 #: Minimum duration of a collapse in steps, since epochs of small datasets are short.
 MIN_COLLAPSED_STEPS: Final = 200
 #: Multiple of the first step's loss, or of 1, above which a loss has exploded; in the measured presets, it is below 10.
@@ -51,7 +51,7 @@ class Guard:
     _first_loss: float | None = None
     _seen: dict[str, list[int]] = field(default_factory=dict)  # consecutive occurrences, and the step of the first
     _warned: set[str] = field(default_factory=set)
-    _looked_at: int = 0
+    _last_check: int = 0
 
     def check_loss_explosion(self, loss: float, step: int) -> None:
         """Check that the loss has not exploded compared with the first step.
@@ -67,11 +67,11 @@ class Guard:
             "Lower --lr, set --clip-grad-norm, or train with a warm-up.",
         )
         exploded = abs(loss) > LOSS_RATIO * max(1.0, abs(self._first_loss))
-        self._judge("loss", problem if exploded else None, step, TIMES, lasting=0)
+        self._count("loss", problem if exploded else None, step, MAX_SIGNS, lasting=0)
 
     def is_feature_check_due(self, step: int, batch_size: int) -> bool:
         """Return whether training has used enough images since the last feature check."""
-        return self.mode != "none" and (step - self._looked_at) * batch_size >= LOOK_EVERY
+        return self.mode != "none" and (step - self._last_check) * batch_size >= IMAGES_PER_CHECK
 
     def check_feature_spread(self, spread: float, step: int) -> None:
         """Check the ``feature_spread`` of a few images after an epoch.
@@ -79,12 +79,12 @@ class Guard:
         Raises:
             DivergenceError: the features have been nearly equal for too long.
         """
-        self._looked_at = step
+        self._last_check = step
         problem = (
             f"the features of all images are nearly equal (relative spread {spread:.1e}): training has collapsed",
             "Lower --lr or the weights of additional losses, or raise weights that separate images (--entropy-weight).",
         )
-        self._judge("features", None if spread >= MIN_SPREAD else problem, step, TIMES, lasting=MIN_COLLAPSED_STEPS)
+        self._count("features", None if spread >= MIN_SPREAD else problem, step, MAX_SIGNS, lasting=MIN_COLLAPSED_STEPS)
         if not self._seen:
             self.good_step = step
 
@@ -98,10 +98,10 @@ class Guard:
             "only one cluster is in use: training has collapsed",
             "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight.",
         )
-        self._judge("clusters", problem if used == 1 else None, step, TIMES_CLUSTERS, lasting=MIN_COLLAPSED_STEPS)
+        self._count("clusters", problem if used == 1 else None, step, MAX_CLUSTER_SIGNS, lasting=MIN_COLLAPSED_STEPS)
 
-    def _judge(self, name: str, sign: tuple[str, str] | None, step: int, times: int, *, lasting: int) -> None:
-        """Count consecutive occurrences of a sign (problem and remedy); warn, or stop the run, if it persists."""
+    def _count(self, name: str, sign: tuple[str, str] | None, step: int, times: int, *, lasting: int) -> None:
+        """Count consecutive occurrences of a sign (problem and remedy); warn or stop the run if it persists."""
         if sign is None or self.mode == "none":
             self._seen.pop(name, None)
             return
@@ -121,7 +121,7 @@ class Guard:
             "good_step": self.good_step,
             "first_loss": self._first_loss,
             "seen": self._seen,
-            "looked_at": self._looked_at,
+            "looked_at": self._last_check,
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
@@ -130,12 +130,12 @@ class Guard:
             self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
             # earlier versions counted more signs
             self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
-            self._looked_at = int(state["looked_at"])
+            self._last_check = int(state["looked_at"])
 
 
 def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """Draw the fixed sample of rows (m,) int64, in increasing order, that the guard examines during a run."""
-    drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE]
+    drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE_SIZE]
     return np.sort(rows[drawn])
 
 

@@ -111,7 +111,7 @@ class TrainState:
     embed: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
     generator: Callable[[str], np.random.Generator] = lambda purpose: np.random.default_rng(0)
     # like ``embed``, but returns only the results of this process; see ``Trainer.local_pass``
-    visit: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
+    embed_local: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
     gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing  # type: ignore[assignment] # no trainer
     # sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``)
     combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value

@@ -35,7 +35,7 @@ class EpochMeans:
         total = self._sums.get("loss")
         return total is None or bool(torch.isfinite(total))
 
-    def take(self, mean: Callable[[Tensor], Tensor]) -> dict[str, float]:
+    def pop_means(self, mean: Callable[[Tensor], Tensor]) -> dict[str, float]:
         """Return the means of the scalars and reset the sums; ``mean`` averages a scalar over the processes."""
         # sorted, since a resumed epoch has its sums in another order, and processes exchange them one by one
         means = {name: float(mean(value / self.count)) for name, value in sorted(self._sums.items())}

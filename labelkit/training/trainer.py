@@ -61,7 +61,7 @@ def stop_signals() -> Iterator[list[int]]:
 
 
 #: Number of steps between joint decisions of processes with GPUs to stop or to save.
-ASK_EVERY: Final = 8
+STEPS_PER_DECISION: Final = 8
 #: Minutes after which a checkpoint is also written within an epoch.
 CHECKPOINT_MINUTES: Final = 10.0
 
@@ -94,7 +94,7 @@ class Trainer:
     # metadata of ``model.safetensors``, in addition to version and fingerprint
     metadata: Mapping[str, str] = field(default_factory=dict)
     # cached outputs of the frozen part, if training uses them instead of images
-    kept: CachedViewBank | None = field(default=None, init=False)
+    cached_views: CachedViewBank | None = field(default=None, init=False)
     progress: Progress = field(default_factory=Progress, init=False)  # clock and metrics of the run
 
     def __post_init__(self) -> None:
@@ -135,9 +135,9 @@ class Trainer:
         workers = count_workers(config.num_workers, images, batch_bytes, self.message)
         return config.model_copy(update={"num_workers": workers})
 
-    def train_on(self, kept: CachedViewBank) -> None:
+    def train_on(self, views: CachedViewBank) -> None:
         """Train on cached outputs of the frozen part instead of images."""
-        self.kept, self._running = kept, None
+        self.cached_views, self._running = views, None
 
     @property
     def clock(self) -> Clock:
@@ -264,7 +264,7 @@ class Trainer:
     def _finish_epoch(self, seconds: float) -> None:
         self._check_finite_state()
         clock = self.clock
-        metrics = self.progress.means.take(self.runtime.mean)
+        metrics = self.progress.means.pop_means(self.runtime.mean)
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["seconds"] = seconds
         finished = clock.epoch + 1
@@ -310,7 +310,7 @@ class Trainer:
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
         """Write a checkpoint if one is due, and return True if the run must stop here without an error."""
         due = time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
-        if self.runtime.has_slow_communication and self.clock.step % ASK_EVERY and not end_of_epoch:
+        if self.runtime.has_slow_communication and self.clock.step % STEPS_PER_DECISION and not end_of_epoch:
             stop_requested = due = False  # all processes count the same steps, so none communicates alone
         else:
             # processes see signals and clocks at slightly different steps, so they decide together
@@ -381,7 +381,7 @@ class Trainer:
     def _loader_of(self, phase: Phase, first_epoch: int) -> TrainLoader:
         spec = self.method.network.input_spec
         return TrainLoader(
-            self.bank if self.kept is None else self.kept,
+            self.bank if self.cached_views is None else self.cached_views,
             phase.views,
             phase.sampler,
             self.labels if phase.labels is None else phase.labels,
@@ -414,7 +414,7 @@ class Trainer:
             is_main=self.runtime.is_main,
             embed=self.full_pass,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
-            visit=self.local_pass,
+            embed_local=self.local_pass,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
             log=lambda kind, values: self._record({"kind": kind, **values}),
@@ -494,14 +494,14 @@ class Trainer:
     ) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
         """Yield this process's share of the batches: images, or their cached frozen outputs, and their rows."""
         plain = how.mode == "eval" and how.view is None and how.bank is None  # the order does not change results
-        if self.kept is None or not (how.by_network and plain):
+        if self.cached_views is None or not (how.by_network and plain):
             yield from ((batch.images, batch.rows) for batch in self._pass_loader(rows, how))
             return
         rows = self.bank.rows if rows is None else rows
         size = how.batch_size or self._pass_size
         for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
             some = rows[start : start + size]
-            yield self.kept.unaugmented(some), some
+            yield self.cached_views.unaugmented(some), some
 
     @property
     def _pass_size(self) -> int:

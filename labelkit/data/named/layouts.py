@@ -24,7 +24,7 @@ MAX_NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
-class Count:
+class ImageCount:
     """Published number of images, or the range that a rounded published number covers.
 
     Attributes:
@@ -75,7 +75,7 @@ class DatasetSpec:
     purpose: str
     source_url: str
     reader: str
-    num_images: Mapping[str, Count]
+    num_images: Mapping[str, ImageCount]
     license: str = "no license stated by its authors"
     num_classes: int = 0
     num_mask_classes: int = 0
@@ -142,7 +142,7 @@ class DatasetSpec:
         return len(names.intersection(benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
 
 
-class Listed(NamedTuple):
+class ListedImage(NamedTuple):
     """Entry for one image in the official list of a dataset; a label of -1 means unlabeled."""
 
     sample_id: str
@@ -184,7 +184,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
 
 
 def build_named_listing(
-    spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()
+    spec: DatasetSpec, root: Path, listed: Sequence[ListedImage], class_names: Sequence[str] = ()
 ) -> ImageDataset:
     """Build the listing of a registered dataset from its official lists; see ``list_files``."""
     remedy = spec.remedy(root.parent)
@@ -196,7 +196,7 @@ def build_named_listing(
 def list_files(
     name: str,
     root: Path,
-    listed: Sequence[Listed],
+    listed: Sequence[ListedImage],
     *,
     split_names: Sequence[str],
     class_names: Sequence[str] = (),
@@ -220,7 +220,7 @@ def list_files(
         expected = Counter(row.split for row in listed)
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
-        expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
+        expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
         problem = f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     return build_numbered_listing(
@@ -347,7 +347,7 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     return [np.atleast_1d(content[name]) for name in variables]
 
 
-def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> str:
+def compare_counts(found: Mapping[str, int], expected: Mapping[str, ImageCount]) -> str:
     """Describe expected and found image counts, such as ``train: expected 5,994 images, found 12; test: ...``."""
     return "; ".join(
         f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()

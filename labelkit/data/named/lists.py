@@ -13,7 +13,7 @@ from labelkit.data.datasets import ImageDataset, sort_by_bytes
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import (
     DatasetSpec,
-    Listed,
+    ListedImage,
     abbreviate_names,
     build_named_listing,
     compare_counts,
@@ -34,7 +34,7 @@ def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
         label = int(labels[key]) - 1
         if path.split("/")[0] != class_names[label]:
             raise ValueError(f"image {key} is {path}, but its class is {class_names[label]}")
-        rows.append(Listed(f"images/{path}", label, int(flags[key] != "1")))
+        rows.append(ListedImage(f"images/{path}", label, int(flags[key] != "1")))
     return build_named_listing(spec, root, rows, class_names)
 
 
@@ -53,7 +53,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
         if not {"fname", "class"} <= set(fields):
             problem = f"expected the fields fname and class, found {', '.join(fields) or 'none'}"
             raise DatasetError(str(path), problem, "Use the version of the file that contains labels.")
-        rows += [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
+        rows += [ListedImage(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
     return build_named_listing(spec, root, rows, class_names)
 
 
@@ -63,7 +63,7 @@ def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
     # Classes are numbered by their rank in trainval, as in the released code of the benchmark.
     class_names = sorted(set(parts[0].values()))
     rows = [
-        Listed(f"data/images/{image}.jpg", class_names.index(variant), split)
+        ListedImage(f"data/images/{image}.jpg", class_names.index(variant), split)
         for split, part in enumerate(parts)
         for image, variant in part.items()
     ]
@@ -72,14 +72,14 @@ def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Stanford Online Products; classes are the numbers in its lists minus 1, and splits share no classes."""
-    rows: list[Listed] = []
+    rows: list[ListedImage] = []
     kinds: dict[int, str] = {}
     for split, (name,) in enumerate(spec.needs):
         for line in read_lines(root / name)[1:]:
             _, number, _, path = line.split()
             label = int(number) - 1
             kinds[label] = path.split("_final/")[0].split("/")[0]
-            rows.append(Listed(path, label, split))
+            rows.append(ListedImage(path, label, split))
     class_names = [f"{kinds[label]}/{label + 1}" for label in range(len(kinds))]
     return build_named_listing(spec, root, rows, class_names)
 
@@ -103,7 +103,7 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     class_names = [*sorted(items[0]), *sorted(items[1])]
     number = {item: i for i, item in enumerate(class_names)}
     return build_named_listing(
-        spec, root, [Listed(image, number[item], split) for image, item, split in found], class_names
+        spec, root, [ListedImage(image, number[item], split) for image, item, split in found], class_names
     )
 
 
@@ -138,13 +138,13 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
     names = sorted(filter(None, read_lines(root / "wnids.txt")))
     rank = {name: i for i, name in enumerate(names)}
     rows = [
-        Listed(f"train/{name}/images/{file}", label, 0)
+        ListedImage(f"train/{name}/images/{file}", label, 0)
         for name, label in rank.items()
         for file in list_class_folders(root / "train" / name)["images"]
     ]
     for line in filter(None, read_lines(root / "val/val_annotations.txt")):
         file, name, *_ = line.split("\t")
-        rows.append(Listed(f"val/images/{file}", rank[name], 1))
+        rows.append(ListedImage(f"val/images/{file}", rank[name], 1))
     _check_image_counts(spec, root, rows)
     return build_named_listing(spec, root, rows, names)
 
@@ -157,7 +157,7 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
         for sample_id, label in read_table(root / file).items():
             if names[int(label)] not in sample_id.split("/"):
                 raise ValueError(f"{file}: {sample_id} has label {label}, whose folder is {names[int(label)]}/")
-            rows.append(Listed(sample_id, int(label), split))
+            rows.append(ListedImage(sample_id, int(label), split))
     above = root.parent
     named = [base / name for base in (above, root, above.parent) for name in ("imagenet", "ILSVRC2012", "imagenet_1k")]
     for images in (root, *named, above):
@@ -179,7 +179,7 @@ def _class_folders(
     ``files``: folder of each split, in the order of the splits -> class folder -> file names.
     """
     rows = [
-        Listed(f"{folder}/{name}/{file}", label, split)
+        ListedImage(f"{folder}/{name}/{file}", label, split)
         for split, (folder, classes) in enumerate(files.items())
         for label, name in enumerate(names)
         for file in classes.get(name, ())
@@ -189,7 +189,7 @@ def _class_folders(
     return build_named_listing(spec, root, rows, names)
 
 
-def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) -> None:
+def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[ListedImage]) -> None:
     """Reject folders whose number of images differs from the published one, since no list of files is published."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}

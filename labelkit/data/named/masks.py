@@ -13,7 +13,7 @@ import numpy as np
 from labelkit.data.datasets import IGNORE, ImageDataset, sort_by_bytes
 from labelkit.data.named.layouts import (
     DatasetSpec,
-    Listed,
+    ListedImage,
     attach_masks,
     build_named_listing,
     list_class_folders,
@@ -78,7 +78,7 @@ def _with_masks(
 ) -> ImageDataset:
     """List the images of each split, in the order of the splits, with their masks; see ``attach_masks``."""
     dataset = build_named_listing(
-        spec, root, [Listed(name, -1, split) for split, part in enumerate(images) for name in part]
+        spec, root, [ListedImage(name, -1, split) for split, part in enumerate(images) for name in part]
     )
     return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
 
@@ -170,7 +170,7 @@ _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as di
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List VOC 2007 for multi-label classification; ``presence`` states which classes each image contains."""
     presence: dict[str, list[int]] = {}
-    rows: list[Listed] = []
+    rows: list[ListedImage] = []
     for split, ending in enumerate(("trainval", "test")):
         columns = [_read_presence(root / f"ImageSets/Main/{name}_{ending}.txt") for name in _CLASSES]
         for name, column in zip(_CLASSES, columns, strict=True):
@@ -178,7 +178,7 @@ def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
                 raise ValueError(f"the lists of {name} and {_CLASSES[0]} contain different images")
         for image in columns[0]:
             presence[f"JPEGImages/{image}.jpg"] = [column[image] for column in columns]
-            rows.append(Listed(f"JPEGImages/{image}.jpg", -1, split))
+            rows.append(ListedImage(f"JPEGImages/{image}.jpg", -1, split))
     dataset = build_named_listing(spec, root, rows)
     values = np.array([presence[sample_id] for sample_id in dataset.sample_ids], dtype=np.int8)
     return replace(dataset, presence=values, presence_classes=_CLASSES)

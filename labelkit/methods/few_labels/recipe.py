@@ -74,7 +74,7 @@ def recalibrate_bn(
 
     with statistics.collect():
         # files sorted by class must not stay together in a batch
-        state.visit(look, chosen, FullPass("eval" if part is not None else "batch-statistics", order="fixed"))
+        state.embed_local(look, chosen, FullPass("eval" if part is not None else "batch-statistics", order="fixed"))
     statistics.apply(lambda value: state.combine(value, "sum"))
 
 

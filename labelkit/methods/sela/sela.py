@@ -181,7 +181,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
             how = FullPass("train", self._train_view(), "new", batch_size)
         else:
             how = FullPass("batch-statistics", order="fixed", batch_size=batch_size, by_network=True)
-        features, rows = state.visit(self.network.embed, None, how)
+        features, rows = state.embed_local(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]
             record = self.labels.renew(head, features, rows, layer, self.config, state)

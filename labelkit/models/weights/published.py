@@ -16,7 +16,7 @@ HUB_SCHEME = "hf://"
 PACKAGE_SCHEME = "pip:"
 """Prefix of the recorded source of weights from a package."""
 
-BEST_FIRST = (
+PREFERRED_BACKBONES = (
     "vit_base_patch14_reg4_dinov2.lvd142m",
     "vit_base_patch14_dinov2.lvd142m",
     "vit_small_patch14_reg4_dinov2.lvd142m",
@@ -35,7 +35,7 @@ BEST_FIRST = (
 """Backbones that ``auto`` considers, best first, by published ImageNet k-NN accuracy, or by ImageNet accuracy for
 supervised ones. ``+`` joins two backbones whose embeddings are concatenated."""
 
-TO_FETCH = "vit_small_patch14_reg4_dinov2.lvd142m"
+DEFAULT_DOWNLOAD = "vit_small_patch14_reg4_dinov2.lvd142m"
 """Backbone that ``auto`` downloads, if allowed, when there are no local weights: 88 MB, good features for photos."""
 
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
@@ -175,11 +175,11 @@ def describe_published(name: str) -> tuple[str, str]:
 
 
 def find_best_available_backbone(*, allow_several: bool = False) -> str | None:
-    """Return the first backbone of `BEST_FIRST` with local weights, or ``None`` if there are none.
+    """Return the first backbone of `PREFERRED_BACKBONES` with local weights, or ``None`` if there are none.
 
     With ``allow_several``, this may also be a pair of networks with concatenated embeddings.
     """
-    for name in BEST_FIRST:
+    for name in PREFERRED_BACKBONES:
         parts = name.split("+")
         if (allow_several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
             return name
