@@ -323,7 +323,7 @@ def find_positions(values: Sequence[str | None], names: Sequence[str]) -> NDArra
 
 
 @dataclass(frozen=True, eq=False)
-class Objects:
+class ImageObjects:
     """Annotated objects of one image: boxes, labels and optional outlines.
 
     Attributes:
@@ -349,10 +349,10 @@ class Objects:
         wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
         return np.flatnonzero(wide & ~self.ignored)
 
-    def select(self, places: NDArray[np.int64]) -> Objects:
+    def select(self, places: NDArray[np.int64]) -> ImageObjects:
         """Return the objects at the given positions."""
         outlines = None if self.outlines is None else tuple(self.outlines[place] for place in places)
-        return Objects(self.boxes[places], self.labels[places], self.ignored[places], self.areas[places], outlines)
+        return ImageObjects(self.boxes[places], self.labels[places], self.ignored[places], self.areas[places], outlines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -360,11 +360,11 @@ class ListedObjects:
     """Annotated objects of every image in a dataset.
 
     Attributes:
-        rows: ``Objects`` of each image.
+        rows: ``ImageObjects`` of each image.
         sizes: (n, 2) int64 height and width of each image according to its annotation; 0 = not stated.
     """
 
-    rows: tuple[Objects, ...]
+    rows: tuple[ImageObjects, ...]
     sizes: NDArray[np.int64]
 
     @property
@@ -372,7 +372,7 @@ class ListedObjects:
         """Return whether every object has an outline."""
         return all(objects.outlines is not None for objects in self.rows if len(objects))
 
-    def read(self, index: int) -> Objects:
+    def read(self, index: int) -> ImageObjects:
         """Return the objects in the image at ``index``."""
         return self.rows[index]
 

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.datasets import ImageDataset, ImageSource, Objects
+from labelkit.data.datasets import ImageDataset, ImageObjects, ImageSource
 from labelkit.data.decode import BadImageError, Channels
 from labelkit.data.workers import PlanBatchSampler, build_loader, iter_items
 from labelkit.errors import ConfigError, DatasetError
@@ -41,7 +41,7 @@ class ExamplePlan:
     row: int
     name: str
     size: tuple[int, int]
-    objects: Objects | None = None
+    objects: ImageObjects | None = None
     mirror: bool = False
     masks: bool = False
 

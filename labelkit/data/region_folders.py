@@ -17,8 +17,8 @@ from labelkit.data.datasets import (
     IGNORE,
     SPLIT_WORDS,
     ImageDataset,
+    ImageObjects,
     ListedObjects,
-    Objects,
     find_outside_box,
     list_splits_in_order,
 )
@@ -79,7 +79,7 @@ def has_instances(root: Path) -> bool:
 def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List COCO 2017 with the boxes and outlines of its objects; see ``DatasetSpec.reader``."""
     return load_coco_folder(
-        root, name=spec.name, files=[names[0] for names in spec.needs[:2]], remedy=spec.remedy(root.parent)
+        root, name=spec.name, files=[names[0] for names in spec.required_files[:2]], remedy=spec.remedy(root.parent)
     )
 
 
@@ -105,7 +105,7 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
     splits = tuple(dict.fromkeys(_split(file.part) for file in read))
     number = {category: label for label, category in enumerate(sorted(first.categories))}
     listed: list[ListedImage] = []
-    known: dict[str, tuple[Objects, tuple[int, int]]] = {}
+    known: dict[str, tuple[ImageObjects, tuple[int, int]]] = {}
     for file in read:
         places = (f"{file.part}/", f"images/{file.part}/", "images/")
         folder = next((place for place in places if (root / place).is_dir()), places[0])
@@ -168,14 +168,14 @@ def _read(path: Path) -> _File:
     return _File(path, path.stem.removeprefix("instances_"), categories, images, objects)
 
 
-def _parse_objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
+def _parse_objects(file: _File, image: int, number: Mapping[int, int]) -> ImageObjects:
     entries = file.objects.get(image, [])
     boxes = np.array([entry.bbox for entry in entries], dtype=np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     outlines = tuple(entry.segmentation for entry in entries)
     sizes = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
     areas = [sizes[i] if entry.area is None else entry.area for i, entry in enumerate(entries)]
-    return Objects(
+    return ImageObjects(
         boxes,
         np.array([number[entry.category_id] for entry in entries], dtype=np.int64),
         np.array([entry.iscrowd != 0 for entry in entries], dtype=np.bool_),

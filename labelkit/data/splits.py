@@ -27,8 +27,8 @@ from labelkit.files import read_bytes
 _NAMED = 20
 
 
-class Classes(NamedTuple):
-    """Labels of a dataset, which of them a split rule may use, and the number and names of its classes.
+class ClassLabels(NamedTuple):
+    """Class labels of a dataset, with the subset that a split rule may use, and the number and names of the classes.
 
     Attributes:
         labels: (n,) int64 class of each image, -1 = unknown.
@@ -48,7 +48,7 @@ class Classes(NamedTuple):
 
 
 def _unlabeled_classes_warning(
-    classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
+    classes: ClassLabels, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
 ) -> tuple[str, ...]:
     """Return a warning that names the classes without labels, with a remedy if another draw may reach them."""
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
@@ -88,7 +88,7 @@ def _draw_old_classes(
 
 
 def gcd_split(
-    classes: Classes,
+    classes: ClassLabels,
     *,
     old_classes: Sequence[int] | None = None,
     num_old_classes: int | None = None,
@@ -137,7 +137,7 @@ def gcd_split(
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
-def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
+def few_labels_split(classes: ClassLabels, *, total: int, seed: int = 0) -> LabelSplit:
     """Label ``total`` images, divided equally among the classes, as in semi-supervised learning.
 
     The first ``total % classes.count`` classes get one more label.
@@ -165,7 +165,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
-def use_dataset_labels(classes: Classes) -> LabelSplit:
+def use_dataset_labels(classes: ClassLabels) -> LabelSplit:
     """Use exactly the labels of the dataset; the labeled classes become the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
@@ -174,7 +174,7 @@ def use_dataset_labels(classes: Classes) -> LabelSplit:
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def no_labels_split(classes: Classes) -> LabelSplit:
+def no_labels_split(classes: ClassLabels) -> LabelSplit:
     """Use no labels, so that every class is a new class."""
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     return LabelSplit("none", labeled, (), tuple(range(classes.count)), {"num_classes": int(classes.count)})
@@ -361,7 +361,7 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
     return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
 
 
-def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
+def long_tail_split(classes: ClassLabels, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
     """Choose a long-tailed subset of the images with a usable label, with exponentially decreasing class sizes.
 
     Returns:

@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from labelkit.data.datasets import ImageSource
 from labelkit.data.decode import BadImageError, Channels
-from labelkit.data.end_with_main import end_with_main
+from labelkit.data.exit_with_parent import exit_with_parent
 from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.boxes import replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
@@ -246,7 +246,7 @@ def _init_worker(worker: int) -> None:
 
     Queue._on_queue_feeder_error = send_why  # type: ignore[attr-defined] # not annotated there
     # torch watches the parent process, which here is the forkserver and lives as long as its children
-    end_with_main(f"worker {worker}")
+    exit_with_parent(f"worker {worker}")
 
 
 class Reader:

@@ -101,7 +101,7 @@ class MultiHeadNetwork(BackboneNetwork):
         return self.rotation(features)
 
 
-def rotations(images: Tensor) -> tuple[Tensor, Tensor]:
+def rotate_images(images: Tensor) -> tuple[Tensor, Tensor]:
     """Rotate square images (b, c, h, h) by 0, 90, 180 and 270 degrees.
 
     Returns:

@@ -124,7 +124,7 @@ class TrainState:
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
 
     def mean_count(self, count: float) -> float:
-        """Return the mean over all processes of a count that each process passes."""
+        """Average a count over all processes, each of which passes its own value."""
         # one exchange for both: the sum of the counts and the number of processes
         total, processes = self.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
         return float(total / processes)
@@ -302,7 +302,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Hook after ``--init-from`` has loaded weights into the backbone of ``network`` only."""
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Return the method's clusterings by name, int cluster ids (n,), -1 for none, to score against true classes."""
+        """Return integer cluster ids (n,) by clustering name, -1 = none, to be scored against the true classes."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
-from labelkit.data.splits import Classes, gcd_split
+from labelkit.data.splits import ClassLabels, gcd_split
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -199,7 +199,7 @@ def test_a_resumed_epoch_continues_where_it_stopped() -> None:
 
 def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
     dataset = in_memory(64)
-    split = gcd_split(Classes(dataset.labels, dataset.given, 4))
+    split = gcd_split(ClassLabels(dataset.labels, dataset.given, 4))
     random = np.random.default_rng(1).integers(0, 4, 64)
     bank = ImageBank(dataset)
 

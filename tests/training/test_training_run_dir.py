@@ -113,7 +113,7 @@ def test_a_folder_that_is_no_run_is_left_alone(tmp_path: Path, name: str, flags:
     folder.mkdir()
     (folder / name).write_text("mine: true\n")
     (folder / "data").mkdir()
-    with pytest.raises(ConfigError, match="not a run folder, so it is not overwritten"):
+    with pytest.raises(ConfigError, match="is not a run folder and will not be overwritten"):
         RunDir(folder).open(**flags)
     assert sorted(path.name for path in folder.iterdir()) == sorted([name, "data"])
     assert (folder / name).read_text() == "mine: true\n"

@@ -17,7 +17,7 @@ from labelkit.data.datasets import HELD_OUT_SPLITS, ImageDataset, join_datasets,
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
-    Classes,
+    ClassLabels,
     LabelSplit,
     draw_holdout_rows,
     few_labels_split,
@@ -384,8 +384,8 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         return few_labels_split(classes, total=config.num_labels, seed=seed)
 
 
-def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
-    return Classes(dataset.labels, given, len(dataset.class_names), dataset.class_names)
+def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> ClassLabels:
+    return ClassLabels(dataset.labels, given, len(dataset.class_names), dataset.class_names)
 
 
 def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
@@ -421,7 +421,7 @@ def _is_own_folder(config: DataConfig) -> bool:
     return config.dataset not in DATASETS and Path(config.dataset).expanduser().is_dir()
 
 
-def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Classes) -> LabelSplit:
+def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: ClassLabels) -> LabelSplit:
     """Label some images of the old classes, which are those of the benchmark if there is one."""
     old_classes, new_classes = _old_and_new_classes(config, dataset)
     option = "--old-classes" if config.old_classes is not None else "--label-split gcd"

@@ -128,7 +128,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BinarySource:
+class STL10Source:
     """Images of 96 x 96 pixels in STL-10's binary files, which store one color plane after another, by columns.
 
     Attributes:
@@ -168,7 +168,7 @@ def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
             labels[name] = np.fromfile(root / f"{name}_y.bin", dtype=np.uint8).astype(np.int64) - 1
         if len(labels[name]) != count:
             raise ValueError(f"{name}_y.bin contains {len(labels[name]):,} labels for {count:,} images")
-    source = BinarySource(
+    source = STL10Source(
         tuple(root / f"{name}_X.bin" for name in order),
         np.repeat(np.arange(len(order)), [len(labels[name]) for name in order]),
         np.concatenate([np.arange(len(labels[name])) for name in order]),

@@ -89,8 +89,8 @@ class DatasetSpec:
     fewest_class_folders: int = 0
 
     @property
-    def needs(self) -> list[list[str]]:
-        """Return the required ``files``, each as a list of alternative names."""
+    def required_files(self) -> list[list[str]]:
+        """Return each required file as a list of alternative names."""
         return [names.split("|") for names in self.files]
 
     @property
@@ -101,7 +101,7 @@ class DatasetSpec:
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
 
     def load(self, data_root: Path, download: bool = False) -> ImageDataset:
-        """List the dataset in the data root; ``download`` downloads it if it is missing and labelkit can.
+        """List the dataset in the data root; with ``download``, download it first if missing and supported.
 
         Raises:
             DatasetAbsent, DatasetIncomplete: it is missing, not unpacked, or lacks listed files.
@@ -128,7 +128,7 @@ class DatasetSpec:
 
     def missing_files(self, folder: Path) -> list[str]:
         """Return the required files missing from a folder, each by the first of its alternative names."""
-        return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
+        return [names[0] for names in self.required_files if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
         """Return whether a folder contains this dataset rather than another one with the same files."""
@@ -164,13 +164,13 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     for place in places:
         if place.is_dir() and not spec.missing_files(place) and spec.is_dataset_folder(place):
             return place
-    needs = ", ".join(names[0] for names in spec.needs)
+    needs = ", ".join(names[0] for names in spec.required_files)
     for archive in (place / name for place in places for name in spec.archives):
         if archive.is_file():
             command = f"unzip -q {archive} -d" if archive.suffix == ".zip" else f"tar -xf {archive} -C"
             problem = f"expected {needs}, found {archive}, which is not unpacked"
             raise DatasetIncomplete(spec.name, problem, f"Run `{command} {archive.parent}`.")
-    begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_dataset_folder(data_root)
+    begun = any(_exists(data_root, name) for name in spec.required_files[0]) and spec.is_dataset_folder(data_root)
     started = [place for place in places if place.is_dir() and (place != data_root or begun)]
     if started:
         nearest = min(started, key=lambda place: len(spec.missing_files(place)))

@@ -27,7 +27,7 @@ from labelkit.errors import DatasetError, DatasetIncomplete
 
 def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List CUB-200-2011; classes are the numbers in ``classes.txt`` minus 1."""
-    paths, labels, flags, classes = (read_table(root / names[0]) for names in spec.needs[:4])
+    paths, labels, flags, classes = (read_table(root / names[0]) for names in spec.required_files[:4])
     class_names = [classes[str(i + 1)] for i in range(len(classes))]
     rows = []
     for key, path in paths.items():
@@ -44,7 +44,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
     The combined edition (car_ims/, cars_annos.mat) is not supported: it numbers the images differently, so that
     published splits cannot be reproduced from it.
     """
-    meta, *lists = (_find_first_file(root, names) for names in spec.needs[2:])
+    meta, *lists = (_find_first_file(root, names) for names in spec.required_files[2:])
     class_names = [str(name) for name in read_matlab(meta, "class_names")[0]]
     rows = []
     for split, (path, folder) in enumerate(zip(lists, ("cars_train", "cars_test"), strict=True)):
@@ -59,7 +59,7 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List FGVC-Aircraft with splits ``train`` (trainval) and ``test``; classes are the variants in sorted order."""
-    parts = [read_table(root / names[0]) for names in spec.needs[:2]]
+    parts = [read_table(root / names[0]) for names in spec.required_files[:2]]
     # Classes are numbered by their rank in trainval, as in the released code of the benchmark.
     class_names = sorted(set(parts[0].values()))
     rows = [
@@ -74,7 +74,7 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Stanford Online Products; classes are the numbers in its lists minus 1, and splits share no classes."""
     rows: list[ListedImage] = []
     kinds: dict[int, str] = {}
-    for split, (name,) in enumerate(spec.needs):
+    for split, (name,) in enumerate(spec.required_files):
         for line in read_lines(root / name)[1:]:
             _, number, _, path = line.split()
             label = int(number) - 1
@@ -86,8 +86,8 @@ def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List In-Shop with each item as a class: first the training classes, then those of query and gallery."""
-    path = _find_first_file(root, spec.needs[0])
-    images = next(name for name in spec.needs[1] if (root / name).is_dir())
+    path = _find_first_file(root, spec.required_files[0])
+    images = next(name for name in spec.required_files[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the first two lines: the number of images, and the column names
     if int(count) != len(lines):
         raise ValueError(f"{path.name} lists {len(lines):,} images, but its first line says {count}")
@@ -120,7 +120,7 @@ def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Herbarium 2019 (small edition); classes are the folders in ``small-train``, sorted as text."""
-    files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.needs}
+    files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.required_files}
     train, val = files.values()
     names = sort_by_bytes(name for name, images in train.items() if images)
     if extra := sorted(set(val) - set(names)):
@@ -153,7 +153,7 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List ImageNet-LT, the long-tailed ImageNet-1k, from its own file lists and the ImageNet-1k folders."""
     names = benchmark_classes(spec.name).folder_names
     rows = []
-    for split, (file,) in enumerate(spec.needs):
+    for split, (file,) in enumerate(spec.required_files):
         for sample_id, label in read_table(root / file).items():
             if names[int(label)] not in sample_id.split("/"):
                 raise ValueError(f"{file}: {sample_id} has label {label}, whose folder is {names[int(label)]}/")

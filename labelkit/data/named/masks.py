@@ -138,7 +138,7 @@ def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List the VOC 2012 images that have a segmentation mask; object borders (255) are ignored."""
-    images = [[f"JPEGImages/{name}.jpg" for name in read_lines(root / need[0]) if name] for need in spec.needs[:2]]
+    images = [[f"JPEGImages/{i}.jpg" for i in read_lines(root / need[0]) if i] for need in spec.required_files[:2]]
 
     def mask_of(name: str) -> str:
         return name.replace("JPEGImages/", "SegmentationClass/", 1).removesuffix(".jpg") + ".png"
@@ -149,7 +149,7 @@ def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List DAVIS 2017 at 480p, with one folder per video and masks in which its objects are numbered from 1."""
     images: list[list[str]] = []
-    for (path,) in spec.needs[:2]:
+    for (path,) in spec.required_files[:2]:
         films = list(filter(None, read_lines(root / path)))
         for film in films:
             if not (root / "JPEGImages/480p" / film).is_dir():

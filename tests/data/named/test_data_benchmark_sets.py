@@ -11,7 +11,7 @@ import pytest
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import Classes, gcd_split
+from labelkit.data.splits import ClassLabels, gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from tests.miniature_sets import (
     CAR_CLASSES,
@@ -67,7 +67,7 @@ def test_cub_labels_are_drawn_in_the_order_of_images_txt(tmp_path: Path) -> None
     train = dataset.select(dataset.in_split("train"))
     assert train.draw_order is not None
     split = gcd_split(
-        Classes(train.labels, train.given, 3),
+        ClassLabels(train.labels, train.given, 3),
         old_classes=[2, 0],
         new_classes=[1],
         draw_order=train.draw_order,

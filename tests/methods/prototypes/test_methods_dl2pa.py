@@ -12,7 +12,7 @@ from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
 from labelkit.data.keyed_random import KeyedRNG
-from labelkit.data.splits import Classes, use_dataset_labels
+from labelkit.data.splits import ClassLabels, use_dataset_labels
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.transforms import affine_matrices, warp
 from labelkit.errors import ConfigError
@@ -132,7 +132,7 @@ def test_labels_with_gaps_are_numbered_without_them_and_named_by_their_own_names
     make: Make, prepared: PreparedData
 ) -> None:
     labels = prepared.dataset.labels
-    split = use_dataset_labels(Classes(labels, np.isin(labels, [1, 4, 8]), 10))
+    split = use_dataset_labels(ClassLabels(labels, np.isin(labels, [1, 4, 8]), 10))
     gaps = PreparedData(prepared.dataset, split, split.training_labels(labels))
     setup = make("dl2pa", data=gaps, epochs=1)
     setup.trainer.fit()
