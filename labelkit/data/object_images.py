@@ -113,7 +113,7 @@ Encoded = dict[str, Any]
 
 
 def require_pycocotools() -> None:
-    """Check that pycocotools is installed.
+    """Raise an error if pycocotools is not installed.
 
     Raises:
         ConfigError: it is not installed.

@@ -111,7 +111,7 @@ def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) 
         return
     more = len(faults) - MAX_FAULTS_SHOWN
     shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-    problem = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
+    problem = f"contains {len(faults)} error{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
     raise DatasetError(where, problem, remedy)
 
 

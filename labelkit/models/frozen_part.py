@@ -162,7 +162,7 @@ def stage_names(net: nn.Module) -> list[str]:
 
 
 def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[int]) -> FrozenStages:
-    """Freeze the first ``count`` stages of a convolutional network, with all modules that run before their end.
+    """Freeze the first ``count`` stages of a convolutional network, including all modules before them.
 
     ``image_shape`` is (c, h, w). ``ConfigError``: there are fewer stages, or the network cannot be split after them.
     """

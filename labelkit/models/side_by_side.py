@@ -23,7 +23,7 @@ SIDE_BY_SIDE = "backbones side by side"
 
 
 class ConcatenatedNetworks(InferenceNetwork):
-    """Several networks with their own input sizes and normalizations, whose unit embeddings are concatenated.
+    """Network that concatenates unit embeddings of several networks, each with its own input size and normalization.
 
     Args:
         networks: two or more networks with equal numbers of channels.

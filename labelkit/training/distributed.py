@@ -25,7 +25,7 @@ def get_rank_and_world_size() -> tuple[int, int]:
 
 
 class _Gather(torch.autograd.Function):
-    """Gathers the parts of a batch in order; each part receives gradients from all processes."""
+    """Differentiable gathering of a batch in order; each part receives gradients from all processes."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:

@@ -470,7 +470,7 @@ def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -
     with pytest.raises(DatasetError) as caught:
         load(path)
     text = str(caught.value)
-    assert "3 faults" in text
+    assert "contains 3 errors" in text
     assert "line 3: no file 'none.png'" in text
     assert "line 4: './a.png' is also in line 2, with another label or split" in text
     assert "line 6: 'folder' is a folder" in text

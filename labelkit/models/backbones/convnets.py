@@ -35,7 +35,7 @@ LEAK = 0.1
 
 
 class WideBlock(nn.Module):
-    """Pre-activation residual block of Wide ResNet: twice batch norm, leaky ReLU and a 3x3 convolution.
+    """Pre-activation residual block of Wide ResNet: batch norm, leaky ReLU and a 3x3 convolution, applied twice.
 
     The first convolution may be strided.
 

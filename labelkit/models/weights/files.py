@@ -246,7 +246,7 @@ def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], wher
 
 
 def _choose_copies(prefixes: list[str]) -> list[str]:
-    """Return the prefixes of the copies to use: averaged copies, otherwise those that are no target of another."""
+    """Return the prefixes of the copies to use: averaged copies, otherwise those that do not track another copy."""
     averaged = [
         prefix
         for prefix in prefixes
