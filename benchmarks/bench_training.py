@@ -19,7 +19,7 @@ import torch
 from labelkit.commands.common.training_data import PreparedData, prepare_data
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.views.boxes import sample_crop_boxes
 from labelkit.data.views.recipes import ClassificationRecipe, classification_view
@@ -249,11 +249,11 @@ def against_torchvision(recipe: ClassificationRecipe) -> Row:
         crops = np.empty((VIEWS, VIEW_SIZE, VIEW_SIZE, 3), dtype=np.uint8)
         for i, photo in enumerate(photos):
             size = ([PHOTO[0]], [PHOTO[1]])
-            found = sample_crop_boxes((spec,), size, size, Draws(0, epoch, keys[i : i + 1]))
+            found = sample_crop_boxes((spec,), size, size, KeyedRNG(0, epoch, keys[i : i + 1]))
             boxes[i] = found[0][0]
             crops[i] = crop_and_resize(photo, boxes[i], spec)
         pixels = torch.from_numpy(np.ascontiguousarray(crops.transpose(0, 3, 1, 2)))
-        finish_view(pixels, boxes, sizes, spec, Draws(0, epoch, keys), 0, normalize=normalize)
+        finish_view(pixels, boxes, sizes, spec, KeyedRNG(0, epoch, keys), 0, normalize=normalize)
 
     return compare(
         f"views {recipe} of {VIEWS} photos, {VIEW_SIZE} px / torchvision v2",

@@ -85,7 +85,7 @@ def watched(lines: list[dict[str, str]], expected: Found | None) -> Iterator[Non
             raise Differs
 
     # the guards look at features after 8,192 images, which a short run does not see
-    with patch.object(RunDir, "log", compare), patch.object(guards, "LOOK_EVERY", 0):
+    with patch.object(RunDir, "log", compare), patch.object(guards, "IMAGES_PER_CHECK", 0):
         yield
 
 

@@ -7,7 +7,7 @@ import torch
 from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import BackboneInfo, build_backbone, list_backbones
 from labelkit.models.backbones.vit import SMALL_VITS
-from labelkit.models.weights.published import BEST_FIRST, embedding_size
+from labelkit.models.weights.published import PREFERRED_BACKBONES, embedding_size
 from labelkit.options.presets import shipped_presets
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
@@ -37,7 +37,7 @@ def used_backbones() -> list[str]:
     folder = shipped_presets()
     files = [] if folder is None else sorted(folder.glob("*/*.yaml"))
     words = {word.rstrip(".") for path in files for word in _NAMED.findall(path.read_text())}
-    named = (words | set(BEST_FIRST)) & known - set(own)
+    named = (words | set(PREFERRED_BACKBONES)) & known - set(own)
     # a name with the tag of its weights beside the bare name would say the same again
     return own + sorted(name for name in named if "." not in name or name.split(".", 1)[0] not in named)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from labelkit.api.functions import log_messages
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
 from labelkit.data.center_crop import center_boxes
-from labelkit.data.decode import BadImage, EncodedImage, read_image_file
+from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
 from labelkit.data.views.transforms import resize_box
 from labelkit.errors import DatasetError
 from labelkit.options.model import ModelConfig
@@ -93,7 +93,7 @@ class Network(nn.Module):
             return image
         try:
             return EncodedImage(read_image_file(Path(image))).decode_reduced(1 if self.channels == 1 else 3)[0]
-        except BadImage as error:
+        except BadImageError as error:
             problem = f"cannot be read as an image: {error.reason}"
             raise DatasetError(str(image), problem, "Pass a readable image, such as a JPEG or PNG file.") from error
 

@@ -1,14 +1,14 @@
-"""Images in a few large files, tar archives and Parquet files, from which they are read by position.
+"""Datasets stored in a few large files, tar archives or Parquet files, from which images are read by position.
 
-``shards/{000..099}.tar`` and ``shards/{a,b}.tar`` name each file, so that a missing one is an error; ``shards/*.tar``
-takes the files that exist. Nothing is unpacked: listing reads the headers once.
+``shards/{000..099}.tar`` and ``shards/{a,b}.tar`` name each file, so that a missing file is an error; ``shards/*.tar``
+matches the files that exist. Nothing is unpacked; listing reads the headers once.
 
-A webdataset sample consists of the members of a tar archive whose names agree up to the first dot: ``0001.jpg`` and
-``0001.cls``. Without such labels the folders in the archive are the classes, as in a folder of images.
+In a tar archive, a WebDataset sample consists of the members whose names agree up to the first dot: ``0001.jpg`` and
+``0001.cls``. Without such labels, the folders in the archive are the classes, as in a folder of images.
 
-A Parquet file, as used by Hugging Face, has a column of bytes, perhaps one of labels, and is read one row group at a
-time. A row is named ``FILE/NUMBER``, so that reading rows in order reads each group once. Groups are cached in memory
-up to a limit; in larger files, random access reads a group for nearly every image.
+A Parquet file, as used by Hugging Face, has a column of image bytes, optionally one of labels, and is read one row
+group at a time. Images are named ``FILE/NUMBER``, so that reading them in order reads each group once. Groups are
+cached in memory up to a limit; in larger files, random access reads a group for nearly every image.
 """
 
 import itertools
@@ -23,8 +23,8 @@ from typing import Any, BinaryIO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import ImageDataset, listing
-from labelkit.data.decode import MAX_FILE_BYTES, BadImage, EncodedImage, image_suffixes
+from labelkit.data.datasets import ImageDataset, build_listing
+from labelkit.data.decode import MAX_FILE_BYTES, BadImageError, EncodedImage, image_suffixes
 from labelkit.data.folders import describe_ignored_files, exclusion_reason, infer_splits_and_classes, split_from_name
 from labelkit.data.remote import FileLocation, match_files
 from labelkit.data.tables import class_names as classes_of
@@ -50,14 +50,14 @@ def expand_shards(text: str) -> list[FileLocation]:
         DatasetError: there are none, or a named one is missing.
     """
     if text.lower().endswith(_COMPRESSED):
-        remedy = "Decompress it to NAME.tar; its images must be readable in any order, and are compressed anyway."
+        remedy = "Decompress it to NAME.tar: images are read in random order, and are compressed themselves."
         raise DatasetError(text, "is a compressed archive", remedy)
     choices = [_expand_braces(part) if place % 2 else [part] for place, part in enumerate(_BRACES.split(text))]
     return match_files(text, map("".join, itertools.product(*choices)))
 
 
 def _expand_braces(inside: str) -> Sequence[str]:
-    """Return every text that the content of a pair of braces stands for, as in a shell."""
+    """Expand the content of a pair of braces, as a shell does."""
     numbers = _RANGE.fullmatch(inside)
     if numbers is None:
         return inside.split(",")
@@ -67,7 +67,7 @@ def _expand_braces(inside: str) -> Sequence[str]:
 
 
 def _infer_file_splits(paths: Sequence[FileLocation]) -> list[str | None]:
-    """Return the split in each file's name (train-0001.tar); all None if some names have none and the others one."""
+    """Infer each file's split from its name (train-0001.tar); all None if some names lack one and the others agree."""
     found = [split_from_name(path.stem) for path in paths]
     return [None] * len(found) if None in found and len(set(found)) < 3 else found
 
@@ -92,10 +92,10 @@ class TarSource:
     places: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``, or raise :class:`BadImage` (too large) or `DatasetError` (cannot be fetched)."""
+        """Read the image at ``index``, or raise `BadImageError` (too large) or `DatasetError` (cannot be fetched)."""
         archive, begin, size = self.places[index].tolist()
         if size > MAX_FILE_BYTES:
-            raise BadImage(f"the member of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
+            raise BadImageError(f"the file of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
         return EncodedImage(self.paths[archive].read(begin, begin + size) if size else b"")
 
 
@@ -106,7 +106,7 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
         DatasetError: a file is truncated or not an archive, there are no images, or two members have the same name.
     """
     samples: dict[str, tuple[int, int, int]] = {}  # name of the image -> archive, first byte and size
-    labels: dict[str, str] = {}  # by the part of the name that members of a sample share
+    labels: dict[str, str] = {}  # by the part of the name that the members of a sample share
     ignored: Counter[str] = Counter()
     for number, path in enumerate(paths):
         for inner, member, label in _iterate_members(path, exclude, ignored):
@@ -122,7 +122,7 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
         raise DatasetError(name, "contains no images", f"Add images ({' '.join(sorted(image_suffixes()))}).")
     names = list(samples)
     notes = describe_ignored_files(ignored)
-    # If everything is in one folder, as when somebody packed a folder, drop its name: ids are then as in that folder.
+    # If everything is in one folder, as in a packed folder, drop its name, so that ids are the same as in that folder.
     tops = {one.partition("/")[0] for one in samples}
     packed = len(tops) == 1 and all("/" in one for one in samples)
     ids = [one.partition("/")[2] for one in names] if packed else names
@@ -133,14 +133,14 @@ def load_tars(paths: Sequence[FileLocation], name: str, *, exclude: Sequence[str
     if labels:
         classes, label_notes = classes_of([labels.get(_key_of(one)) for one in names])
         notes += label_notes
-    places = np.array([samples[one] for one in names], dtype=np.int64)
-    return listing(name, None, ids, classes, splits, TarSource(tuple(paths), places), notes=[*notes, *folder_notes])
+    source = TarSource(tuple(paths), np.array([samples[one] for one in names], dtype=np.int64))
+    return build_listing(name, None, ids, classes, splits, source, notes=[*notes, *folder_notes])
 
 
 def _iterate_members(
     path: FileLocation, exclude: Sequence[str], ignored: Counter[str]
 ) -> Iterator[tuple[str, tarfile.TarInfo, str | None]]:
-    """Yield the name and the archive entry of each image or label, and the text of a label (None for an image)."""
+    """Yield the name and archive entry of each image or label file, and the label (None for an image)."""
     suffixes = image_suffixes()
     try:
         with path.open() as file, tarfile.open(fileobj=file, mode="r:", errorlevel=0) as archive:
@@ -163,11 +163,11 @@ def _iterate_members(
                         raise DatasetError(str(path), f"{inner!r} contains no usable labels", remedy)
                     yield inner, member, label
                 else:
-                    ignored["of other kinds"] += 1
+                    ignored["of other types"] += 1
             # tarfile stops without an error after the last member, but also at a damaged or truncated header
             rest = _read_bytes(file, archive.offset, tarfile.BLOCKSIZE)
             if rest.strip(b"\0"):
-                problem = f"has no member at byte {archive.offset:,}: the archive is damaged or truncated there"
+                problem = f"is damaged or truncated at byte {archive.offset:,}"
                 raise DatasetError(str(path), problem, "Download the file again.")
     except tarfile.ReadError as error:
         remedy = "Download the file again." if "unexpected end" in str(error) else "Pass uncompressed tar archives."
@@ -195,7 +195,7 @@ def _key_of(inner: str) -> str:
 
 
 IMAGE_COLUMNS: Final = ("image", "img", "jpg", "png", "webp", "bytes", "image_bytes")
-# Limit on the encoded images of row groups cached by one process: a set of 100,000 small photos, or one group.
+# Limit in bytes on the row groups cached by one process: 100,000 small photos, or a single group.
 _HELD_BYTES: Final = 1 << 28
 
 
@@ -215,17 +215,17 @@ class ParquetSource:
     _held: dict[tuple[int, int], Any] = field(default_factory=dict, init=False)
 
     def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``, or raise :class:`BadImage`."""
+        """Read the image at ``index``, or raise :class:`BadImageError`."""
         file, group, place = self.places[index].tolist()
         try:
             value = self._group(file, group)[place].as_py()
         except DatasetError:
             raise
         except Exception as error:  # errors of pyarrow have no common base class
-            raise BadImage(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
+            raise BadImageError(f"{self.paths[file].name} cannot be read: {' '.join(str(error).split())}") from error
         content = value.get("bytes") if isinstance(value, dict) else value
         if not isinstance(content, bytes) or not content:
-            raise BadImage("this row contains no bytes")
+            raise BadImageError("this row contains no image")
         return EncodedImage(content)
 
     def _group(self, file: int, group: int) -> Any:
@@ -246,12 +246,12 @@ class ParquetSource:
 
 
 def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | None = None) -> ImageDataset:
-    """List the images in Parquet files with the same columns as a dataset.
+    """List the images in Parquet files, which must have the same columns, as a dataset.
 
-    The default column of labels is one with a usual name, or the only one with Hugging Face class names.
+    The default label column is one with a common name, or the only one with Hugging Face class names.
 
     Raises:
-        DatasetError: pyarrow is missing, a file is damaged or has no column of images, or two files share a name.
+        DatasetError: pyarrow is missing, a file is damaged or has no image column, or two files share a name.
     """
     try:
         import pyarrow.parquet  # noqa: F401 - to check that it is installed
@@ -260,7 +260,7 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
     stems = [path.stem for path in paths]
     twice = next((stem for stem in stems if stems.count(stem) > 1), None)
     if twice is not None:
-        problem = f"two files have the name {twice}"
+        problem = f"two files are named {twice}"
         raise DatasetError(name, problem, "Rename one of the files, since file names are part of the image names.")
     ids: list[str] = []
     labels: list[object] = []
@@ -291,13 +291,13 @@ def load_parquet(paths: Sequence[FileLocation], name: str, label_column: str | N
     if not class_names:
         classes, label_notes = classes_of(labels)
         notes += label_notes
-    return listing(name, None, ids, classes, splits, source, class_names=class_names, notes=notes)
+    return build_listing(name, None, ids, classes, splits, source, class_names=class_names, notes=notes)
 
 
 def _read_listing(
     path: FileLocation, column: str | None, label_column: str | None
 ) -> tuple[str, list[int], list[object], list[str], str]:
-    """Return a file's column of images, rows per group, labels, class names (if any), and why there are no labels."""
+    """Return a file's image column, rows per group, labels, class names (if any), and the reason for missing labels."""
     import pyarrow.parquet as pq
 
     where = str(path)
@@ -340,8 +340,8 @@ def _image_column(schema: Any, where: str) -> str:
     if names:
         problem = f"{len(names)} columns may contain the images: {', '.join(names)}"
         raise DatasetError(where, problem, f"Rename the correct column to {IMAGE_COLUMNS[0]}.")
-    problem = f"has no column of images (its columns: {shown})"
-    raise DatasetError(where, problem, "Add a column that holds the bytes of the image files.")
+    problem = f"has no image column (columns: {shown})"
+    raise DatasetError(where, problem, "Add a column with the bytes of the image files.")
 
 
 def _read_class_names(metadata: dict[bytes, bytes]) -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
-"""The input of a method: a batch of views, perhaps blended, and facts about its dataset.
+"""Inputs to a method: batches of image views, mixup, and information about the training set.
 
-Neither contains the true classes of unlabeled images, so that no method can use them. A copy from ordinary memory waits
-for all pending GPU work, dozens of times per step. Therefore `move_to_device` packs its arrays into one block of pinned
-memory, which is copied while the GPU continues; torch keeps the block alive until then.
+Neither contains the true classes of unlabeled images, so no method can use them. A copy from ordinary memory waits for
+all pending GPU work, dozens of times per step. `move_to_device` therefore packs its arrays into one block of pinned
+memory, which is copied asynchronously; torch keeps the block alive until then.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ class ViewGeometry:
     ``matrices``: (b, 2, 3) float32, the affine map from normalized coordinates of the view
     (x, y in [-1, 1], pixel centers as in ``grid_sample(align_corners=False)``) to normalized
     coordinates of the oriented original image; flips and rotations included. For a view made from another view it is
-    (b, 3, 3), a homography. ``host``: the same on the CPU, for decisions that must not wait for a GPU.
+    (b, 3, 3), a homography. ``host``: a copy on the CPU, for decisions that must not wait for a GPU.
     """
 
     matrices: Tensor
@@ -42,7 +42,7 @@ class HostBatch:
 
     Attributes:
         labels: (b,) int64, as in the batch.
-        sample_index: (b,) int64, likewise.
+        sample_index: (b,) int64, as in the batch.
     """
 
     labels: NDArray[np.int64]
@@ -58,7 +58,7 @@ class Batch:
         labels: (b,) int64, training class in ``[0, num_old_classes)``, -1 = unlabeled.
         sample_index: (b,) int64, row of the dataset.
         geometry: one entry per view.
-        links: (b,) int64 if second views may show another image: the match used, -1 = the image itself.
+        links: (b,) int64 if second views may show another image: index of the match, -1 = the image itself.
         host: copy of labels and indices on the CPU, if the loader made one.
     """
 
@@ -76,9 +76,9 @@ class Batch:
             return self.host
         return HostBatch(self.labels.cpu().numpy(), self.sample_index.cpu().numpy())
 
-    def places(self, chosen: NDArray[np.bool_]) -> Tensor:
+    def indices_where(self, chosen: NDArray[np.bool_]) -> Tensor:
         """Return the indices (m,) int64 of the true entries of a CPU mask, on the device of the batch."""
-        return send(np.flatnonzero(chosen), self.labels.device)
+        return array_to_device(np.flatnonzero(chosen), self.labels.device)
 
     @property
     def images(self) -> Tensor:
@@ -88,7 +88,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class DataInfo:
-    """Facts about the training set that a method receives when it is built.
+    """Properties of the training set that a method receives at construction.
 
     Attributes:
         num_samples: number of rows of the dataset, n.
@@ -100,12 +100,12 @@ class DataInfo:
         num_known_classes: number of classes of the dataset if known, else ``None``.
         in_channels: 1 or 3.
         image_size: height and width of a view, in pixels.
-        chiral: whether mirrored images mean something else (digits, text), so that no horizontal flip is allowed.
+        chiral: whether mirroring changes the meaning of an image (digits, text), which rules out horizontal flips.
         photographic: whether color augmentation makes sense.
-        num_objects: number of images of one object, which come first; the others are scenes. ``None`` = all.
-        row_dim: width of a row of the store used for training; ``None`` if images are used.
+        num_objects: number of object-centric images, which precede the scenes; ``None`` = all.
+        row_dim: dimension of the embeddings if training uses a store; ``None`` if it uses images.
         num_row_views: number of stored views per image if training uses them, else 0.
-        row_center: (row_dim,) float32 mean of these rows, each scaled to length 1; ``None`` if a checkpoint has it.
+        row_center: (row_dim,) float32 mean of the embeddings, scaled to length 1; ``None`` if a checkpoint has it.
     """
 
     num_samples: int
@@ -124,11 +124,11 @@ class DataInfo:
     row_center: NDArray[np.float32] | None = None
 
     def class_count(self, dataset: str, wanted: int | None) -> int:
-        """Return the number of classes for a classifier: the ``wanted`` number, or that of the dataset.
+        """Return the number of classifier outputs: ``wanted`` if set, else the number of classes in the dataset.
 
         Raises:
-            DatasetError: no image has a label that may be used, or there is a single class.
-            ConfigError: fewer classes are requested than have labels.
+            DatasetError: no image has a usable label, or there is only one class.
+            ConfigError: ``wanted`` is less than the number of labeled classes.
         """
         if not (self.labels >= 0).any():
             problem = "no image has a label that training may use"
@@ -145,7 +145,7 @@ class DataInfo:
 _ALIGNED: Final = 64  # bytes, an alignment that suits any type
 
 
-def send(values: NDArray[Any], device: torch.device) -> Tensor:
+def array_to_device(values: NDArray[Any], device: torch.device) -> Tensor:
     """Move a numpy array to a device as a tensor, sharing memory if the device is the CPU."""
     return move_to_device((values,), device)[0]
 
@@ -182,7 +182,7 @@ class MixedBatch:
         images: (b, c, h, w).
         labels: (b,) int64, the first label.
         other_labels: (b,) int64, the second one.
-        share: weight of the first, in [0, 1]; 1 if nothing was mixed.
+        share: weight of the first label, in [0, 1]; 1 if nothing was mixed.
     """
 
     images: Tensor
@@ -192,16 +192,16 @@ class MixedBatch:
 
 
 def mixup(batch: Batch, alpha: float, generator: np.random.Generator) -> MixedBatch:
-    """Blend each image, in its first view, with another image of the batch (mixup).
+    """Blend the first view of each image with that of another image in the batch (mixup).
 
-    The share is drawn once per batch from Beta(``alpha``, ``alpha``); 0 mixes nothing. The generator is equal on every
-    process, so that all mix by the same share.
+    The mixing weight is drawn once per batch from Beta(``alpha``, ``alpha``); ``alpha`` 0 mixes nothing. The generator
+    has the same state in every process, so that all use the same weight.
     """
     images, labels = batch.images, batch.labels
     if alpha == 0:
         return MixedBatch(images, labels, labels, 1.0)
     share = float(generator.beta(alpha, alpha))
-    partner = send(generator.permutation(len(images)), images.device)
+    partner = array_to_device(generator.permutation(len(images)), images.device)
     return MixedBatch(torch.lerp(images[partner], images, share), labels, labels[partner], share)
 
 
@@ -210,7 +210,7 @@ class BlendingPlan:
     """Blending partners and weights for the rows of a batch, as used by MixMatch.
 
     Attributes:
-        shares: (m,) float32 in [0.5, 1], weight of the row itself.
+        shares: (m,) float32 in [0.5, 1], weight of each row itself.
         partners: (m,) int64, a permutation.
     """
 

@@ -1,4 +1,4 @@
-"""Resized center crops, the preparation of images without augmentation; needs no torch."""
+"""Resizing and center cropping, the preprocessing used without augmentation; does not need torch."""
 
 from typing import Final, Literal
 

@@ -1,6 +1,6 @@
-"""The listing of a dataset: its images, what is known about them, and how to read an image and its mask.
+"""Dataset listings: the images, their labels and splits, and access to each image and its mask.
 
-Nothing is decoded when a dataset is listed. :mod:`labelkit.data.registry` turns a name or a path into a listing.
+Listing a dataset decodes nothing. :mod:`labelkit.data.registry` creates a listing from a name or a path.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from labelkit.data.decode import BadImage, Channels, EncodedImage, decode_mask, read_image_file
+from labelkit.data.decode import BadImageError, Channels, EncodedImage, decode_mask, read_image_file
 from labelkit.errors import DatasetError
 
 SPLIT_WORDS: Final = {
@@ -25,10 +25,10 @@ SPLIT_WORDS: Final = {
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
     **dict.fromkeys(("unlabeled", "unlabelled", "no_label"), "unlabeled"),
 }
-"""The split for each lower-case word that names one, for all readers; the values are in the order of splits."""
+"""Standard split name for each lower-case synonym, for all readers; the order of the values is the order of splits."""
 
 HELD_OUT_SPLITS: Final = ("test", "val", "valid", "validation")
-"""Splits that are scored by default, the first that exists."""
+"""Splits to evaluate by default; the first one that exists is used."""
 
 
 T = TypeVar("T")
@@ -42,16 +42,16 @@ class ItemSource(Protocol[T_co]):
         """Return the item at ``index``.
 
         Raises:
-            BadImage: the file of an image cannot be read.
-            DatasetError: a mask cannot be read, or has values without a meaning.
+            BadImageError: an image file cannot be read.
+            DatasetError: a mask cannot be read, or contains undefined values.
         """
         ...
 
 
 ImageSource = ItemSource[EncodedImage]
-"""Reader of images as they are stored."""
+"""Reader of encoded images."""
 MaskSource = ItemSource[NDArray[np.uint8]]
-"""Reader of (h, w) masks: classes, or objects of a video, 255 = ignore."""
+"""Reader of (h, w) masks of class numbers, or of object numbers for videos; 255 = ignore."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,7 +86,7 @@ class FileSource:
     sample_ids: tuple[str, ...]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the image file at ``index``, or raise :class:`BadImage`."""
+        """Read the image file at ``index``, or raise :class:`BadImageError`."""
         return EncodedImage(read_image_file(self.root / self.sample_ids[index]))
 
 
@@ -109,27 +109,27 @@ class ImageDataset:
         name: registered name, or name of the folder or CSV file.
         root: folder that ``sample_ids`` are relative to; ``None`` if images are not files.
         sample_ids: n unique names, parts separated by ``/``, sorted by their raw bytes.
-        labels: (n,) int64, class of each image as far as it is known, -1 = unknown.
+        labels: (n,) int64, class of each image, -1 = unknown.
         given: (n,) bool, whether a split may pass this label to training.
         class_names: name of class i.
         splits: (n,) int16, index into ``split_names``, -1 = in no split.
         split_names: names of the splits; may be empty.
         in_channels: 1 or 3.
-        chiral: whether mirrored images mean something else.
+        chiral: whether mirroring changes the meaning of an image.
         photographic: whether color augmentation makes sense.
-        source: reads the image of a row.
-        notes: sentences for people about what the listing left out.
-        draw_order: (n,) int64 rank of each image in the set's own list, the order in which published splits are
-            drawn; ``None``: the order of the rows.
-        masks: reads the mask of a row, as large as its image; ``None`` if the set has none.
-        mask_classes: names of the values of a mask; empty if they number the objects of a video, whose frames are
-            the images of one folder.
-        objects: the boxes of each image, in the order of the rows; ``None`` if the set has none.
-        object_classes: name of class i of the objects.
-        presence: (n, c) int8, for images that may have several classes: 1 = present, 0 = absent, -1 = does not count;
-            ``None`` if an image has at most one class.
+        source: reads the image with a given index.
+        notes: messages for the user, such as which files were ignored.
+        draw_order: (n,) int64 rank of each image in the official list, from which published splits are drawn;
+            ``None``: row order.
+        masks: reads the mask with a given index, of the same size as the image; ``None`` without masks.
+        mask_classes: names of the mask values; empty if they number the objects of a video, whose frames are the
+            images in one folder.
+        objects: annotated objects of each image, in row order; ``None`` without annotations.
+        object_classes: name of object class i.
+        presence: (n, c) int8 for multi-label images: 1 = present, 0 = absent, -1 = not scored; ``None`` if an image
+            has at most one class.
         presence_classes: name of each column of ``presence``.
-        content: digest of the rows if a store's rows replace the images; part of the identity.
+        content: digest of the embeddings that replace the images, if any; part of the dataset's identity.
 
     Raises:
         ValueError: lengths differ, or indices are out of range.
@@ -170,14 +170,14 @@ class ImageDataset:
         for key, stop in (("labels", len(self.class_names)), ("splits", len(self.split_names))):
             array = getattr(self, key)
             if n and not (-1 <= array.min() and array.max() < stop):
-                raise ValueError(f"{key} reach from {array.min()} to {array.max()}, allowed are -1 to {stop - 1}")
+                raise ValueError(f"{key} must be from -1 to {stop - 1}, got {array.min()} to {array.max()}")
 
     def __len__(self) -> int:
         """Return the number of images."""
         return len(self.sample_ids)
 
     def select(self, rows: ArrayLike) -> ImageDataset:
-        """Return a dataset that contains the images in increasing rows, with unchanged class and split numbers."""
+        """Return the subset with the given increasing row indices; class and split numbers do not change."""
         index = np.asarray(rows, dtype=np.int64)
         return replace(
             self,
@@ -227,7 +227,7 @@ class ImageDataset:
 
 
 def resolve_split(split: str, split_names: Sequence[str]) -> str:
-    """Return the name in ``split_names`` that another word for a split means, or the word itself."""
+    """Resolve a synonym for a split, such as ``validation``, to its standard name, unless it is in ``split_names``."""
     return split if split in split_names else SPLIT_WORDS.get(split.lower(), split)
 
 
@@ -245,7 +245,7 @@ def list_splits_in_order(found: Iterable[str | None]) -> tuple[str, ...]:
     return tuple(split for split in dict.fromkeys(SPLIT_WORDS.values()) if split in present)
 
 
-def listing(
+def build_listing(
     name: str,
     root: Path | None,
     ids: Sequence[str],
@@ -260,15 +260,15 @@ def listing(
     """Build a dataset from the class names and split names of its images.
 
     Args:
-        name: name of the set.
-        root: folder that the ids are relative to; ``None`` if images are not files below one folder.
-        ids: n different names of images, in the order of ``source``.
-        labels: name of the class of each, or ``None``.
-        splits: name of the split of each, or ``None``.
+        name: name of the dataset.
+        root: folder that the ids are relative to; ``None`` if images are not files in one folder.
+        ids: n unique image names, in the order of ``source``.
+        labels: class name of each image, or ``None``.
+        splits: split name of each image, or ``None``.
         source: reads the images.
-        class_names: names of the classes in their order; default: those that occur, in natural order (2 before 10).
-        split_names: names of the splits in their order; default: the usual ones that occur.
-        notes: what the listing left out.
+        class_names: ordered class names; default: those that occur in ``labels``, in natural order (2 before 10).
+        split_names: ordered split names; default: the standard ones that occur in ``splits``.
+        notes: messages for the user, such as which files were ignored.
     """
     class_names = class_names or sorted({label for label in labels if label is not None}, key=natural_key)
     split_names = split_names or list_splits_in_order(splits)
@@ -291,9 +291,9 @@ def build_numbered_listing(
     listed: bool = False,
     **facts: Any,
 ) -> ImageDataset:
-    """Build a dataset as :func:`listing` does, from the (n,) class and split numbers of its images, -1 = none.
+    """Build a dataset from class and split numbers (n,), -1 = none; otherwise like :func:`build_listing`.
 
-    ``listed`` says whether published splits are drawn in the order of ``ids``; ``facts`` are further fields.
+    ``listed`` states whether published splits are drawn in the order of ``ids``; ``facts`` are other fields.
     """
     order = np.array(sorted(range(len(ids)), key=[os.fsencode(one) for one in ids].__getitem__), dtype=np.int64)
     return ImageDataset(
@@ -323,15 +323,15 @@ def find_positions(values: Sequence[str | None], names: Sequence[str]) -> NDArra
 
 
 @dataclass(frozen=True, eq=False)
-class Objects:
+class ImageObjects:
     """Annotated objects of one image: boxes, labels and optional outlines.
 
     Attributes:
         boxes: (m, 4) float64 left, top, right, bottom in pixels; pixel i spans i to i + 1.
-        labels: (m,) int64 class of each.
-        ignored: (m,) bool: a crowd or a difficult object, which is neither learned nor counted as missed.
-        areas: (m,) float64 in pixels, of the outline if the annotation states it, else of the box.
-        outlines: outline of each in COCO's form, polygons or run lengths; ``None`` without outlines.
+        labels: (m,) int64 class of each object.
+        ignored: (m,) bool, whether it is a crowd or difficult, and thus neither learned nor counted as missed.
+        areas: (m,) float64 in pixels, of the outline if annotated, else of the box.
+        outlines: outlines in COCO format, polygons or run lengths; ``None`` without outlines.
     """
 
     boxes: NDArray[np.float64]
@@ -349,10 +349,10 @@ class Objects:
         wide = (self.boxes[:, 2:] > self.boxes[:, :2]).all(axis=1)
         return np.flatnonzero(wide & ~self.ignored)
 
-    def select(self, places: NDArray[np.int64]) -> Objects:
+    def select(self, places: NDArray[np.int64]) -> ImageObjects:
         """Return the objects at the given positions."""
         outlines = None if self.outlines is None else tuple(self.outlines[place] for place in places)
-        return Objects(self.boxes[places], self.labels[places], self.ignored[places], self.areas[places], outlines)
+        return ImageObjects(self.boxes[places], self.labels[places], self.ignored[places], self.areas[places], outlines)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -360,11 +360,11 @@ class ListedObjects:
     """Annotated objects of every image in a dataset.
 
     Attributes:
-        rows: ``Objects`` of each image.
+        rows: ``ImageObjects`` of each image.
         sizes: (n, 2) int64 height and width of each image according to its annotation; 0 = not stated.
     """
 
-    rows: tuple[Objects, ...]
+    rows: tuple[ImageObjects, ...]
     sizes: NDArray[np.int64]
 
     @property
@@ -372,7 +372,7 @@ class ListedObjects:
         """Return whether every object has an outline."""
         return all(objects.outlines is not None for objects in self.rows if len(objects))
 
-    def read(self, index: int) -> Objects:
+    def read(self, index: int) -> ImageObjects:
         """Return the objects in the image at ``index``."""
         return self.rows[index]
 
@@ -384,8 +384,8 @@ class ListedObjects:
 def find_outside_box(boxes: NDArray[np.float64], size: tuple[int, int]) -> int | None:
     """Return the index of the first box with less than half of its area inside the image.
 
-    ``None`` if there is none, or if the size is unknown. Boxes a few pixels beyond the border are common in published
-    sets; this check finds coordinates with another meaning.
+    Return ``None`` if there is no such box, or if the size is unknown. In published datasets, boxes often exceed the
+    border by a few pixels; this check detects boxes in another coordinate format.
     """
     if not size[0] or not len(boxes):
         return None
@@ -409,7 +409,7 @@ class JoinedSource:
 
 
 def join_datasets(objects: ImageDataset, scenes: ImageDataset) -> ImageDataset:
-    """Concatenate a set of object images and a set of scenes for training, dropping the labels of the scenes.
+    """Concatenate an object-centric dataset and a dataset of scenes for training, dropping the labels of the scenes.
 
     Sample ids are prefixed with ``object/`` and ``scene/``, so that they stay sorted and unique.
     """
@@ -436,8 +436,8 @@ IGNORE: Final = 255
 _MEANINGLESS: Final = -1
 
 
-def class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
-    """Build the (256,) table from pixel values to classes; unlisted values map to -1, but 255 to ``IGNORE``."""
+def build_class_table(meaning: Mapping[int, int]) -> NDArray[np.int16]:
+    """Build the (256,) lookup table from pixel values to classes; unlisted values map to -1, but 255 to ``IGNORE``."""
     table = np.full(256, _MEANINGLESS, dtype=np.int16)
     table[IGNORE] = IGNORE
     for value, label in meaning.items():
@@ -452,7 +452,7 @@ class FileMasks:
     Attributes:
         root: the folder.
         files: mask file of each row, relative to the folder.
-        table: (256,) int16, class of each value, see ``class_table``.
+        table: (256,) int16, class of each pixel value, see ``build_class_table``.
     """
 
     root: Path
@@ -463,12 +463,12 @@ class FileMasks:
         """Read the mask at ``index`` as class numbers (h, w) uint8, where 255 means ignore.
 
         Raises:
-            DatasetError: the file cannot be read, is not a mask, or has a value without a meaning.
+            DatasetError: the file cannot be read, is not a mask, or contains an undefined value.
         """
         path = self.root / self.files[index]
         try:
             values = decode_mask(read_image_file(path))
-        except BadImage as bad:
+        except BadImageError as bad:
             raise DatasetError(str(path), bad.reason, "Use PNG files with one class number per pixel.") from bad
         classes = self.table[values]
         if classes.min() == _MEANINGLESS:
@@ -489,7 +489,7 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
     """Read an image (h, w, c) and its mask (h, w).
 
     Raises:
-        DatasetError: one of them cannot be read, their sizes differ, or the set has no masks.
+        DatasetError: one of them cannot be read, their sizes differ, or the dataset has no masks.
     """
     if dataset.masks is None:
         raise DatasetError(
@@ -498,7 +498,7 @@ def read_image_and_mask(dataset: ImageDataset, index: int) -> tuple[NDArray[np.u
     sample_id = dataset.sample_ids[index]
     try:
         pixels = dataset.source.read(index).decode(dataset.in_channels)
-    except BadImage as bad:
+    except BadImageError as bad:
         raise DatasetError(sample_id, bad.reason, "Repair the image, or remove it.") from bad
     mask = dataset.masks.read(index)
     if mask.shape != pixels.shape[:2]:

@@ -1,7 +1,7 @@
-"""Decode one image file to a uint8 array, or state briefly why this is impossible.
+"""Image decoding: turns an image file into a uint8 array, or reports briefly why it cannot.
 
-Files are untrusted: only regular files, only a few decoders, sizes checked before memory for pixels
-is allocated. Every file is decoded to its end, since headers of truncated files look intact.
+Files are untrusted: only regular files and a few decoders are allowed, and sizes are checked before memory for
+pixels is allocated. Every file is decoded to its end, since a truncated file may have an intact header.
 """
 
 import hashlib
@@ -32,18 +32,18 @@ ALLOWED_FORMATS: Final = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "
 IMAGE_SUFFIXES: Final = frozenset(
     ".jpg .jpeg .jpe .jfif .png .webp .gif .bmp .tif .tiff .avif .ppm .pgm .pbm .pnm".split()
 )
-#: Photos of phones; Pillow reads them with a plugin from another package.
+#: Photos from phones; Pillow reads them with a plugin from another package.
 HEIF_SUFFIXES: Final = frozenset((".heic", ".heif", ".hif"))
-HEIF_REMEDY: Final = "which pillow-heif reads (pip install pillow-heif)"
+HEIF_REMEDY: Final = "readable only with pillow-heif (pip install pillow-heif)"
 _HEIF_BRANDS: Final = (b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx", b"mif1", b"msf1")
 # Limit on width times height, checked before pixels are decoded.
 MAX_PIXELS: Final = 250e6
 # Larger images are reduced where full resolution is not needed, which limits the memory of workers.
 _WHOLE_PIXELS: Final = 64e6
-# Largest range of pixel values (out of 255) at which an image shows practically nothing.
+# Largest range of pixel values (out of 255) at which an image counts as empty.
 _FLAT: Final = 16
 MAX_FILE_BYTES: Final = 1 << 30
-# No pixel depends on the text chunks of a PNG, so that large ones are no reason to refuse it.
+# Pixels do not depend on the text chunks of a PNG, so large chunks are no reason to reject a file.
 PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = 1 << 28
 
 _ORIENTATION_TAG: Final = 0x0112
@@ -63,7 +63,7 @@ _PHOTOMETRIC_TAG: Final = 262
 _open_lock = threading.Lock()
 
 
-class BadImage(Exception):  # noqa: N818 - a finding about one file, not an error of the run
+class BadImageError(Exception):
     """Raised for a file that cannot be decoded as an image; ``reason`` briefly says why."""
 
     def __init__(self, reason: str) -> None:
@@ -78,9 +78,9 @@ def image_suffixes() -> frozenset[str]:
 
 @cache
 def _heif_format() -> str:
-    """Enable Pillow to open HEIC and return its name for the format; ``BadImage``: pillow-heif is not installed."""
+    """Enable Pillow to open HEIC and return the format's name; ``BadImageError``: pillow-heif is not installed."""
     if find_spec("pillow_heif") is None:
-        raise BadImage(f"HEIC, {HEIF_REMEDY}")
+        raise BadImageError(f"HEIC, {HEIF_REMEDY}")
     import_module("pillow_heif").register_heif_opener(thumbnails=False)
     return "HEIF"
 
@@ -89,20 +89,20 @@ def read_image_file(path: Path) -> bytes:
     """Read the content of a regular file that does not exceed the size limit.
 
     Raises:
-        BadImage: not a regular file (a FIFO would block forever), empty, above 1 GiB, or unreadable.
+        BadImageError: not a regular file (a FIFO would block forever), empty, above 1 GiB, or unreadable.
     """
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > MAX_FILE_BYTES:
-                raise BadImage(f"the file of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
+                raise BadImageError(f"the file of {size:,} bytes exceeds the limit of {MAX_FILE_BYTES:,}")
             content = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
-        raise BadImage("the file is gone") from error
+        raise BadImageError("the file no longer exists") from error
     except OSError as error:
-        raise BadImage(f"cannot be read: {error.strerror or error}") from error
+        raise BadImageError(f"cannot be read: {error.strerror or error}") from error
     if not content:
-        raise BadImage("empty file")
+        raise BadImageError("empty file")
     return content
 
 
@@ -131,7 +131,7 @@ class EncodedImage:
         """Decode the image to uint8 pixels; the file suffix does not matter.
 
         Orientation is applied, palettes and CMYK become RGB, 16-bit values are scaled to 8 bits, transparent
-        images are composed over white, and animations yield their first frame. Damaged metadata that does
+        images are composited over white, and animations yield their first frame. Damaged metadata that does
         not affect the pixels is ignored.
 
         Args:
@@ -143,7 +143,7 @@ class EncodedImage:
             (h, w, channels) uint8 in ``[0, 255]``.
 
         Raises:
-            BadImage: format not allowed, image too large, truncated or damaged, or float or 32-bit pixels.
+            BadImageError: format not allowed, image too large, truncated or damaged, or float or 32-bit pixels.
         """
         return self.decode_reduced(channels, least_side, most_pixels=MAX_PIXELS)[0]
 
@@ -167,12 +167,12 @@ class EncodedImage:
         return pixels, pixels.shape[:2]
 
     def lost_content(self, pixels: NDArray[np.uint8]) -> str | None:
-        """Return why decoding to ``pixels`` lost almost all content; ``None`` if it did not, or the image was empty."""
+        """Return the reason if decoding to ``pixels`` lost almost all content; ``None`` if not, or for empty images."""
         content = self._content
         if not isinstance(content, bytes) or any(np.ptp(part) > _FLAT for part in (pixels[::8, ::8], pixels)):
             return None  # tests a subset first, which is fast
 
-        def look(image: Image.Image) -> str | None:
+        def find_reason(image: Image.Image) -> str | None:
             image.load()
             if _is_transparent(image) and np.ptp(np.asarray(image.convert("RGBA"))[..., 3]) > _FLAT:
                 return "white on transparent, which becomes white on white: put them on a darker background"
@@ -183,25 +183,25 @@ class EncodedImage:
                 return "16-bit values that use less than a sixteenth of their range: scale them to the full range"
             return None
 
-        return _read(content, look)
+        return _read(content, find_reason)
 
 
 def _read(content: bytes, work: Callable[[Image.Image], T]) -> T:
-    """Open an image and return ``work(image)``, converting any error of Pillow to :class:`BadImage`."""
+    """Open an image and return ``work(image)``, converting any Pillow error to :class:`BadImageError`."""
     if not content:
-        raise BadImage("empty file")
+        raise BadImageError("empty file")
     try:
         with _open_checked(content) as image:
             return work(image)
-    except (BadImage, MemoryError):
+    except (BadImageError, MemoryError):
         raise
     except UnidentifiedImageError as error:
-        raise BadImage("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)") from error
+        raise BadImageError("not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)") from error
     except Exception as error:
-        # On damaged files Pillow's decoders raise many kinds of errors: OSError, SyntaxError,
+        # On damaged files, Pillow's decoders raise many kinds of errors: OSError, SyntaxError,
         # struct.error, IndexError, zlib.error, OverflowError and more.
         text = " ".join(str(error).split())[:120]
-        raise BadImage(f"damaged: {text or type(error).__name__}") from error
+        raise BadImageError(f"damaged: {text or type(error).__name__}") from error
 
 
 def _open_checked(content: bytes) -> Image.Image:
@@ -217,9 +217,9 @@ def _open_checked(content: bytes) -> Image.Image:
             Image.MAX_IMAGE_PIXELS = pillows
     width, height = image.size
     if width < 1 or height < 1:
-        raise BadImage("no pixels")
+        raise BadImageError("no pixels")
     if width * height > MAX_PIXELS:
-        raise BadImage(f"{width} x {height} pixels exceed the limit of {MAX_PIXELS:,.0f}")
+        raise BadImageError(f"{width} x {height} pixels exceed the limit of {MAX_PIXELS:,.0f}")
     return image
 
 
@@ -233,14 +233,14 @@ def decode_mask(content: bytes) -> NDArray[np.uint8]:
         (h, w) uint8.
 
     Raises:
-        BadImage: as ``EncodedImage.decode``; or lossy compression, color, or more than 8 bits per pixel.
+        BadImageError: as ``EncodedImage.decode``; or lossy compression, color, or more than 8 bits per pixel.
     """
 
     def values(image: Image.Image) -> NDArray[np.uint8]:
         if image.format == "JPEG":
-            raise BadImage("JPEG changes pixel values, and thus the classes that they represent")
+            raise BadImageError("JPEG changes pixel values, and thus the classes that they represent")
         if image.mode not in ("L", "P", "1"):
-            raise BadImage(f"pixels are {image.mode}, not 8-bit class numbers")
+            raise BadImageError(f"pixels are {image.mode}, not 8-bit class numbers")
         image.load()
         return np.array(image, dtype=np.uint8)
 
@@ -251,10 +251,10 @@ def _decode(
     image: Image.Image, channels: Channels, least_side: int | None, most_pixels: float
 ) -> tuple[NDArray[np.uint8], tuple[int, int]]:
     if image.mode == "F":
-        raise BadImage("float pixels have no fixed range")
+        raise BadImageError("float pixels have no fixed range")
     is_16_bit = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM")
     if image.mode == "I" and not is_16_bit:
-        raise BadImage("32-bit pixels have no fixed range")
+        raise BadImageError("32-bit pixels have no fixed range")
     full = image.size
     factor = 1
     while full[0] * full[1] > most_pixels * factor**2:
@@ -263,7 +263,7 @@ def _decode(
         width, height = (max(1, min(side // factor, least_side or side)) for side in full)
         image.draft(None, (width, height))
     if image.mode == "LAB":
-        raise BadImage("unsupported color mode LAB")
+        raise BadImageError("unsupported color mode LAB")
     image.load()
     # After load(): PNG may store the tag after the pixels, and Pillow itself rotates TIFF images.
     orientation = image.getexif().get(_ORIENTATION_TAG, 1)

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
-from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, listing, sort_by_bytes
+from labelkit.data.datasets import SPLIT_WORDS, FileSource, ImageDataset, ImageSource, build_listing, sort_by_bytes
 from labelkit.data.decode import HEIF_REMEDY, HEIF_SUFFIXES, image_suffixes
 from labelkit.data.remote import FileLocation, RemoteSource, find_files
 from labelkit.errors import DatasetError
@@ -20,7 +20,7 @@ _SPLIT_NAME: Final = re.compile(
     rf"({'|'.join(SPLIT_WORDS)})(?:[-_. ]*(?:set|data|images?|imgs?|photos?|split|shard|part|of|[0-9a-f]{{16}}|\d))*",
     re.IGNORECASE,
 )
-_TABLE: Final = "table "  # and the name: kind under which files that may contain labels are counted a second time
+_TABLE: Final = "table "  # prefix of the names of files that may contain labels, which are counted a second time
 # Folders of NAS systems, archives and trash that are skipped in addition to hidden folders.
 _NO_PHOTOS: Final = frozenset(
     "@eadir,@__thumb,@recycle,@recently-snapshot,@tmp,#recycle,#snapshot,$recycle.bin,recycler,lost+found,__macosx,"
@@ -29,18 +29,18 @@ _NO_PHOTOS: Final = frozenset(
 
 
 def split_from_name(name: str) -> str | None:
-    """Return the split that a folder or file name stands for, or ``None`` if it stands for none.
+    """Return the split that a folder or file name denotes, or ``None`` if it denotes none.
 
-    Names that merely begin with such a word, as test-tubes does, stand for no split.
+    Names that merely begin with the name of a split, such as test-tubes, do not denote it.
     """
     found = _SPLIT_NAME.fullmatch(name.strip())
     return None if found is None else SPLIT_WORDS[found[1].lower()]
 
 
 def exclusion_reason(name: str, exclude: Sequence[str] = ()) -> tuple[str, str] | None:
-    """Return which part of a path excludes the file from the dataset and why, or ``None`` if it is included.
+    """Return the part of a path that excludes the file from the dataset, and the reason; ``None`` if it is included.
 
-    Patterns have ``*`` and ``?``, and are for names, or, if they contain ``/``, for paths.
+    Patterns may contain ``*`` and ``?``; they match names or, if they contain ``/``, paths.
     """
     parts = name.split("/")
     for end, part in enumerate(parts):
@@ -84,7 +84,7 @@ def walk_images(folder: Path, ignored: Counter[str] | None = None, *, exclude: S
             elif entry.is_symlink() and Path(entry.path).is_dir():  # False, not an error, for circular links
                 through = (*above, Path(folder / prefix).resolve())
                 if any(one.is_relative_to(Path(entry.path).resolve()) for one in through):
-                    ignored["links to folders around them"] += 1
+                    ignored["links to parent folders"] += 1
                 else:
                     pending.append((f"{name}/", through))
             elif (suffix := Path(entry.name).suffix.lower()) not in suffixes:
@@ -99,9 +99,9 @@ def load_folder(
 ) -> ImageDataset:
     """List a folder as a dataset: class folders, splits with class folders, or images without labels.
 
-    :func:`infer_splits_and_classes` describes the meaning of folders, and :func:`exclusion_reason` the patterns to
+    See :func:`infer_splits_and_classes` for the meaning of folders, and :func:`exclusion_reason` for the patterns to
     ``exclude``. Unless ``any_classes``, folders are classes only if there are at least two, each with at least two
-    images; otherwise, a note says why they are not.
+    images; otherwise, a note gives the reason.
 
     Raises:
         DatasetError: there are no images, or a folder cannot be listed.
@@ -152,7 +152,7 @@ def _listing(
     *,
     any_classes: bool,
 ) -> ImageDataset:
-    """Build the dataset of the sorted image names of a folder."""
+    """Build the dataset from the sorted image names of a folder."""
     notes = describe_ignored_files(ignored)
     if not ids:
         suffixes = " ".join(sorted(image_suffixes()))
@@ -166,9 +166,9 @@ def _listing(
     doubt = None if any_classes else _explain_doubtful_classes(class_of)
     if doubt is not None:
         class_of = [None] * len(ids)
-        notes.append(f"{doubt}, so folders are not used as classes (to use them: --label-split given)")
+        notes.append(f"{doubt}, so folders are not used as classes (to use them, pass --label-split given)")
     class_names = sort_by_bytes({label for label in class_of if label is not None})
-    return listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
+    return build_listing(name, root, ids, class_of, split_of, source, class_names=class_names, notes=notes)
 
 
 def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], list[str | None], list[str]]:
@@ -197,7 +197,7 @@ def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], li
             beside = " and ".join(f"{one}/" for one in sorted(splits))
             notes.append(
                 f"{name}/ ({count} images) is next to {beside}, and is used neither as a split nor as a class "
-                "(to leave it out: --exclude)"
+                "(to exclude it, pass --exclude)"
             )
         folders = [one[1:] if one and one[0] in splits else [] for one in folders]
         for split in set(splits.values()):
@@ -207,7 +207,7 @@ def infer_splits_and_classes(names: Sequence[str]) -> tuple[list[str | None], li
     elif odd := sorted(name for name in tops if split_from_name(name) not in (None, "unlabeled")):
         notes.append(
             f"{' and '.join(f'{name}/' for name in odd)} next to other folders: used as classes, not as splits "
-            "(to leave folders out: --exclude; to use no folder as a class: --label-split none)"
+            "(to exclude folders, pass --exclude; to ignore all classes, pass --label-split none)"
         )
     unlabeled = {top for top in _find_top_folders(folders) if split_from_name(top) == "unlabeled"}
     notes += [f"images in {name}/ have no label" for name in sorted(unlabeled)]
@@ -223,7 +223,7 @@ def _find_top_folders(folders: Iterable[Sequence[str]]) -> set[str]:
 
 
 def _find_split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
-    """Return the split of each top-level folder that is one; empty if the folders are not splits."""
+    """Return the split of each top-level folder that denotes one; empty if the folders are not splits."""
     tops = _find_top_folders(folders)
     splits = {top: split for top in tops if (split := split_from_name(top)) is not None}
     kinds = set(splits.values()) - {"unlabeled"}
@@ -235,10 +235,10 @@ def _find_split_folders(folders: Sequence[Sequence[str]]) -> dict[str, str]:
 
 
 def _explain_doubtful_classes(class_of: list[str | None]) -> str | None:
-    """Return why folders are probably not classes; ``None`` if they may be, or if there are none."""
+    """Return the reason if folders are probably not classes; ``None`` if they may be, or if there are none."""
     sizes = Counter(name for name in class_of if name is not None)
     if len(sizes) == 1:
-        return f"there is one folder, {next(iter(sizes))!r}"
+        return f"there is only one folder, {next(iter(sizes))!r}"
     single = sort_by_bytes(name for name, size in sizes.items() if size == 1)
     return f"{len(single)} of {len(sizes)} folders have only one image, first: {single[0]!r}" if single else None
 
@@ -250,11 +250,11 @@ def _count_ignored(ignored: Counter[str], name: str, suffix: str) -> None:
 
 
 def _singular(kind: str) -> str:
-    return kind.replace("links to folders around them", "link to a folder around it").replace("folders ", "folder ")
+    return kind.replace("links to parent folders", "link to a parent folder").replace("folders ", "folder ")
 
 
 def describe_ignored_files(ignored: Counter[str]) -> list[str]:
-    """Return a note with the number of ignored files of each kind and the names of those that may contain labels."""
+    """Return a note that counts the ignored files of each kind and names those that may contain labels."""
     counts = ", ".join(
         f"{count} {_singular(kind) if count == 1 else kind}"
         for kind, count in sorted(ignored.items())
@@ -262,5 +262,5 @@ def describe_ignored_files(ignored: Counter[str]) -> list[str]:
     )
     tables = sorted((kind for kind in ignored if kind.startswith(_TABLE)), key=lambda kind: (kind.count("/"), kind))
     shown = ", ".join(kind.removeprefix(_TABLE) for kind in tables[:3])
-    hint = f"; pass a table of labels ({shown}?) with --labels or as --dataset" if tables else ""
+    hint = f"; if a table contains labels ({shown}?), pass it as --labels or --dataset" if tables else ""
     return [f"ignored: {counts}{hint}"] if ignored else []

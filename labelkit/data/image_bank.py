@@ -1,6 +1,6 @@
-"""The data that training draws from: images, decoded once into memory if they are small, or arrays in their place.
+"""Training data: images, decoded once into memory if they are small, or arrays in their place.
 
-Such arrays are the output of a frozen part for cached views, or the rows of a store.
+These arrays are cached outputs of a network's frozen part, or the embeddings in a store.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from labelkit.algorithms.indexes import find_approximate_neighbors
-from labelkit.data.batch import ViewGeometry, move_tensor_to_device, send
+from labelkit.data.batch import ViewGeometry, array_to_device, move_tensor_to_device
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage
-from labelkit.data.keyed_random import Draws
-from labelkit.data.views.spec import Normalize, PairPlan, RowView, ViewSpec
+from labelkit.data.decode import BadImageError
+from labelkit.data.keyed_random import KeyedRNG
+from labelkit.data.views.spec import EmbeddingView, Normalize, PairPlan, ViewSpec
 from labelkit.data.views.transforms import apply_views, resize_images
 from labelkit.data.workers import Reader
 from labelkit.errors import ConfigError, DatasetError
@@ -33,32 +33,32 @@ SMALL_SIDE: Final = 64
 MAX_SHRINK_IN_MEMORY: Final = 1.5
 MAX_BAD_SHOWN: Final = 10
 MEMORY_BYTES: Final = 2 << 30  # limit on the tensor of images in memory
-GPU_SHARE: Final = 0.25  # share of a GPU's free memory that images may take
+GPU_SHARE: Final = 0.25  # fraction of a GPU's free memory that images may occupy
 _READ_CHUNK: Final = 64
 
 
 class ImageBank:
     """Images of a dataset, decoded into memory if they are small, and a record of the unreadable ones.
 
-    Its constructor decodes every image once, in threads, so that broken files are known before training.
+    The constructor decodes every image once, in threads, to find broken files before training.
 
     Args:
         dataset: the listing.
         device: device of the tensor of images and of the batches.
-        base_size: shorter side to which images in memory are resized once, bicubic with antialiasing; larger
-            images always, smaller ones if the result has at most 2 GiB. For training only: a view that resizes
-            again differs a little from a view of the original.
+        base_size: shorter side in pixels to which images in memory are resized once, bicubic with antialiasing;
+            smaller images are enlarged only if the result has at most 2 GiB. For training only, since views that
+            are resized again differ slightly from views of the original.
 
     Attributes:
         dataset: the listing.
         device: device on which batches are made.
-        rows: int64, rows that can be read, increasing.
-        bad: reason for each row that cannot be read.
-        lost: why decoding lost almost all content of an image, by row.
-        images: (n, c, h, w) uint8, one for each row of the listing, bad ones black; or ``None``. They are on
-            ``device``, or on the CPU if they would take more than a quarter of a GPU's free memory; batches are the
-            same.
-        in_memory: whether no image files need to be read.
+        rows: int64, indices of the readable images, increasing.
+        bad: reason why an image cannot be read, by row.
+        lost: reason why decoding lost almost all content of an image, by row.
+        images: (n, c, h, w) uint8, one per row of the listing, unreadable ones black; ``None`` if not in memory. They
+            are on ``device``, or on the CPU if they would take more than a quarter of a GPU's free memory, with the
+            same batches.
+        in_memory: whether batches can be made without reading image files.
         sha256: (len(dataset), 32) uint8, digests of the listed images as stored; zeros if unreadable or unknown.
     """
 
@@ -80,11 +80,11 @@ class ImageBank:
         self._reader: tuple[int, Reader] | None = None
 
     def _decode_all(self) -> NDArray[np.uint8] | None:
-        """Decode every image once; return (n, h, w, c) pixels if all images are small and of one size."""
+        """Decode every image once; return (n, h, w, c) pixels if all images are small and equally large."""
         n = len(self.dataset)
 
         def decode(rows: range) -> list[NDArray[np.uint8] | None]:
-            """Return the pixels of small images, ``None`` for larger ones, an empty array for bad ones."""
+            """Return the pixels of small images, ``None`` for larger ones, an empty array for unreadable ones."""
             found: list[NDArray[np.uint8] | None] = []
             for row in rows:
                 try:
@@ -94,7 +94,7 @@ class ImageBank:
                         self.lost[row] = lost
                     self.sha256[row] = np.frombuffer(encoded.sha256, dtype=np.uint8)
                     found.append(image if max(full) <= SMALL_SIDE else None)
-                except BadImage as bad:
+                except BadImageError as bad:
                     self.bad[row] = bad.reason
                     found.append(np.zeros(0, dtype=np.uint8))
             return found
@@ -131,7 +131,7 @@ class ImageBank:
         """Raise an error if the fraction of unreadable images exceeds ``max_bad``, in ``[0, 1]``.
 
         Raises:
-            DatasetError: more are bad, or all of them; the message names the first ones with reasons.
+            DatasetError: too many images, or all of them, are unreadable; the message lists the first with reasons.
         """
         total = len(self.dataset)
         if len(self.rows) and len(self.bad) <= max_bad * total:
@@ -158,7 +158,7 @@ class ImageBank:
         # compares only the types: to torch, the devices cuda and cuda:0 differ
         if self.images.device.type != self.device.type:  # the images do not fit on the GPU
             return move_tensor_to_device(self.images[torch.from_numpy(rows)], self.device)
-        return self.images[send(rows, self.device)]
+        return self.images[array_to_device(rows, self.device)]
 
     def check_views(self, views: Sequence[ViewSpec]) -> None:
         """Raise an error if a view is too small for the images in memory.
@@ -182,7 +182,7 @@ class ImageBank:
     def make_views(
         self,
         rows: NDArray[np.int64],
-        draws: Draws,
+        draws: KeyedRNG,
         views: Sequence[ViewSpec],
         *,
         normalize: Normalize,
@@ -211,32 +211,32 @@ def _to_base_size(pixels: NDArray[np.uint8], base_size: int | None) -> Tensor:
 
 
 def number_view_kinds(views: Sequence[ViewSpec], cache_point: Sequence[object]) -> tuple[int, ...]:
-    """Number the kinds of an epoch's views in order of first appearance, and return the kind number of each view.
+    """Group an epoch's views into kinds, numbered by first appearance, and return the kind of each view.
 
-    Views that are drawn alike and cached alike, as ``cache_point`` says, are of one kind.
+    Views with the same specification and the same ``cache_point`` are of one kind.
     """
     pairs = list(zip(views, cache_point, strict=True))
     different = [pair for number, pair in enumerate(pairs) if pair not in pairs[:number]]
     return tuple(different.index(pair) for pair in pairs)
 
 
-def draw_views(draws: Draws, kinds: Sequence[int], num_views: int, followers: Sequence[int] = ()) -> NDArray[np.int64]:
-    """Draw, for each view of an epoch, which cached view of each image it uses.
+def draw_views(rng: KeyedRNG, kinds: Sequence[int], num_views: int, followers: Sequence[int] = ()) -> NDArray[np.int64]:
+    """Draw the cached view of each image that each view of an epoch uses.
 
     Args:
-        draws: random numbers of the b images.
+        rng: random numbers of the b images.
         kinds: kind of each of the p views of an epoch.
         num_views: number of cached views of each kind, v.
-        followers: views that are moved versions of the view before them, and use the same drawn number.
+        followers: views that are warped versions of the preceding view, and use the same cached view as it does.
 
     Returns:
         (b, p) int64 in [0, v); views of one kind differ from each other if there are enough.
     """
-    drawn = np.zeros((len(draws.keys), len(kinds)), dtype=np.int64)
+    drawn = np.zeros((len(rng.keys), len(kinds)), dtype=np.int64)
     for kind in sorted(set(kinds)):
         places = [place for place, found in enumerate(kinds) if found == kind]
         # shuffles the cached views and takes the first ones, one for each view; once all are used, they repeat
-        order = np.argsort(draws.uniform(kind, "kept-view", num_views), axis=1, kind="stable")
+        order = np.argsort(rng.uniform(kind, "kept-view", num_views), axis=1, kind="stable")
         for position, place in enumerate(places):
             drawn[:, place] = order[:, position % num_views]
     for place in sorted(followers):
@@ -250,11 +250,11 @@ class CachedViewBank(ImageBank):
     Args:
         bank: the bank of the images themselves.
         rows: (n,) int64 cached rows of the dataset, increasing.
-        parts: values of each kind of view, (m, v, ...), part by part; all parts but the last have the same number of
-            images. The last kind has one view, without augmentation, for use outside training. If views follow others,
-            the geometry of each kind but the last comes after it, (m, v, 2 or 3, 3) float32.
+        parts: for each part of the images, the values (m, v, ...) of each kind of view; all parts but the last have
+            the same number of images. The last kind is a single unaugmented view, for use outside training. If views
+            follow others, the geometry of each kind but the last comes after it, (m, v, 2 or 3, 3) float32.
         kinds: kind of each view of an epoch.
-        followers: views of an epoch that are moved versions of the view before them.
+        followers: views of an epoch that are warped versions of the preceding view.
     """
 
     def __init__(
@@ -279,7 +279,7 @@ class CachedViewBank(ImageBank):
     def make_views(
         self,
         rows: NDArray[np.int64],
-        draws: Draws,
+        draws: KeyedRNG,
         views: Sequence[ViewSpec],
         *,
         normalize: Normalize,
@@ -310,17 +310,17 @@ class CachedViewBank(ImageBank):
         return values
 
 
-class RowBank(ImageBank):
-    """Unit-length embeddings that take the place of images, on the device where batches are made.
+class EmbeddingBank(ImageBank):
+    """Unit-length embeddings that replace the images, on the device where batches are made.
 
     Args:
-        dataset: their listing; row i of it is row i of ``rows``.
-        rows: (n, d) float32 of length 1.
-        num_neighbors: number of near rows that views of a row may mix in, by :func:`find_approximate_neighbors`; 0:
-            none. If there are fewer other rows, all of them.
-        stored: (m, v, d) v views of each of m images, usually memory-mapped from a file; rows of any nonzero length.
-        stored_rows: (n,) int64 index in ``stored`` of the image of each row.
-        sha256: (n, 32) uint8, digests of the images that the rows were made from; ``None``: unknown.
+        dataset: listing of the embeddings, in the same order as ``rows``.
+        rows: (n, d) float32 embeddings of length 1.
+        num_neighbors: number of nearest neighbors that may be mixed into a view (:func:`find_approximate_neighbors`),
+            at most all other embeddings; 0: none.
+        stored: (m, v, d) v views of each of m images, usually memory-mapped from a file, of any nonzero length.
+        stored_rows: (n,) int64, index in ``stored`` for each embedding.
+        sha256: (n, 32) uint8, digests of the embedded images; ``None``: unknown.
         device: device on which batches are made.
     """
 
@@ -353,7 +353,7 @@ class RowBank(ImageBank):
     def make_views(
         self,
         rows: NDArray[np.int64],
-        draws: Draws,
+        draws: KeyedRNG,
         views: Sequence[ViewSpec],
         *,
         normalize: Normalize,
@@ -362,7 +362,7 @@ class RowBank(ImageBank):
         """Return one augmented tensor (b, d) per view, and an empty tuple in place of the geometry."""
         plain = self.gather(rows)
         made = []
-        # the stored views of a step differ from each other if there are enough
+        # the stored views in a step are distinct if there are enough
         places = [number for number, spec in enumerate(views) if spec.row is not None and spec.row.stored]
         drawn = None if self._stored is None else draw_views(draws, [0] * len(places), self._stored.shape[1])
         for number, spec in enumerate(views):
@@ -382,28 +382,28 @@ class RowBank(ImageBank):
         return tuple(made), ()
 
 
-def augment_embeddings(rows: Tensor, neighbors: Tensor | None, how: RowView, draws: Draws, view: int) -> Tensor:
+def augment_embeddings(rows: Tensor, neighbors: Tensor | None, how: EmbeddingView, rng: KeyedRNG, view: int) -> Tensor:
     """Augment unit-length embeddings as specified by a view: mix in neighbors, add noise and apply dropout.
 
-    A row of length 1 is moved on the sphere in three ways, each with random numbers keyed by seed, epoch, sample and
-    view: a share of one of its nearest rows is mixed in, noise is added, some of its numbers are set to 0. ``rows`` are
-    (b, d) float32 of length 1, as is the result; ``neighbors`` are (b, k, d), needed if ``how`` mixes.
+    Random numbers are keyed by seed, epoch, sample and view. One of the nearest neighbors is mixed in with a random
+    weight, noise is added, and some components are set to 0. ``rows`` and the result are (b, d) float32 of length 1;
+    ``neighbors`` are (b, k, d), required if ``how.mix`` is positive.
     """
     changed = rows
     if how.mix:
         assert neighbors is not None
-        drawn = draws.uniform(view, "row-mix", 2)
+        drawn = rng.uniform(view, "row-mix", 2)
         chosen = (drawn[:, 0] * neighbors.shape[1]).astype(np.int64)
-        share = send(how.mix * drawn[:, 1:], rows.device)
-        other = neighbors[torch.arange(len(rows), device=rows.device), send(chosen, rows.device)]
+        share = array_to_device(how.mix * drawn[:, 1:], rows.device)
+        other = neighbors[torch.arange(len(rows), device=rows.device), array_to_device(chosen, rows.device)]
         changed = F.normalize((1 - share) * changed + share * other, dim=1)
     width = rows.shape[1]
     if how.noise:
-        noise = draws.normal(view, "row-noise", width, rows.device)
+        noise = rng.normal(view, "row-noise", width, rows.device)
         changed = changed + how.noise / width**0.5 * noise
     if how.dropout:
         # uses normal numbers because they are drawn on the device: P(|x| < t) = dropout
         limit = 2**0.5 * float(torch.erfinv(torch.tensor(how.dropout, dtype=torch.float64)))
-        drop = draws.normal(view, "row-dropout", width, rows.device).abs() < limit
+        drop = rng.normal(view, "row-dropout", width, rows.device).abs() < limit
         changed = changed.masked_fill(drop, 0.0)
     return F.normalize(changed, dim=1)

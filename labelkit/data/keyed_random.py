@@ -65,8 +65,8 @@ def _splitmix64_torch(state: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Draws:
-    """Random numbers for a batch of samples, determined by seed, epoch, sample, view and purpose.
+class KeyedRNG:
+    """Random number generator for a batch of samples, keyed by seed, epoch, sample, view and purpose.
 
     Attributes:
         seed: seed of the run.
@@ -78,20 +78,20 @@ class Draws:
     epoch: int
     keys: NDArray[np.int64]
 
-    def at(self, which: slice | NDArray[np.int64]) -> Draws:
+    def at(self, which: slice | NDArray[np.int64]) -> KeyedRNG:
         """Return the random numbers for a subset of the samples."""
-        return Draws(self.seed, self.epoch, self.keys[which])
+        return KeyedRNG(self.seed, self.epoch, self.keys[which])
 
     def uniform(self, view: int, purpose: str, count: int) -> NDArray[np.float32]:
         """Return ``count`` uniform random numbers for each sample.
 
         Args:
             view: number of the view.
-            purpose: name of the use, so that two uses of one key are independent.
+            purpose: name of the use, which makes different uses of the same key independent.
             count: number of random numbers per sample.
 
         Returns:
-            (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends on ``keys[i]`` alone.
+            (b, count) float32 in ``[0, 1)``, multiples of 2**-24; row i depends only on ``keys[i]``.
         """
         state = self._mix("uniform", view, purpose)[:, None]
         bits = _splitmix64(_splitmix64(state + _steps(count)))
@@ -107,14 +107,14 @@ class Draws:
             device: device of the result.
 
         Returns:
-            (b, count) float32, at most 5.8 in absolute value; row i depends on ``keys[i]`` alone. Devices may
+            (b, count) float32, at most 5.8 in absolute value; row i depends only on ``keys[i]``. Devices may
             differ in the last bits (logarithm, cosine).
         """
         import torch
 
-        from labelkit.data.batch import send
+        from labelkit.data.batch import array_to_device
 
-        state = send(self._mix("normal", view, purpose).view(np.int64), torch.device(device))[:, None]
+        state = array_to_device(self._mix("normal", view, purpose).view(np.int64), torch.device(device))[:, None]
         pairs = -(-count // 2)
         steps = torch.arange(1, pairs + 1, device=device) * _signed(int(_GAMMA))
         bits = _splitmix64_torch(state + steps)

@@ -1,8 +1,8 @@
-"""Batches of views: augmented ones for training, and each row once and in order for embedding and scoring.
+"""Data loaders: augmented views for training, and one pass in order for embedding and evaluation.
 
-Small images of one size are decoded once into one tensor on the device (``image_bank``), and all further work is
-batched there. Other images are decoded, cropped and resized by ``workers``; the rest is batched too. The batches of
-an ordered pass are the same for any number of processes.
+Small images of equal size are decoded once into one tensor on the device (``image_bank``), and all further work is
+batched there. Other images are decoded, cropped and resized by ``workers``; the rest is batched as well. The batches
+of an ordered pass are the same for any number of processes.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -18,7 +18,7 @@ from labelkit.data.batch import Batch, HostBatch, ViewGeometry, move_tensor_to_d
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import Channels
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.samplers import Sampler
 from labelkit.data.views.spec import Normalize, Pairing, ViewSpec
 from labelkit.data.views.transforms import finish_view
@@ -31,9 +31,9 @@ Views = Sequence[ViewSpec] | Callable[[int], Sequence[ViewSpec]]
 
 
 def occurrence_keys(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return keys (m,) int64 of the rows of an epoch: the row itself, but another number at each later occurrence.
+    """Return a unique key (m,) int64 for each draw of an epoch: the row index, offset at each repetition.
 
-    So an image that is drawn twice in an epoch is augmented in two ways.
+    This way, an image that is drawn twice in an epoch is augmented in two ways.
     """
     order = np.argsort(rows, kind="stable")
     ordered = rows[order]
@@ -52,22 +52,22 @@ class TrainLoader:
 
     Attributes:
         bank: the images; batches are made on its device.
-        views: specifications of the views of each image, or a function from the epoch to them.
-        sampler: rows of an epoch, for all processes; it must draw from ``bank.rows`` only.
+        views: specifications of the views of each image, or a function that returns them for an epoch.
+        sampler: chooses the rows of an epoch for all processes; it must draw only from ``bank.rows``.
         labels: (n,) int64 training labels of the dataset's rows, -1 = unlabeled; pass the result of
             ``LabelSplit.training_labels``, because the loader knows nothing else about labels.
-        batch_size: number of images of a step over all processes.
+        batch_size: number of images per step, over all processes.
         seed: seed of the run.
         normalize: mean and std of the backbone.
         num_workers: number of processes that decode images not in memory; 0 decodes in this process.
-        rank: number of this process; it takes images ``rank::world_size`` of each batch.
+        rank: index of this process, which loads images ``rank::world_size`` of each batch.
         world_size: number of processes.
-        first_epoch: epoch of the run that is the sampler's first epoch.
-        pairing: the images that second views show; default: the same image as the first views.
-        steps_per_epoch: number of full batches of an epoch; a smaller last batch is dropped.
+        first_epoch: epoch of the run at which the sampler's first epoch begins.
+        pairing: chooses the images that second views show; default: the same image as the first views.
+        steps_per_epoch: number of full batches per epoch; a smaller last batch is dropped.
 
     Raises:
-        ConfigError: the batch size is not a multiple of the number of processes, or above an epoch's draws.
+        ConfigError: the batch size is not a multiple of the number of processes, or exceeds the draws per epoch.
     """
 
     bank: ImageBank
@@ -117,7 +117,7 @@ class TrainLoader:
                 pairs = None
                 if self.pairing is not None:
                     pairs = self.pairing.plan(rows[batch], keys[batch], seed=self.seed, epoch=epoch)
-                yield BatchPlan(rows[batch], Draws(self.seed, epoch, keys[batch]), views, pairs=pairs)
+                yield BatchPlan(rows[batch], KeyedRNG(self.seed, epoch, keys[batch]), views, pairs=pairs)
 
         for plan, made, geometry in iterate_planned_views(self.bank, plans, self.normalize, self._reader):
             host = HostBatch(self._labels[plan.rows], plan.rows.copy())
@@ -164,10 +164,10 @@ class EvalBatch:
     """Batch of images for evaluation, in row order, with a list of those that could not be read.
 
     Attributes:
-        images: (b, c, size, size) float32, normalized; a bad image is black before normalization.
+        images: (b, c, size, size) float32, normalized; an unreadable image is black before normalization.
         rows: (b,) int64 rows of the dataset.
-        bad: row and reason of each image that could not be read.
-        crops: what the images were made of, with digests and sizes if requested; ``None`` if they were in memory.
+        bad: row and reason for each image that could not be read.
+        crops: decoded crops, with digests and sizes if requested; ``None`` if the images were in memory.
         views: further views, each like ``images``, made one by one as they are consumed.
     """
 
@@ -187,32 +187,32 @@ class EvalBatch:
 class EvalLoader:
     """Loader that yields each image exactly once, in order and without padding.
 
-    Batch borders depend on rows and batch size alone; process r of w takes batches k with
-    k mod w = r. So an image always shares its batch with the same images, for any number of processes.
+    Batch boundaries depend only on rows and batch size; process r of w takes batches k with
+    k mod w = r. An image thus shares its batch with the same images for any number of processes.
 
     Attributes:
-        images: a bank, or a dataset that is then decoded on the fly.
-        view: specification of the view; without randomness unless there is a seed.
-        rows: rows in the desired order; all by default, bad ones keep their place.
-        batch_size: number of images of a batch.
+        images: a bank, or a dataset that is decoded on the fly.
+        view: specification of the view, which must be deterministic unless a seed is set.
+        rows: rows in the desired order; default: all, including unreadable ones.
+        batch_size: number of images per batch.
         normalize: mean and std of the backbone.
-        channels: 1 or 3; a bank has its own.
-        device: device on which batches are made; a bank has its own.
+        channels: 1 or 3; not used for a bank.
+        device: device on which batches are made; not used for a bank.
         num_workers: number of processes that decode images not in memory; 0 decodes in this process.
         reader: reader of the dataset's images, to share among successive loaders; default: a new one.
-        rank: number of this process.
+        rank: index of this process.
         world_size: number of processes.
-        identify: also take digests and sizes of the images, if they are decoded on the fly.
-        seed: seed of a view with randomness; without a seed the view must have none.
-        epoch: second part of the key of its random numbers.
+        identify: whether to compute digests and file sizes of images that are decoded on the fly.
+        seed: seed of a random view.
+        epoch: epoch that keys the random numbers of the view.
         fast_decode: let the JPEG decoder shrink images to sides at least twice as long as the view needs; images in
             memory stay unchanged.
-        join_single: whether a last batch of one image joins the previous batch (for batch statistics).
-        more_views: further views of each image, with randomness, if images are decoded on the fly.
-        keys: (n,) int64 keys of the random numbers of each row of the dataset; default: the row itself.
+        join_single: whether to merge a last batch of one image into the previous batch (for batch statistics).
+        more_views: further, random views of each image, if images are decoded on the fly.
+        keys: (n,) int64 random-number key of each row of the dataset; default: the row itself.
 
     Raises:
-        ValueError: the view has randomness and there is no seed.
+        ValueError: the view is random and there is no seed.
     """
 
     images: ImageBank | ImageDataset
@@ -263,7 +263,7 @@ class EvalLoader:
         """Yield the batches of this process in order."""
         if self._bank is not None:
             for rows in self._batches:
-                draws = Draws(self.seed or 0, self.epoch, rows)
+                draws = KeyedRNG(self.seed or 0, self.epoch, rows)
                 (image,), _ = self._bank.make_views(rows, draws, (self.view,), normalize=self.normalize)
                 bad = [(row, self._bank.bad[row]) for row in rows.tolist() if row in self._bank.bad]
                 yield EvalBatch(image, rows, bad)
@@ -276,5 +276,5 @@ class EvalLoader:
     def _plans(self) -> Iterator[BatchPlan]:
         views, least = (self.view, *self.more_views), 2 * self.view.resized_side if self.fast_decode else None
         for rows in self._batches:
-            draws = Draws(self.seed or 0, self.epoch, rows if self.keys is None else self.keys[rows])
+            draws = KeyedRNG(self.seed or 0, self.epoch, rows if self.keys is None else self.keys[rows])
             yield BatchPlan(rows, draws, views, self.identify, least_side=least)

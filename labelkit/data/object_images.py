@@ -1,6 +1,6 @@
-"""Images and their objects for the training and use of detectors, and COCO's official scores.
+"""Images with annotated objects for training and applying detectors, and COCO's official scores.
 
-Only this module uses pycocotools: it converts outlines to masks and scores detections.
+Only this module uses pycocotools, which converts outlines to masks and scores detections.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.datasets import ImageDataset, ImageSource, Objects
-from labelkit.data.decode import BadImage, Channels
+from labelkit.data.datasets import ImageDataset, ImageObjects, ImageSource
+from labelkit.data.decode import BadImageError, Channels
 from labelkit.data.workers import PlanBatchSampler, build_loader, iter_items
 from labelkit.errors import ConfigError, DatasetError
 
-HAVE_BOXES: Final = "Choose a set that has them: coco_2017, or a folder with annotations/instances_*.json."
+BOXES_REMEDY: Final = "Choose a dataset with boxes: coco_2017, or a folder with annotations/instances_*.json."
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,15 +33,15 @@ class ExamplePlan:
         row: row of the dataset.
         name: name of the image, for messages.
         size: height and width according to its annotation; 0 = not stated.
-        objects: the objects to learn; ``None`` to read only the image.
-        mirror: whether to exchange left and right.
+        objects: the objects to train on; ``None`` to read only the image.
+        mirror: whether to flip the image horizontally.
         masks: whether to convert outlines to masks.
     """
 
     row: int
     name: str
     size: tuple[int, int]
-    objects: Objects | None = None
+    objects: ImageObjects | None = None
     mirror: bool = False
     masks: bool = False
 
@@ -56,18 +56,18 @@ class ExamplePlan:
 
 
 Example = tuple[Tensor, dict[str, Tensor]]
-"""Image (c, h, w) uint8, with ``boxes`` (m, 4) float32, ``labels`` (m,) int64 from 1, perhaps ``masks`` (m, h, w)."""
+"""Image (c, h, w) uint8, with ``boxes`` (m, 4) float32, ``labels`` (m,) int64 from 1, optional ``masks`` (m, h, w)."""
 
 
 def read_example(source: ImageSource, channels: Channels, plan: ExamplePlan) -> Example:
     """Read an image and its detection targets.
 
     Raises:
-        DatasetError: the image cannot be read, is not as large as its annotation says, or has an invalid outline.
+        DatasetError: the image cannot be read, differs in size from its annotation, or has an invalid outline.
     """
     try:
         pixels = source.read(plan.row).decode(channels)
-    except BadImage as bad:
+    except BadImageError as bad:
         raise DatasetError(plan.name, bad.reason, "Repair the image, or remove it.") from bad
     height, width = pixels.shape[:2]
     if plan.size[0] and plan.size != (height, width):
@@ -99,7 +99,7 @@ def read_examples(dataset: ImageDataset, plans: Iterator[ExamplePlan], num_worke
 
     Raises:
         DatasetError: see ``read_example``.
-        ResourceError: a worker process ended, or could not send its result.
+        ResourceError: a worker process died, or could not send its result.
     """
     read = partial(read_example, dataset.source, dataset.in_channels)
     return iter_items(build_loader(read, PlanBatchSampler(plans), num_workers))
@@ -113,7 +113,7 @@ Encoded = dict[str, Any]
 
 
 def require_pycocotools() -> None:
-    """Check that pycocotools is installed.
+    """Raise an error if pycocotools is not installed.
 
     Raises:
         ConfigError: it is not installed.
@@ -125,7 +125,7 @@ def require_pycocotools() -> None:
 
 
 def rasterize(outlines: Sequence[Any], height: int, width: int) -> NDArray[np.uint8]:
-    """Convert object outlines in COCO's form, polygons or run lengths, to binary masks (m, h, w) uint8, 1 inside.
+    """Convert object outlines in COCO format, polygons or run lengths, to binary masks (m, h, w) uint8, 1 inside.
 
     Raises:
         ValueError: an outline is invalid.
@@ -141,7 +141,7 @@ def encode_outline(outline: Any, height: int, width: int) -> Encoded:
     """Convert an outline in COCO format to compressed run lengths.
 
     Raises:
-        ValueError: it is not an outline, or belongs to another image.
+        ValueError: it is not an outline, or its size differs from that of the image.
     """
     from pycocotools import mask
 
@@ -181,7 +181,7 @@ def encode_mask(pixels: NDArray[np.bool_]) -> Encoded:
     return encoded
 
 
-def coco_scores(
+def compute_coco_scores(
     truth: Sequence[Mapping[str, Any]],
     found: Sequence[Mapping[str, Any]],
     *,
@@ -192,15 +192,15 @@ def coco_scores(
     """Score detections with the official COCO evaluation code.
 
     Args:
-        truth: for each true object ``image``, ``label``, ``box`` (left, top, right, bottom), ``area``, ``ignored``, and
-            for masks its run lengths as ``mask``.
-        found: for each detection ``image``, ``label``, ``box``, ``score``, and for masks ``mask``.
+        truth: ``image``, ``label``, ``box`` (left, top, right, bottom), ``area`` and ``ignored`` of each ground-truth
+            object, and for masks its run lengths as ``mask``.
+        found: ``image``, ``label``, ``box`` and ``score`` of each detection, and for masks ``mask``.
         num_images: number of images n, which are numbered from 0.
         num_classes: number of classes c, which are numbered from 0.
         masks: whether to compare masks instead of boxes.
 
     Returns:
-        ``SCORES``, each in [0, 1] or NaN without true objects; and the (c,) AP of every class, likewise.
+        The ``SCORES``, each in [0, 1], or NaN without ground-truth objects; and likewise the AP (c,) of each class.
     """
     from pycocotools.coco import COCO
     from pycocotools.cocoeval import COCOeval
@@ -209,7 +209,7 @@ def coco_scores(
     for entry in (*truth, *found) if masks else ():  # pycocotools needs the sizes of images to compare masks
         images[entry["image"]]["height"], images[entry["image"]]["width"] = entry["mask"]["size"]
     categories = [{"id": number} for number in range(num_classes)]
-    with contextlib.redirect_stdout(io.StringIO()):  # hides what pycocotools prints
+    with contextlib.redirect_stdout(io.StringIO()):  # hides the output of pycocotools
         true, detected = COCO(), COCO()
         for table, entries in ((true, truth), (detected, found)):
             # object numbers start at 1, because 0 means no match in pycocotools

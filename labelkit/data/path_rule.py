@@ -1,15 +1,15 @@
-r"""The rule by which a path in a CSV names an image, the same for every CSV with labels.
+r"""The rule that matches paths in a CSV to images, the same for every CSV with labels.
 
 A path is
 
 1. relative to the data root: the id of the image, as labelkit writes it;
 2. relative to the folder of the CSV, or absolute, if the folder of the images is known;
-3. else the end of exactly one id, starting after a ``/``, or, as Label Studio names uploads, of which no id has the
-   name: 8 hexadecimal digits, a hyphen and the last part of exactly one id;
+3. else the end of exactly one id, starting after a ``/``; or, if no id has this file name, a Label Studio upload:
+   8 hexadecimal digits, a hyphen and the last part of exactly one id;
 4. else, if it is absolute and not a file on this machine: a folder followed by an id, where the folder is the one that
    most such paths start with;
-5. else, if no path in the CSV names an image by these rules: a relative folder followed by an id, where only one folder
-   is possible for all paths, and no other folder of this name is next to the folder of the images or to the CSV.
+5. else, if these rules match no path in the CSV: a relative folder followed by an id, where only one folder is possible
+   for all paths, and no other folder of this name is next to the folder of the images or to the CSV.
 
 Accented letters are equal in either Unicode form (NFC or NFD), ``\`` may be used for ``/``, and the suffix may be
 omitted.
@@ -49,21 +49,21 @@ def find_paths(
     """Find the images that the paths in a table refer to, using the matching rule of this module.
 
     ``root`` is the folder of the images, if known; ``spellings`` are alternative spellings of ids, with their
-    positions. ``whole`` says that these are all paths of the table, which the last rule requires; ``tell`` receives
-    a sentence for people where that rule applies.
+    positions. ``whole`` states that these are all paths of the table, which the last rule requires; ``tell`` receives
+    a message for the user if that rule applies.
 
     Returns:
-        Position of the image among the ids, by path as written; and the paths that name no image, as written.
+        Index of the image among the ids, by path as written; and the paths that match no image, as written.
 
     Raises:
-        DatasetError: a path names several images; the message lists them.
+        DatasetError: a path matches several images; the message lists them.
     """
     listed = list(paths)
     ids = _IdIndex(sample_ids, spellings or {})
-    by_root = [ids.named(path) for path in listed]
+    by_root = [ids.find_by_name(path) for path in listed]
     by_table = [ids.find_absolute_or_relative(path, table, root) for path in listed]
     if any(a and b and a != b for a, b in zip(by_root, by_table, strict=True)):
-        # if all paths are relative to the same folder, that resolves the paths that are ambiguous alone
+        # if all paths are relative to the same folder, this resolves ambiguous paths
         if all(by_root) and not all(by_table):
             by_table = [[] for _ in listed]
         elif all(by_table) and not all(by_root):
@@ -81,7 +81,7 @@ def find_paths(
             shown = ", ".join(escape_path(sample_ids[place]) for place in found[:SHOWN])
             ambiguous.append(f"{path}: {shown}" + (f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""))
     for relative in (False, True):
-        elsewhere = {path: ids.moved(path, relative=relative) for path in unknown}
+        elsewhere = {path: ids.match_after_folder(path, relative=relative) for path in unknown}
         folders = Counter(folder for found_there in elsewhere.values() for folder in found_there).most_common(2)
         if relative and (places or ambiguous or len(folders) > 1 or not whole):
             break
@@ -104,7 +104,7 @@ def find_paths(
 
 
 def _is_another_folder(folder: str, root: Path, table: Path) -> bool:
-    """Whether a relative folder exists apart from that of the images, such as test/a.png next to train/a.png."""
+    """Return whether a relative folder is another one next to the image folder, such as test/ next to train/."""
     near = (os.path.join(parent, folder) for parent in (root.parent, table.parent))  # noqa: PTH118 - may be too long
     return not f"{root}/".endswith(f"/{folder}/") and any(map(os.path.exists, near))
 
@@ -119,7 +119,7 @@ def similar_path_hint(path: str, known: Sequence[str]) -> str:
 
 
 def _key(path: str) -> str:
-    """Return a path in a normal form, so that equivalent spellings are equal."""
+    """Normalize a path, so that equivalent spellings are equal."""
     return unicodedata.normalize("NFC", posixpath.normpath(path.strip().replace("\\", "/")))
 
 
@@ -139,8 +139,8 @@ class _IdIndex:
                 wholes[written].append(place)
                 bases[written.rsplit("/", 1)[-1]].append((written, place))
 
-    def named(self, path: str) -> list[int]:
-        """Return the positions of all images whose id equals this path, apart from suffix and Unicode form."""
+    def find_by_name(self, path: str) -> list[int]:
+        """Return the indices of all images whose id equals this path, ignoring suffix and Unicode form."""
         place = self._exact.get(path)
         if place is not None:
             return [place]
@@ -148,15 +148,15 @@ class _IdIndex:
         return next((list(wholes[key]) for wholes in self._wholes if key in wholes), [])
 
     def find_absolute_or_relative(self, path: str, table: Path, root: Path | None) -> list[int]:
-        """Return the positions of the images at a path that is absolute or relative to the table's folder."""
+        """Return the indices of the images at a path that is absolute or relative to the table's folder."""
         if root is None:
             return []
         file = os.path.join(table.resolve().parent, path.strip().replace("\\", os.sep))  # noqa: PTH118 - as below
         relative = os.path.relpath(file, root.resolve())  # paths may be absolute, or leave the folder and come back
-        return [] if relative.startswith("..") else self.named(Path(relative).as_posix())
+        return [] if relative.startswith("..") else self.find_by_name(Path(relative).as_posix())
 
     def find_by_ending(self, path: str) -> list[int]:
-        """Return the positions of the images whose id ends in this path or, for an upload, in its original name."""
+        """Return the indices of the images whose id ends in this path or, for an upload, in its original name."""
         key = _key(path)
         base = key.rsplit("/", 1)[-1]
         if _UPLOAD.match(base) and not any(base in bases for bases in self._bases):
@@ -166,14 +166,14 @@ class _IdIndex:
         found = ([i for name, i in bases.get(base, ()) if f"/{name}".endswith(f"/{key}")] for bases in self._bases)
         return next(filter(None, found), [])
 
-    def moved(self, path: str, *, relative: bool) -> dict[str, int]:
-        """Map leading folders of a path to the image that the rest names.
+    def match_after_folder(self, path: str, *, relative: bool) -> dict[str, int]:
+        """Map each leading folder of a path to the image that the rest of the path matches.
 
-        The path is a relative one, or an absolute one, possibly of another machine.
+        The path is relative, or absolute and possibly from another machine.
         """
         parts = _key(path).split("/")
         is_relative = parts[0] != "" and not parts[0].endswith(":")
         if relative != is_relative or parts[0] == ".." or (not relative and os.path.exists(path)):  # noqa: PTH110 - it may be too long
             return {}
-        found = {"/".join(parts[:at]): self.named("/".join(parts[at:])) for at in range(1, len(parts))}
+        found = {"/".join(parts[:at]): self.find_by_name("/".join(parts[at:])) for at in range(1, len(parts))}
         return {folder: places[0] for folder, places in found.items() if len(places) == 1}

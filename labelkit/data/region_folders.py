@@ -17,13 +17,13 @@ from labelkit.data.datasets import (
     IGNORE,
     SPLIT_WORDS,
     ImageDataset,
+    ImageObjects,
     ListedObjects,
-    Objects,
     find_outside_box,
     list_splits_in_order,
 )
 from labelkit.data.folders import split_from_name, walk_images
-from labelkit.data.named.layouts import DatasetSpec, Listed, attach_masks, list_files, read_lines
+from labelkit.data.named.layouts import DatasetSpec, ListedImage, attach_masks, list_files, read_lines
 from labelkit.errors import DatasetError
 from labelkit.files import MAX_JSON_BYTES, read_bytes
 
@@ -79,20 +79,20 @@ def has_instances(root: Path) -> bool:
 def read_coco_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List COCO 2017 with the boxes and outlines of its objects; see ``DatasetSpec.reader``."""
     return load_coco_folder(
-        root, name=spec.name, files=[names[0] for names in spec.needs[:2]], remedy=spec.remedy(root.parent)
+        root, name=spec.name, files=[names[0] for names in spec.required_files[:2]], remedy=spec.remedy(root.parent)
     )
 
 
 def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), remedy: str = "") -> ImageDataset:
     """List a folder in COCO format, in which each ``annotations/instances_<part>.json`` defines a split.
 
-    The images of a part lie in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
-    without the year. Classes are in the order of their category numbers. By default, the set has the name of the
-    folder and all such files.
+    The images of a part are in ``<part>/``, ``images/<part>/`` or ``images/``; its split has the name of the part,
+    without the year. Classes are in the order of their category numbers. By default, the dataset is named after the
+    folder and includes all such files.
 
     Raises:
-        DatasetError: a file is not such JSON, names no category, or has an annotation of an unknown image or category;
-            or the files differ in their categories or contain no box at all.
+        DatasetError: a file is not COCO JSON, has no categories, or refers to an unknown image or category; or the
+            files differ in their categories or contain no boxes.
         DatasetIncomplete: images are missing.
     """
     paths = [root / name for name in files] or sorted((root / ANNOTATIONS).glob(_FILES))
@@ -104,14 +104,14 @@ def load_coco_folder(root: Path, *, name: str = "", files: Sequence[str] = (), r
             raise DatasetError(str(file.path), problem, "Use the same categories in both files.")
     splits = tuple(dict.fromkeys(_split(file.part) for file in read))
     number = {category: label for label, category in enumerate(sorted(first.categories))}
-    listed: list[Listed] = []
-    known: dict[str, tuple[Objects, tuple[int, int]]] = {}
+    listed: list[ListedImage] = []
+    known: dict[str, tuple[ImageObjects, tuple[int, int]]] = {}
     for file in read:
         places = (f"{file.part}/", f"images/{file.part}/", "images/")
         folder = next((place for place in places if (root / place).is_dir()), places[0])
         for image, about in file.images.items():
             sample_id = f"{folder}{about.file_name}"
-            listed.append(Listed(sample_id, -1, splits.index(_split(file.part))))
+            listed.append(ListedImage(sample_id, -1, splits.index(_split(file.part))))
             size = about.height, about.width
             known[sample_id] = _parse_objects(file, image, number), size
             outside = find_outside_box(known[sample_id][0].boxes, size)
@@ -168,14 +168,14 @@ def _read(path: Path) -> _File:
     return _File(path, path.stem.removeprefix("instances_"), categories, images, objects)
 
 
-def _parse_objects(file: _File, image: int, number: Mapping[int, int]) -> Objects:
+def _parse_objects(file: _File, image: int, number: Mapping[int, int]) -> ImageObjects:
     entries = file.objects.get(image, [])
     boxes = np.array([entry.bbox for entry in entries], dtype=np.float64).reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]
     outlines = tuple(entry.segmentation for entry in entries)
     sizes = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
     areas = [sizes[i] if entry.area is None else entry.area for i, entry in enumerate(entries)]
-    return Objects(
+    return ImageObjects(
         boxes,
         np.array([number[entry.category_id] for entry in entries], dtype=np.int64),
         np.array([entry.iscrowd != 0 for entry in entries], dtype=np.bool_),
@@ -197,7 +197,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
     """List a folder of images and masks as a segmentation dataset.
 
     Images are ``[train|val|test/]images/NAME.jpg``, masks ``[...]/masks/NAME.png`` with 8-bit class numbers.
-    ``classes.txt`` names class i in line i + 1; a line ``-`` marks a value to ignore, as 255 always is.
+    ``classes.txt`` names class i in line i + 1; a line ``-`` marks a value to ignore; 255 is always ignored.
 
     Raises:
         DatasetError: images or masks are missing, a folder cannot be listed, or ``classes.txt`` is missing or invalid.
@@ -205,7 +205,7 @@ def load_mask_folder(root: Path) -> ImageDataset:
     parts = _list_parts(root)
     split_names = tuple(dict.fromkeys(split for split, _ in parts if split))
     listed = [
-        Listed(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
+        ListedImage(f"{prefix}images/{name}", -1, split_names.index(split) if split else -1)
         for split, prefix in parts
         for name in walk_images(root / f"{prefix}images")
     ]
@@ -237,7 +237,7 @@ def _read_classes(root: Path) -> tuple[dict[int, int], tuple[str, ...]]:
     path = root / CLASS_LIST
     if not path.is_file():
         remedy = f"Write the name of class i on line i + 1, and {_NO_CLASS} for values to ignore."
-        raise DatasetError(str(path), "is missing, but it must list the class of each mask value", remedy)
+        raise DatasetError(str(path), "is missing, but is needed to name the class of each mask value", remedy)
     lines = read_lines(path)
     names = tuple(line for line in lines if line != _NO_CLASS)
     if not names or not all(names) or len(lines) > IGNORE or len(set(names)) != len(names):

@@ -1,7 +1,7 @@
-"""Files that fsspec opens: on this machine, or at an address such as ``s3://bucket/photos``. Only this imports fsspec.
+"""Local and remote files (such as ``s3://bucket/photos``), opened by fsspec, which only this module imports.
 
-A folder is listed once; a file is read when its image is requested, and never written to the disk. A file that cannot
-be fetched ends the command with its name, because it is not a bad image; the backends of fsspec retry themselves.
+A folder is listed once; a file is read when its image is requested, and never written to disk. If a file cannot be
+fetched, the command fails and names it, because the image itself is not bad; the backends of fsspec do the retries.
 """
 
 import re
@@ -93,7 +93,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
         The path of the folder in its file system, and the files in any order.
 
     Raises:
-        DatasetError: it does not exist or is empty, cannot be listed, or the package for such addresses is missing.
+        DatasetError: it does not exist, is empty, or cannot be listed, or the package for such URLs is missing.
     """
     with _convert_errors(address):
         system, path = _open_file_system(address)
@@ -107,7 +107,7 @@ def find_files(address: str) -> tuple[str, list[FileLocation]]:
 def match_files(text: str, names: Iterable[str]) -> list[FileLocation]:
     """Return the files that match the given paths or URLs, sorted by name.
 
-    Names may have ``*`` and ``?`` as wildcards for existing files; ``text`` is what the user wrote, for messages.
+    Names may contain the wildcards ``*`` and ``?``; ``text`` is what the user passed, for error messages.
 
     Raises:
         DatasetError: there are no files, or a named one is missing; or as for :func:`find_files`.
@@ -147,7 +147,7 @@ def _open_file_system(address: str) -> tuple[Any, str]:
 
 @contextmanager
 def _convert_errors(where: str) -> Iterator[None]:
-    """Convert any error of a backend to a :class:`DatasetError` that names what could not be read."""
+    """Convert any backend error to a :class:`DatasetError` that names the unreadable file."""
     try:
         yield
     except DatasetError:

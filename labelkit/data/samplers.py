@@ -1,7 +1,7 @@
-"""Samplers: the rows that an epoch draws, in order, for all processes together.
+"""Samplers, which choose the rows of an epoch, in order, for all processes together.
 
 Every sampler is a pure function of seed and epoch: all processes compute the same sequence, and each
-takes its share of each batch.
+loads its share of each batch.
 """
 
 from collections.abc import Sequence
@@ -19,18 +19,18 @@ class Sampler(Protocol):
     """Protocol for samplers, which draw the images for each epoch."""
 
     def __len__(self) -> int:
-        """Return the number of draws of an epoch, over all processes."""
+        """Return the number of draws per epoch, over all processes."""
         ...
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
-        """Return the row indices drawn in an epoch, in order and equal on every process; each phase counts from 0."""
+        """Return the row indices drawn in an epoch of the phase, from 0, in the same order on every process."""
         ...
 
 
 class UniformSampler:
     """Sampler that draws every image once per epoch, in random order.
 
-    ``rows`` (m,) are those to draw from, without those that cannot be read.
+    ``rows`` (m,) are the row indices to draw from, without unreadable images.
     """
 
     def __init__(self, rows: ArrayLike, *, seed: int) -> None:
@@ -51,9 +51,9 @@ class Stream:
     """Endless stream of images in random order, which uses every image once before repeating any.
 
     Attributes:
-        name: name of the stream; two streams with the same name and equal rows would draw alike.
+        name: name of the stream; two streams with the same name and equal rows would draw the same images.
         rows: (m,) rows to draw from.
-        per_batch: number of draws for each batch; m may be smaller.
+        per_batch: number of draws per batch; m may be smaller.
     """
 
     name: str
@@ -68,8 +68,8 @@ class StreamSampler:
     length of an epoch nor a resume changes the draws. A new phase restarts all streams.
 
     Args:
-        streams: at least one stream; streams with ``per_batch`` 0 are left out.
-        steps: number of batches of an epoch.
+        streams: at least one stream; streams with ``per_batch`` 0 are ignored.
+        steps: number of batches per epoch.
         seed: seed of the run.
         phase: number of the phase.
     """
@@ -80,7 +80,7 @@ class StreamSampler:
         self._steps, self._seed, self._phase = steps, seed, phase
 
     def __len__(self) -> int:
-        """Return the number of draws of an epoch, a multiple of the batch size."""
+        """Return the number of draws per epoch, a multiple of the batch size."""
         return self._steps * self.batch_size
 
     def indices(self, epoch: int) -> NDArray[np.int64]:
@@ -107,7 +107,7 @@ class BalancedSampler:
     Args:
         labeled_mask: (n,) bool, whether an image is labeled.
         seed: seed of the run.
-        rows: rows to draw from; all by default; leave out rows that cannot be read.
+        rows: rows to draw from, without unreadable images; default: all.
     """
 
     def __init__(self, labeled_mask: ArrayLike, *, seed: int, rows: ArrayLike | None = None) -> None:
@@ -141,18 +141,18 @@ class ClassBalancedSampler:
     """Sampler of batches with ``per_class`` images from each of ``batch_size / per_class`` classes or pseudo-classes.
 
     Each epoch, the shuffled images of every class are divided into groups of ``per_class``, the last one filled up with
-    repeated images of the class. A batch takes different classes with probabilities proportional to their remaining
-    groups; when too few classes have groups left, all classes are divided again. So, except for the filling, every
-    image is equally likely in the long run, whereas drawing classes uniformly would prefer images of small ones.
-    Source: ``MalongTech/research-xbm`` (its sampler); there the division continues over epochs, here an epoch starts
-    afresh, so that it depends on its number alone.
+    repeated images of the class. A batch draws distinct classes with probabilities proportional to their remaining
+    groups; when too few classes have groups left, all classes are divided again. Apart from the repeated images, every
+    image is thus equally likely in the long run, whereas drawing classes uniformly would favor images of small classes.
+    Source: ``MalongTech/research-xbm`` (its sampler); there the groups carry over between epochs, here each epoch
+    starts afresh, so that it depends only on its number.
 
     Args:
         labels: (n,) int64, -1 = never drawn; ``None`` if `relabel` provides them before the first epoch.
-        per_class: number of images of one class in a batch.
-        batch_size: number of images of a batch over all processes.
+        per_class: number of images per class in a batch.
+        batch_size: number of images per batch, over all processes.
         seed: seed of the run.
-        rows: rows to draw from; all labeled ones by default; leave out rows that cannot be read.
+        rows: rows to draw from, without unreadable images; default: all labeled ones.
 
     Raises:
         ConfigError: the batch size is not a multiple of ``per_class``, or a batch needs more classes than exist.
@@ -178,7 +178,7 @@ class ClassBalancedSampler:
         self._batches = -(-len(self._pool) // batch_size)  # rounded up
 
     def relabel(self, labels: ArrayLike) -> None:
-        """Replace the labels (n,) int64 used for sampling from the next epoch on; -1 = not drawn until replaced again.
+        """Replace the labels (n,) int64 used for sampling from the next epoch on; -1 = not drawn until relabeled.
 
         Rows and epoch length stay the same.
 
@@ -219,7 +219,7 @@ class ClassBalancedSampler:
             if (left > 0).sum() < self._classes_per_batch:
                 groups = [self._divide(members, generator) for members in self._members]
                 left = np.array([len(table) for table in groups])
-            # the largest values of log(weight) + Gumbel noise are weighted draws without repetition
+            # the largest values of log(weight) + Gumbel noise are weighted draws without replacement
             with np.errstate(divide="ignore"):
                 keys = np.log(left) + generator.gumbel(size=len(left))
             for i in np.argsort(-keys)[: self._classes_per_batch]:

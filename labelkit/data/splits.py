@@ -1,4 +1,4 @@
-"""Label splits: rules for which images are used, which of them are labeled, and which classes are old.
+"""Label splits: rules that decide which images are used, which of them are labeled, and which classes are old.
 
 Labels reach training only through a split; training sees -1 for every image that the split does not label. A split is
 saved with a run and with the embeddings, keyed by sample id.
@@ -23,12 +23,12 @@ from labelkit.data.tables import MAX_TABLE_BYTES
 from labelkit.errors import DatasetError
 from labelkit.files import read_bytes
 
-# Maximum number of classes that a warning names.
+# Maximum number of classes listed in a warning.
 _NAMED = 20
 
 
-class Classes(NamedTuple):
-    """Labels of a dataset, which of them a split rule may use, and the number and names of its classes.
+class ClassLabels(NamedTuple):
+    """Class labels of a dataset, with the subset that a split rule may use, and the number and names of the classes.
 
     Attributes:
         labels: (n,) int64 class of each image, -1 = unknown.
@@ -48,7 +48,7 @@ class Classes(NamedTuple):
 
 
 def _unlabeled_classes_warning(
-    classes: Classes, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
+    classes: ClassLabels, wanted: Sequence[int], labeled: NDArray[np.bool_], *, drawn: bool = False
 ) -> tuple[str, ...]:
     """Return a warning that names the classes without labels, with a remedy if another draw may reach them."""
     missed = [i for i in wanted if not labeled[classes.labels == i].any()]
@@ -83,12 +83,12 @@ def _draw_old_classes(
         problem = f"{problem}; the first missing or extra class is {differ[0]}"
         raise DatasetError("split", problem, "List each class exactly once, as old or as new.")
     if not old:
-        raise DatasetError("split", "no class is left as an old class", "Choose at least one old class.")
+        raise DatasetError("split", "there are no old classes", "Choose at least one old class.")
     return old, new
 
 
 def gcd_split(
-    classes: Classes,
+    classes: ClassLabels,
     *,
     old_classes: Sequence[int] | None = None,
     num_old_classes: int | None = None,
@@ -99,22 +99,22 @@ def gcd_split(
 ) -> LabelSplit:
     """Label a fraction of the images in old classes, as in generalized category discovery.
 
-    The images of old classes, in dataset order, are drawn uniformly and not per class, so that a
-    class can end with few labels. Source: ``sgvaze/generalized-category-discovery``
+    Images are drawn uniformly from all old classes, in dataset order, and not per class, so that a
+    class may get few labels. Source: ``sgvaze/generalized-category-discovery``
     (``subsample_instances``), reproduced draw for draw.
 
     Args:
         classes: labels and classes of the dataset.
         old_classes: classes to label; by default the first ``num_old_classes``.
-        num_old_classes: number of old classes without ``old_classes``; default: half of the classes, rounded down.
+        num_old_classes: number of old classes if ``old_classes`` is ``None``; default: half of them, rounded down.
         new_classes: all other classes, in the order of the training classes; ascending by default.
-        label_ratio: share of the images of old classes that is labeled, in ``[0, 1]``.
-        seed: seed of the draw.
-        draw_order: (n,) rank of each image in the list to draw from; the order of the rows by default.
+        label_ratio: fraction of the images in old classes to label, in ``[0, 1]``.
+        seed: random seed.
+        draw_order: (n,) rank of each image in the list to draw from; row order by default.
 
     Raises:
-        DatasetError: old and new classes together are not those of the data, or no image would be labeled although
-            the ratio is positive.
+        DatasetError: old and new classes together are not the classes of the dataset, or no image would be labeled
+            although the ratio is positive.
     """
     old, new = _draw_old_classes(classes.count, old_classes, num_old_classes, new_classes)
     pool = np.flatnonzero(classes.given & np.isin(classes.labels, old))
@@ -137,10 +137,10 @@ def gcd_split(
     return LabelSplit("gcd", labeled, old, new, params, warnings)
 
 
-def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSplit:
+def few_labels_split(classes: ClassLabels, *, total: int, seed: int = 0) -> LabelSplit:
     """Label ``total`` images, divided equally among the classes, as in semi-supervised learning.
 
-    The first ``total % classes.count`` classes get one more.
+    The first ``total % classes.count`` classes get one more label.
 
     Raises:
         DatasetError: a class has too few images, or the total is below the number of classes.
@@ -165,7 +165,7 @@ def few_labels_split(classes: Classes, *, total: int, seed: int = 0) -> LabelSpl
     return LabelSplit("few-labels", labeled, tuple(range(classes.count)), (), params)
 
 
-def use_dataset_labels(classes: Classes) -> LabelSplit:
+def use_dataset_labels(classes: ClassLabels) -> LabelSplit:
     """Use exactly the labels of the dataset; the labeled classes become the old classes."""
     old = tuple(int(i) for i in np.unique(classes.labels[classes.given]))
     new = tuple(i for i in range(classes.count) if i not in set(old))
@@ -174,7 +174,7 @@ def use_dataset_labels(classes: Classes) -> LabelSplit:
     return LabelSplit("given", classes.given, old, new, {"num_classes": int(classes.count)}, warnings)
 
 
-def no_labels_split(classes: Classes) -> LabelSplit:
+def no_labels_split(classes: ClassLabels) -> LabelSplit:
     """Use no labels, so that every class is a new class."""
     labeled = np.zeros(len(classes.labels), dtype=np.bool_)
     return LabelSplit("none", labeled, (), tuple(range(classes.count)), {"num_classes": int(classes.count)})
@@ -194,7 +194,7 @@ class LabelSplit:
         old_classes: classes with labels, in the order of the training classes.
         new_classes: the other classes, continuing that order.
         params: arguments of the rule, as plain JSON values.
-        warnings: sentences to show to the user.
+        warnings: messages for the user.
     """
 
     kind: str
@@ -218,7 +218,7 @@ class LabelSplit:
         """Return the labels (n,) int64 that training may use: positions in ``class_order``, -1 where not labeled.
 
         Args:
-            labels: (n,) int64 classes of the dataset, old where an image is labeled; ignored elsewhere.
+            labels: (n,) int64 classes of the dataset; must be old for labeled images, and is ignored for others.
         """
         classes = np.asarray(labels, dtype=np.int64)
         result = np.full(len(classes), -1, dtype=np.int64)
@@ -243,7 +243,7 @@ class LabelSplit:
 
 
 def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDArray[np.int64]:
-    """Draw the rows to hold out, a fraction in ``(0, 1)`` of each class, in increasing order.
+    """Draw rows to hold out, a fraction in ``(0, 1)`` of each class, and return them in increasing order.
 
     The total is ``share * n`` rounded up; it is divided among the classes of the labels (n,), -1 included, by largest
     remainder (ties go to the first class), and each class keeps at least one image.
@@ -264,13 +264,13 @@ def draw_holdout_rows(labels: ArrayLike, share: float, *, seed: int = 0) -> NDAr
     return np.sort(np.concatenate(drawn)).astype(np.int64) if drawn else np.zeros(0, dtype=np.int64)
 
 
-def choose_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
-    """Return the sorted numbers of the classes to hold out; see :func:`classes_by_name`.
+def parse_holdout_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+    """Return the sorted numbers of the classes to hold out; see :func:`resolve_classes`.
 
     Raises:
-        DatasetError: a word stands for no class, or all classes or none are chosen.
+        DatasetError: a word matches no class, or all classes or none are chosen.
     """
-    chosen, count = classes_by_name(words, class_names), len(class_names)
+    chosen, count = resolve_classes(words, class_names), len(class_names)
     if not 0 < len(chosen) < count:
         problem = f"{len(chosen)} of {count} classes would be held out"
         raise DatasetError("split", problem, "Keep some classes for training and some for testing.")
@@ -296,19 +296,19 @@ def read_class_words(words: Sequence[str], class_names: Sequence[str]) -> Sequen
         ) from error
     named = [line.strip() for line in lines if line.strip()]
     if not named:
-        raise DatasetError("split", f"{path} contains no class", "Write one class per line.")
+        raise DatasetError("split", f"{path} contains no class names", "Write one class per line.")
     return named
 
 
-def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
+def resolve_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple[int, ...]:
     """Resolve class names, patterns, numbers and ranges to class numbers.
 
-    The words are ``half`` or ``first-half`` alone (with an odd number the second half is larger); or names, shell
-    patterns of names, numbers from 0 and ranges of numbers. A word that is a class name is always read as a name. The
-    class numbers are increasing.
+    The words are ``half`` or ``first-half`` alone (for an odd number of classes, the second half is larger); or names,
+    shell patterns of names, numbers from 0 and ranges of numbers. A word that is a class name is always read as a name.
+    The class numbers are returned in increasing order.
 
     Raises:
-        DatasetError: a word stands for no class.
+        DatasetError: a word matches no class.
     """
     count = len(class_names)
     if tuple(words) in (("half",), ("first-half",)) and words[0] not in class_names:
@@ -327,7 +327,7 @@ def classes_by_name(words: Sequence[str], class_names: Sequence[str]) -> tuple[i
 
 
 def _match_classes(word: str, class_names: Sequence[str]) -> set[int]:
-    """Return the classes that a name, pattern, number or range stands for."""
+    """Return the classes that match a name, pattern, number or range."""
     found = {i for i, name in enumerate(class_names) if name == word}
     if found:
         return found
@@ -338,9 +338,9 @@ def _match_classes(word: str, class_names: Sequence[str]) -> set[int]:
 
 
 def select_first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> NDArray[np.int64]:
-    """Return the increasing rows of the first ``count`` >= 1 images of each class in each split.
+    """Return the sorted rows of the first ``count`` >= 1 images of each class in each split.
 
-    Labels (n,) and splits (n,) are integers, of which -1 counts as a class or split.
+    Labels (n,) and splits (n,) are integers; -1 counts as a class or split of its own.
     """
     pairs = np.stack([np.asarray(labels), np.asarray(splits)])
     groups = np.unique(pairs, axis=1, return_inverse=True)[1].reshape(-1)  # one axis in every version of NumPy
@@ -352,7 +352,7 @@ def select_first_per_class(labels: ArrayLike, splits: ArrayLike, count: int) -> 
 def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) -> NDArray[np.int64]:
     """Compute long-tailed class sizes, ``largest * imbalance_factor**(i / (num_classes - 1))`` rounded down.
 
-    ``largest`` may be fractional, as the mean size of unequal classes; ``imbalance_factor`` is in ``(0, 1]``.
+    ``largest`` may be fractional, such as a mean class size; ``imbalance_factor`` is in ``(0, 1]``.
 
     Source: Cui et al., "Class-Balanced Loss Based on Effective Number of Samples" (2019), long-tailed CIFAR.
     """
@@ -361,7 +361,7 @@ def long_tail_counts(largest: float, num_classes: int, imbalance_factor: float) 
     return np.floor(largest * imbalance_factor**exponents + 1e-9).astype(np.int64)
 
 
-def long_tail_split(classes: Classes, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
+def long_tail_split(classes: ClassLabels, *, imbalance_factor: float, seed: int = 0) -> NDArray[np.int64]:
     """Choose a long-tailed subset of the images with a usable label, with exponentially decreasing class sizes.
 
     Returns:

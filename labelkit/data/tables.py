@@ -1,8 +1,8 @@
-"""Datasets from a table (CSV or JSON) of images, labels and splits, and the rule by which a label names a class.
+"""Datasets from a table (CSV or JSON) of images, labels and splits, and the conversion of labels to class names.
 
-The rule applies to CSV, tar, Parquet and imported rows. Spaces around a label are ignored, accented letters are equal
-in either Unicode form, and a whole number is the same with and without ``.0``: ``3``, `` 3`` and ``3.0`` are one
-class. Reading a file that a user names never waits, as it would for a pipe.
+All labels, also from tar, Parquet and imported files, are converted alike: surrounding spaces are ignored, accented
+letters are equal in either Unicode form, and whole numbers lose ``.0``, so that ``3``, `` 3`` and ``3.0`` are one
+class. Reading a file that a user names never blocks, as it would for a pipe.
 """
 
 import codecs
@@ -25,8 +25,8 @@ from labelkit.data.datasets import (
     SPLIT_WORDS,
     FileSource,
     ImageDataset,
+    build_listing,
     list_splits_in_order,
-    listing,
     natural_key,
     sort_by_bytes,
 )
@@ -62,21 +62,21 @@ PATH_COLUMNS: Final = (
     "url",
     "path_escaped",
 )
-"""Possible headers of the column of paths, of which the first existing one is used; case does not matter,
-and spaces count as ``_``."""
+"""Accepted headers of the path column, of which the first one present is used; case is ignored, and spaces count
+as ``_``."""
 LABEL_COLUMNS: Final = ("label", "labels", "class", "class_name", "category", "choice")
-"""Possible headers of the column of labels: ``label``, else one of the others if it is the only one."""
+"""Accepted headers of the label column: ``label``, else one of the others if it is the only one present."""
 FILE_COLUMN: Final = "sha256"
-"""Header of the column with the SHA-256 of the image file in tables that ``start`` writes."""
+"""Header of the column with the image file's SHA-256 in tables written by ``start``."""
 GUESSED_KINDS: Final = ("known", "new", "unsure")
-"""Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are guesses."""
-_SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the first only with nothing but usual splits
+"""Kinds of rows in ``labels.csv`` and in the output of ``predict`` whose labels are predictions."""
+_SPLIT_COLUMNS: Final = ("split", "set", "subset", "partition")  # all but the first only if all its splits are standard
 _MARKS: Final = {"0": False, "0.0": False, "false": False, "1": True, "1.0": True, "true": True}
 _YES_OR_NO: Final = {**_MARKS, "no": False, "yes": True}
 _LABELED_COLUMNS: Final = ("labeled", "labelled")
 _SAVE_AS_CSV: Final = "Save it as a CSV with the columns path,label."
 _WITH_PANDAS: Final = "Convert it: `python -c \"import pandas; pandas.{}('{}').to_csv('labels.csv', index=False)\"`."
-# first bytes of files that are not tables, what these are, and how to convert them
+# first bytes of files that are not tables, their type, and how to convert them
 _FOREIGN: Final = {
     b"PK\3\4": ("an Excel file or an archive", _SAVE_AS_CSV),
     b"\xd0\xcf\x11\xe0": ("an Excel file", _SAVE_AS_CSV),
@@ -106,24 +106,24 @@ class _CsvRow:
 
 
 def _raise_faults(where: str, faults: Sequence[str], remedy: str = _ROW_REMEDY) -> None:
-    """Raise one error with all faults of a file, so that they can be corrected together; nothing without faults."""
+    """Raise one error with all faults of a file, so that they can be corrected together; do nothing without faults."""
     if not faults:
         return
     more = len(faults) - MAX_FAULTS_SHOWN
     shown = [*faults[:MAX_FAULTS_SHOWN], *([f"and {more} more"] if more > 0 else [])]
-    problem = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
+    problem = f"contains {len(faults)} error{'s' if len(faults) > 1 else ''}\n  " + "\n  ".join(shown) + "\n"
     raise DatasetError(where, problem, remedy)
 
 
 def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | None = None) -> ImageDataset:
     """List the images in a CSV file that has a path column and optional label and ``split`` columns.
 
-    Paths are relative to the folder of the CSV, else to ``data_root``, or absolute; if no such file exists, they
-    name one of the images in these folders by `labelkit.data.path_rule`. The root of the sample ids is the
-    folder of the CSV if all images are in it, else ``data_root`` if they are all there, else the deepest folder that
-    contains all images. An empty label means unlabeled, an empty split none. Where a column ``labeled`` is 0, the label
-    is hidden from training and used for scoring. Notes name the columns that are not used.
-    Class names are sorted naturally (2 before 10), and so are splits after train, val and test.
+    Paths are absolute, or relative to the folder of the CSV or else to ``data_root``; if no such file exists,
+    `labelkit.data.path_rule` matches them to the images in these folders. The root of the sample ids is the folder of
+    the CSV if all images are in it, else ``data_root`` if they are all there, else the deepest folder that contains
+    all images. An empty label means unlabeled, an empty split no split. If a column ``labeled`` is 0, the label is
+    hidden from training and used only for scoring. The dataset's notes list the unused columns.
+    Class names are in natural order (2 before 10), as are the splits after train, val and test.
 
     Raises:
         DatasetError: lists every unreadable row, missing file or image with two labels, with its line number.
@@ -131,17 +131,17 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
     table = _read_csv_rows(path, label_column, needs_labels=label_column is not None)
     rows, notes = table.rows, table.notes
     if table.unused and not table.label_fault:
-        notes.append(f"columns not used: {_join_first_few(table.unused, most=_COLUMNS_SHOWN)}")
+        notes.append(f"unused columns: {_join_first_few(table.unused, most=_COLUMNS_SHOWN)}")
     folders = [path.absolute().parent, *([data_root.absolute()] if data_root is not None else [])]
     files = [_resolve_path(row.path, folders) for row in rows]
-    missing = {row.path for row, file in zip(rows, files, strict=True) if not is_there(file)}
+    missing = {row.path for row, file in zip(rows, files, strict=True) if not path_exists(file)}
     known: list[str] = []
     if missing:
         others, known = _find_by_path_rule(missing, folders, path, whole=all(row.path in missing for row in rows))
         files = [others.get(row.path, file) for row, file in zip(rows, files, strict=True)]
         if others:
             written, file = next(iter(others.items()))
-            notes.append(f"paths spelled differently than their files: {len(others)}, first: {written} is {file}")
+            notes.append(f"paths spelled differently from their files: {len(others)}, such as {written} for {file}")
     homes = [folder for folder in folders if all(file.is_relative_to(folder) for file in files)]
     root = homes[0] if homes else Path(os.path.commonpath([os.path.dirname(file) for file in files]))  # noqa: PTH120
     faults: list[str] = []
@@ -150,20 +150,20 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
         first = by_id.setdefault(file.relative_to(root).as_posix(), row)
         if (first.label, first.split, first.given) != (row.label, row.split, row.given):
             other = "label or split" if first.given == row.given else "value of labeled"
-            faults.append(f"line {row.line}: {row.path!r} is in line {first.line} with another {other}")
-        elif not is_there(file):
+            faults.append(f"line {row.line}: {row.path!r} is also in line {first.line}, with another {other}")
+        elif not path_exists(file):
             near = "" if len(faults) >= MAX_FAULTS_SHOWN else similar_path_hint(row.path, known)
             faults.append(f"line {row.line}: no file {row.path!r} (looked for {file}){near}")
         elif is_folder(file):
             faults.append(f"line {row.line}: {row.path!r} is a folder")
-    _raise_faults(str(path), faults, _ROW_REMEDY if all(map(is_there, files)) else _ROOT_REMEDY)
+    _raise_faults(str(path), faults, _ROW_REMEDY if all(map(path_exists, files)) else _ROOT_REMEDY)
     ids = tuple(sort_by_bytes(by_id))
     first_splits = list_splits_in_order(row.split for row in rows)
     other_splits = sorted({row.split for row in rows if row.split} - set(first_splits), key=natural_key)
     hidden = sum(bool(row.label) and not row.given for row in by_id.values())
     if hidden:
         notes.append(f"labels hidden from training, since the column labeled is 0: {hidden}")
-    dataset = listing(
+    dataset = build_listing(
         path.stem,
         root,
         ids,
@@ -177,15 +177,15 @@ def load_csv(path: Path, *, data_root: Path | None = None, label_column: str | N
 
 
 def _resolve_path(written: str, folders: Sequence[Path]) -> Path:
-    """Return the file that a path names: below the first folder in which it exists, otherwise below the first."""
+    """Return the file that a path refers to: in the first folder in which it exists, otherwise in the first folder."""
     files = [Path(os.path.normpath(folder / written)) for folder in folders]
-    return next((file for file in files if is_there(file)), files[0])
+    return next((file for file in files if path_exists(file)), files[0])
 
 
 def _find_by_path_rule(
     missing: set[str], folders: Sequence[Path], table: Path, *, whole: bool
 ) -> tuple[dict[str, Path], list[str]]:
-    """Return the images that missing paths name by the rule for all tables, and the names of all images."""
+    """Return the images matched to missing paths by `labelkit.data.path_rule`, and the names of all images."""
     others: dict[str, Path] = {}
     known: list[str] = []
     for folder in folders:
@@ -204,8 +204,8 @@ def read_label_csv(
 ) -> dict[str, str]:
     """Read the class of each path, as written, from a CSV file; see ``PATH_COLUMNS`` and ``LABEL_COLUMNS``.
 
-    The images need not exist. Rows with an empty label are left out; with ``empty_ok``, all may be. ``tell`` receives
-    sentences for people about labels that were read as none or joined.
+    The images need not exist. Rows with an empty label are skipped; with ``empty_ok``, all may be empty. ``tell``
+    receives messages for the user about labels that were read as unlabeled or merged.
 
     Raises:
         DatasetError: the file is unreadable, no row has a label, or a path has two labels.
@@ -217,8 +217,8 @@ def read_label_csv(
     if guesses := sum(row.guess and bool(row.label) for row in rows):
         raise DatasetError(
             str(path),
-            f"{guesses} of {len(rows)} rows were predicted by labelkit (their kind is known, new or unsure), so they "
-            "are not labels",
+            f"{guesses} of {len(rows)} labels were predicted by labelkit (their kind is known, new or unsure), so they "
+            "cannot serve as ground truth",
             "Pass a file with only the labels that you know, such as given.csv, or only the lines that you "
             "corrected, with the columns path and label.",
         )
@@ -239,7 +239,7 @@ def read_label_csv(
             )
         if any(row.split for row in rows):
             tell(
-                f"{path}: the column of splits is not used; to use it, pass the file as --dataset, with --data-root "
+                f"{path}: the split column is not used; to use it, pass the file as --dataset, with --data-root "
                 "FOLDER if its paths are relative to another folder"
             )
         for note in table.notes:
@@ -250,8 +250,8 @@ def read_label_csv(
 def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[str, str, str]]:
     """Read the path, label and image SHA-256 of each labeled row in a CSV file.
 
-    The SHA-256 is empty if unknown. Unlike in :func:`read_label_csv`, one path may have several labels, for files
-    that replaced each other.
+    The SHA-256 is empty if unknown. Unlike in :func:`read_label_csv`, a path may have several labels, if its file was
+    replaced.
 
     Raises:
         DatasetError: the file is unreadable.
@@ -260,8 +260,8 @@ def read_file_labels(path: Path, label_column: str | None = None) -> list[tuple[
     return [(row.path, row.label, row.file) for row in rows if row.label]
 
 
-def read_paths(path: Path) -> dict[str, str]:
-    """Read the label of each path in a CSV file; it is empty if it or the whole label column is missing.
+def read_paths_and_labels(path: Path) -> dict[str, str]:
+    """Read the paths in a CSV file with their labels, which are empty if missing.
 
     Raises:
         DatasetError: the file is unreadable.
@@ -325,9 +325,9 @@ def _read_csv_rows(
         if len(fields) != len(header):
             faults.append(f"line {reader.line_num}: {len(fields)} fields, but the header has {len(header)}")
         elif any("\0" in fields[at] for at in (at_path, at_label, at_split) if at is not None):
-            faults.append(f"line {reader.line_num}: a NUL character, as in a damaged file")
+            faults.append(f"line {reader.line_num}: contains a NUL character, so the file may be damaged")
         elif not fields[at_path].strip():
-            faults.append(f"line {reader.line_num}: no path")
+            faults.append(f"line {reader.line_num}: the path is empty")
         else:
             split, file = ("" if at is None else fields[at].strip() for at in (at_split, at_file))
             split = SPLIT_WORDS.get(split.lower(), split)
@@ -339,7 +339,7 @@ def _read_csv_rows(
             marked.append([at for at in marks if _MARKS[fields[at].strip().lower()]])
     _raise_faults(where, faults)
     if rows and at_label is not None and _are_images(labels) and not _are_images([row.path for row in rows]):
-        problem = f"the column {names[at_label]!r} has file names of images, but the column {names[at_path]!r} has none"
+        problem = f"column {names[at_label]!r} contains image file names, but column {names[at_path]!r} does not"
         raise DatasetError(where, problem, "Swap the names of these two columns in the first line.")
     if not rows and not empty_ok:
         raise DatasetError(where, "contains a header, but no images", "Add a line for each image below the header.")
@@ -349,10 +349,10 @@ def _read_csv_rows(
         classes_of = [[names[at] for at in one if at in marks] for one in marked]
         several = next((row.line for row, one in zip(rows, classes_of, strict=True) if len(one) > 1), None)
         if several is not None:
-            label_fault = f"line {several} has more than one 1 in the columns {columns}; one label per image is needed"
+            label_fault = f"line {several} has more than one 1 in the columns {columns}; only one label is allowed"
         elif any(classes_of):
             label_fault, labels = "", [one[0] if one else None for one in classes_of]
-            label_notes = [f"labels read from the columns of 0 and 1: {columns}"]
+            label_notes = [f"labels read from the one-hot columns {columns}"]
     if label_fault and needs_labels:
         raise DatasetError(where, label_fault, "Pass the name of the label column as --label-column.")
     if split_column != "split" and {row.split for row in rows} - {*SPLIT_WORDS.values(), ""}:
@@ -369,7 +369,7 @@ def _read_csv_rows(
 
 
 def _read_text(path: Path) -> str:
-    """Return the text of a table; ``DatasetError``: it is a file of another kind, or not UTF-8."""
+    """Return the text of a table; ``DatasetError``: it is another type of file, or not UTF-8."""
     where, raw = str(path), read_table(path)
     for start, (kind, remedy) in _FOREIGN.items():
         if raw.removeprefix(codecs.BOM_UTF8).startswith(start):
@@ -382,7 +382,7 @@ def _read_text(path: Path) -> str:
 
 
 def _are_images(texts: Iterable[str | None]) -> bool:
-    """Whether any text is not empty, and most that are not end like the name of an image file."""
+    """Return whether most of the nonempty texts look like image file names; ``False`` if all are empty."""
     found = [Path(text.strip()).suffix.lower() in IMAGE_SUFFIXES for text in texts if text]
     return 2 * sum(found) > len(found)
 
@@ -398,13 +398,13 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
     if not set(PATH_COLUMNS).isdisjoint(map(header_key, header)):
         return reader, header
     listed = ", ".join(header)
-    shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} letters)"
+    shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} characters)"
     problem = f"line 1: there is no path column ({', '.join(PATH_COLUMNS[:-1])}), found {shown}"
     raise DatasetError(where, problem, _HEADER_REMEDY)
 
 
 def find_label_column(header: Sequence[str], requested: str | None, others: Sequence[str] = ()) -> tuple[str, str]:
-    """Find the label column in a header, or return an empty name and the reason why there is none.
+    """Find the label column in a header, or return an empty name and the reason.
 
     ``requested`` is the column that the user named, if any. If no column has a common name, the column of ``others``,
     which are known to contain classes, is used if there is only one.
@@ -418,7 +418,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     if usual and (usual[0].lower() == LABEL_COLUMNS[0] or len(usual) == 1):
         return usual[0], ""
     if usual:
-        return "", f"{len(usual)} columns may hold the labels: {', '.join(usual)}"
+        return "", f"{len(usual)} columns may contain the labels: {', '.join(usual)}"
     return "", f"no column 'label' (or {', '.join(LABEL_COLUMNS[1:])}), found {shown}"
 
 
@@ -437,7 +437,7 @@ def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
         writer = csv.DictWriter(table, list(dict.fromkeys(key for row in rows for key in row)), restval="")
         writer.writeheader()
         writer.writerows(rows)
-        table.getvalue().encode()  # JSON may contain halves of characters, which no file name or class has
+        table.getvalue().encode()  # JSON may contain lone surrogates, which no file name or class has
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         remedy = "Pass COCO, FiftyOne or Label Studio JSON, {path: label}, objects with keys path and label, or a CSV."
         raise DatasetError(where, "is not JSON with image labels in a known format", remedy) from error
@@ -445,7 +445,7 @@ def json_as_csv(text: str, where: str, label_columns: Collection[str]) -> str:
 
 
 def _json_rows(text: str) -> list[dict[str, Any]]:
-    """Return the rows of a table."""
+    """Convert JSON in any of the known formats to rows."""
     try:
         value = parse_json(text)
     except ValueError:  # one object in each line
@@ -467,7 +467,7 @@ def _json_rows(text: str) -> list[dict[str, Any]]:
 
 
 def _read_task(task: dict[str, Any]) -> dict[str, Any]:
-    """Return the image and the choices of a task of Label Studio."""
+    """Return the image and the choices of a Label Studio task."""
     results = [one for answer in task["annotations"] if not answer.get("was_cancelled") for one in answer["result"]]
     choices = [choice for one in results if one["type"] == "choices" for choice in one["value"]["choices"]]
     return {"path": _json_path(task["data"]), "label": choices}
@@ -478,7 +478,7 @@ def _json_path(row: dict[str, Any]) -> object:
 
 
 def _single_label(row: dict[str, Any], label: Any, where: str) -> object:
-    """Return the only label of an image; empty without any."""
+    """Return the only label of an image, or an empty string."""
     several = label["choices"] if isinstance(label, dict) else label
     found = list(dict.fromkeys(several if isinstance(several, list) else [several]))
     if len(found) > 1:
@@ -489,13 +489,13 @@ def _single_label(row: dict[str, Any], label: Any, where: str) -> object:
 
 def missing_labels_note(fault: str) -> str:
     """Return the note for a dataset whose labels were not found."""
-    return f"no labels: {fault}; name the column with --label-column"
+    return f"no labels: {fault}; choose the column with --label-column"
 
 
 MAX_TABLE_BYTES: Final = 1 << 30
 
 
-def is_there(path: Path) -> bool:
+def path_exists(path: Path) -> bool:
     """Return whether a path exists, treating an impossible name, such as one that is too long, as missing."""
     return os.path.exists(path)  # noqa: PTH110 - Path.exists raises if a name is too long
 
@@ -541,14 +541,14 @@ def read_table(path: Path) -> bytes:
 NO_LABEL: Final = frozenset(
     "-1 ? - #N/A N/A NA NULL NaN n/a nan null <NA> #NA -NaN -nan NAN 1.#IND -1.#IND 1.#QNAN -1.#QNAN".split()
 )
-"""Labels that mean the same as an empty one: -1, the words that pandas reads as missing, and marks."""
+"""Labels treated as empty: -1, the words that pandas reads as missing, and punctuation marks."""
 NO_LABEL_WORDS: Final = frozenset(("none", "unlabeled", "unlabelled", "no_label", "no label"))  # in any case
 _SHOWN: Final = 3
 _WHOLE: Final = re.compile(r"([+-]?\d+)\.0*")
 
 
 def class_name(label: object) -> str | None:
-    """Normalize a label to a class name, or to ``None`` if it stands for no class."""
+    """Normalize a label to a class name, or to ``None`` if it means unlabeled."""
     if label is None or (isinstance(label, float) and math.isnan(label)):
         return None
     name = unicodedata.normalize("NFC", str(label)).strip()
@@ -574,7 +574,7 @@ def class_names(labels: Sequence[object]) -> tuple[list[str | None], list[str]]:
         f"{_join_first_few(map(repr, texts))} are {name!r}" for name, texts in spellings.items() if len(texts) > 1
     ]
     if joined:
-        notes.append(f"labels that differ only in spaces, accents or .0 are one class: {_join_first_few(joined, '; ')}")
+        notes.append(f"merged labels that differ only in spaces, accents or .0: {_join_first_few(joined, '; ')}")
     return [None if label is None else name_of[str(label)] for label in labels], notes
 
 

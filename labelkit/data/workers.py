@@ -1,4 +1,4 @@
-"""Reading of planned batches: decoding, cropping and resizing in worker processes, or in a thread of this process."""
+"""Image decoding, cropping and resizing for planned batches, in worker processes or in a thread of this process."""
 
 import os
 import shutil
@@ -19,23 +19,23 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from labelkit.data.datasets import ImageSource
-from labelkit.data.decode import BadImage, Channels
-from labelkit.data.end_with_main import end_with_main
-from labelkit.data.keyed_random import Draws
+from labelkit.data.decode import BadImageError, Channels
+from labelkit.data.exit_with_parent import exit_with_parent
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.boxes import replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.spec import PairPlan, ViewSpec
 from labelkit.data.views.transforms import crop_and_resize
 from labelkit.errors import LabelkitError, ResourceError
 
 _LONGEST_SECONDS: Final = 3600
-"""Time limit for one item of a worker: torch notices a worker that ends, but would wait for one that hangs."""
+"""Time limit for one item of a worker: torch detects a worker that dies, but would wait forever for one that hangs."""
 
-_TORCH_SAYS: Final = ("DataLoader", "Too many open files")
-"""Beginnings of the messages of errors that torch raises when it loses contact with a worker."""
+_WORKER_ERROR_PREFIXES: Final = ("DataLoader", "Too many open files")
+"""Prefixes of torch's error messages when it loses contact with a worker."""
 
 T = TypeVar("T")
 
-#: Folder of the shared memory through which worker processes send batches.
+#: Shared memory through which worker processes send batches.
 SHARED_MEMORY: Final = Path("/dev/shm")
 _MAX_WORKERS: Final = 8
 _FEW_IMAGES: Final = 500
@@ -46,7 +46,7 @@ class BatchPlan:
     """Self-contained instructions that let a stateless worker read one batch."""
 
     rows: NDArray[np.int64]
-    draws: Draws
+    draws: KeyedRNG
     views: tuple[ViewSpec, ...]
     identify: bool = False
     pairs: PairPlan | None = None
@@ -85,7 +85,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
             image, full = encoded.decode_reduced(c, plan.least_side)
             if plan.identify and (reason := encoded.lost_content(image)) is not None:
                 lost.append((row, reason))
-        except BadImage as error:
+        except BadImageError as error:
             # Reported, not raised, because an exception loses its type when it leaves a worker.
             bad.append((row, error.reason))
             continue
@@ -94,7 +94,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
         if plan.pairs is not None and plan.pairs.rows[i] != row:
             try:
                 partner, partner_full = source.read(int(plan.pairs.rows[i])).decode_reduced(c, plan.least_side)
-            except BadImage as error:
+            except BadImageError as error:
                 bad.append((int(plan.pairs.rows[i]), error.reason))
                 continue
             partner_sizes[i] = partner_full
@@ -112,7 +112,7 @@ def _read_crops(source: ImageSource, channels: Channels, plan: BatchPlan) -> Cro
 
 
 class _Items(Dataset[T | LabelkitError]):
-    """Dataset of the items read for plans; errors are returned as items, since raised ones would lose their type."""
+    """Dataset that reads one item per plan; errors are returned as items, since raised ones would lose their type."""
 
     def __init__(self, read: Callable[[Any], T]) -> None:
         self._read = read
@@ -152,8 +152,8 @@ def prefetch(items: Iterator[T]) -> Iterator[T]:
 def worker_context() -> BaseContext:
     """Return the multiprocessing context for worker processes: forkserver if available, otherwise spawn.
 
-    A forkserver starts workers from a clean process that has loaded this module once. They are never forked from this
-    process: a fork would inherit locks of threads that it does not have, and CUDA does not work after a fork.
+    A forkserver starts workers from a clean process that has loaded this module once. Workers are never forked from
+    this process: a fork would inherit locks of threads that it does not have, and CUDA does not work after a fork.
     """
     if "forkserver" not in get_all_start_methods():
         return get_context("spawn")
@@ -165,8 +165,8 @@ def worker_context() -> BaseContext:
 def count_workers(requested: int | None, images: int, batch_bytes: int, show_message: Callable[[str], None]) -> int:
     """Return the number of decoding processes to start.
 
-    Without a requested number, it is one per core, at most 8, and at most as many as fit in ``/dev/shm`` with batches
-    of ``batch_bytes``; ``show_message`` receives a message if this limits the number. ``images`` are decoded in a pass.
+    The default is one per core, at most 8, and no more than ``/dev/shm`` has room for, with batches of ``batch_bytes``;
+    ``show_message`` receives a message if this limits the number. ``images`` is the number of images per pass.
     """
     if requested is not None or images < _FEW_IMAGES:  # few images are decoded before processes would have started
         return requested or 0
@@ -178,7 +178,7 @@ def count_workers(requested: int | None, images: int, batch_bytes: int, show_mes
     found = min(wanted, max(0, (room - 1) // 2))  # each process prepares two batches in advance, and one is in use
     if found < wanted:
         show_message(
-            f"only {found} of {wanted} processes decode images: {SHARED_MEMORY} is small (docker run --shm-size=8g)"
+            f"using only {found} of {wanted} decoding processes: {SHARED_MEMORY} is small (docker run --shm-size=8g)"
         )
     return found
 
@@ -186,13 +186,13 @@ def count_workers(requested: int | None, images: int, batch_bytes: int, show_mes
 def build_loader(
     read: Callable[[Any], T], plans: PlanBatchSampler, num_workers: int, *, persistent: bool = False
 ) -> DataLoader[T | LabelkitError]:
-    """Build a PyTorch data loader that reads the item of each plan by ``num_workers`` processes, or one thread if 0.
+    """Build a PyTorch data loader that reads one item per plan, in ``num_workers`` processes or, if 0, in a thread.
 
     ``read`` is pickled for the processes, which live as long as the loader if ``persistent``, else for one pass.
     """
     options: dict[str, Any] = {}
     if num_workers:
-        options = {"multiprocessing_context": worker_context(), "worker_init_fn": _begin_worker}
+        options = {"multiprocessing_context": worker_context(), "worker_init_fn": _init_worker}
         options |= {"timeout": _LONGEST_SECONDS, "persistent_workers": persistent}
     return DataLoader(
         _Items(read),
@@ -210,7 +210,7 @@ def iter_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
 
     Raises:
         LabelkitError: reading an item raised it.
-        ResourceError: a worker ended, could not start, or could not send its result.
+        ResourceError: a worker died, could not start, or could not send its result.
     """
     try:
         for item in loader if loader.num_workers else prefetch(iter(loader)):
@@ -218,7 +218,7 @@ def iter_items(loader: DataLoader[T | LabelkitError]) -> Iterator[T]:
                 raise item
             yield item
     except (OSError, RuntimeError) as error:
-        own = isinstance(error, RuntimeError) and not str(error).startswith(_TORCH_SAYS)
+        own = isinstance(error, RuntimeError) and not str(error).startswith(_WORKER_ERROR_PREFIXES)
         if own or not loader.num_workers:
             raise
         raise _lost_workers_error(str(error)) from error
@@ -232,25 +232,25 @@ def _lost_workers_error(reason: str) -> ResourceError:
     return ResourceError(
         "--num-workers",
         f"the image-reading processes cannot continue: {reason}{room}",
-        "Use a smaller --batch-size, or --num-workers 0, which reads in this process, or provide more shared memory, "
+        "Lower --batch-size, pass --num-workers 0 to read images in the main process, or provide more shared memory, "
         "for example with `docker run --shm-size 8g`.",
     )
 
 
-def _begin_worker(worker: int) -> None:
-    """Let a worker end together with the main process, and report items that it cannot send."""
+def _init_worker(worker: int) -> None:
+    """Make a worker exit together with the main process, and report items that it cannot send."""
 
-    # Python drops items that a queue cannot send, and the main process would wait for them
+    # Python drops items that a queue cannot send, and the main process would wait for them forever
     def send_why(queue: Any, error: Exception, item: tuple[int, object]) -> None:
         queue.put((item[0], _lost_workers_error(str(error).partition("\n")[0])))
 
     Queue._on_queue_feeder_error = send_why  # type: ignore[attr-defined] # not annotated there
     # torch watches the parent process, which here is the forkserver and lives as long as its children
-    end_with_main(f"worker {worker}")
+    exit_with_parent(f"worker {worker}")
 
 
 class Reader:
-    """Reader that runs plans in worker processes, or in a thread of this process if there are no workers."""
+    """Reader of planned batches, in worker processes or, if there are none, in a thread of this process."""
 
     def __init__(self, source: ImageSource, channels: Channels, num_workers: int) -> None:
         self.busy = False
@@ -258,11 +258,11 @@ class Reader:
         self._loader = build_loader(partial(_read_crops, source, channels), self._plans, num_workers, persistent=True)
 
     def read(self, plans: Iterator[BatchPlan]) -> Iterator[Crops]:
-        """Yield the result of each plan, in order.
+        """Yield the crops of each planned batch, in order.
 
         Raises:
             DatasetError: an image could not be fetched.
-            ResourceError: a worker ended, or could not send its result.
+            ResourceError: a worker died, or could not send its result.
         """
         self._plans.plans = plans
         self.busy = True

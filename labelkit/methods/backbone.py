@@ -6,7 +6,7 @@ import torch
 
 from labelkit.data.batch import DataInfo
 from labelkit.data.views.recipes import plain_view
-from labelkit.data.views.spec import RowView, ViewSpec
+from labelkit.data.views.spec import EmbeddingView, ViewSpec
 from labelkit.models.inference import BackboneOptions
 from labelkit.models.row_layers import EmbeddingMLPShape
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
@@ -29,12 +29,12 @@ def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | 
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
     if data.num_row_views:
-        stored = ViewSpec(1, row=RowView(stored=True))
+        stored = ViewSpec(1, row=EmbeddingView(stored=True))
         return stored, stored
-    weak = RowView(noise=config.row_noise)
+    weak = EmbeddingView(noise=config.row_noise)
     strong = weak
     if isinstance(config, StrongRowOptions):
-        strong = RowView(noise=config.row_noise, dropout=config.row_dropout, mix=config.row_mix)
+        strong = EmbeddingView(noise=config.row_noise, dropout=config.row_dropout, mix=config.row_mix)
     return ViewSpec(1, row=weak), ViewSpec(1, row=strong)
 
 

@@ -1,4 +1,4 @@
-"""Networks: backbones, heads, the paired forward pass, averaged copies, weights from files.
+"""Networks: backbones, heads, the paired forward pass, EMA teachers, and loading of weights.
 
 Names are imported on first use: torch takes seconds to load, and published weights are looked up without it.
 """

@@ -1,4 +1,4 @@
-"""Batch normalization: statistics of the current batch, of all processes, or averaged over a pass."""
+"""Batch normalization with statistics of the current batch, of all processes, or averaged over a pass."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 def batch_statistics(module: nn.Module) -> Iterator[None]:
     """Context manager that normalizes with the statistics of each batch and leaves running statistics unchanged.
 
-    Running statistics of an untrained network are meaningless, unlike those of a batch. Everything else (dropout)
-    keeps its mode, as do layers with ``keeps_statistics``, which are frozen.
+    Running statistics of an untrained network are meaningless, unlike those of a batch. Other layers (dropout) keep
+    their mode, as do frozen layers, marked by ``keeps_statistics``.
     """
     layers = [layer for layer in module.modules() if isinstance(layer, _BatchNorm)]
     layers = [layer for layer in layers if not getattr(layer, "keeps_statistics", False)]
@@ -29,8 +29,8 @@ def batch_statistics(module: nn.Module) -> Iterator[None]:
             layer.training, layer.track_running_stats = training, tracking
 
 
-class _Total(torch.autograd.Function):
-    """Sum over processes, with gradients; torch's own function for this is deprecated."""
+class _SumOverProcesses(torch.autograd.Function):
+    """Differentiable sum over processes; torch's own function for this is deprecated."""
 
     @staticmethod
     def forward(ctx: Any, value: Tensor) -> Tensor:
@@ -40,18 +40,18 @@ class _Total(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return _Total.forward(ctx, gradient)
+        return _SumOverProcesses.forward(ctx, gradient)
 
 
-def _total(value: Tensor) -> Tensor:
-    return _Total.apply(value)
+def _sum_over_processes(value: Tensor) -> Tensor:
+    return _SumOverProcesses.apply(value)
 
 
 class SharedBatchNorm2d(nn.BatchNorm2d):
     """Batch normalization whose statistics cover the images of all processes, on any device.
 
-    A step on several processes thus equals a step on one, up to the last bits of float32. Torch's own ``SyncBatchNorm``
-    does not support CPUs. In ``batch_statistics``, and with a single process, this layer acts as a ``BatchNorm2d``.
+    A step on several processes thus equals a step on one, up to rounding in float32. Torch's own ``SyncBatchNorm``
+    does not support CPUs. In ``batch_statistics``, and in a single process, this layer acts as a ``BatchNorm2d``.
     """
 
     def forward(self, images: Tensor) -> Tensor:
@@ -64,9 +64,9 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
             raise ValueError("shared statistics require running statistics with a momentum")
         count = values.new_tensor(values.numel() / values.shape[1])
         dist.all_reduce(count)
-        mean = _total(values.sum((0, 2, 3))) / count
+        mean = _sum_over_processes(values.sum((0, 2, 3))) / count
         # from differences, because the mean of squares minus the squared mean would lose digits
-        variance = _total((values - mean[:, None, None]).square().sum((0, 2, 3))) / count
+        variance = _sum_over_processes((values - mean[:, None, None]).square().sum((0, 2, 3))) / count
         with torch.no_grad():
             self.running_mean.lerp_(mean, momentum)
             self.running_var.lerp_(variance * count / (count - 1), momentum)
@@ -80,7 +80,7 @@ class SharedBatchNorm2d(nn.BatchNorm2d):
 
 
 def share_statistics(module: nn.Module) -> None:
-    """Replace every ``BatchNorm2d`` of a module in place by a layer that shares statistics across processes."""
+    """Replace every ``BatchNorm2d`` in a module, in place, with a layer that shares statistics across processes."""
     for name, child in module.named_children():
         if type(child) is nn.BatchNorm2d:
             shared = SharedBatchNorm2d(child.num_features, child.eps, child.momentum, child.affine)
@@ -95,7 +95,7 @@ class StatisticsSum:
     """Sums of batch statistics over a pass, used to set the running statistics of batch normalization.
 
     The mean and variance of each batch are averaged, weighted by its number of images. This is torch's cumulative
-    average (``momentum=None``) except for a smaller last batch, and summed in float64 so that processes can share it.
+    average (``momentum=None``) except for a smaller last batch; sums are in float64 so that processes can share them.
 
     Args:
         network: network whose layers are observed, in ``batch_statistics``.
@@ -104,7 +104,7 @@ class StatisticsSum:
     def __init__(self, network: nn.Module) -> None:
         found = (layer for layer in network.modules() if isinstance(layer, _BatchNorm))
         self._layers = [layer for layer in found if layer.running_mean is not None]
-        # moves to the device of the batches with the first one
+        # moved to the device of the batches by the first batch
         self._sums = [torch.zeros(3, layer.num_features, dtype=torch.float64) for layer in self._layers]
 
     def __bool__(self) -> bool:
@@ -113,7 +113,7 @@ class StatisticsSum:
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """Context manager that adds the statistics of every batch that passes through the layers."""
+        """Context manager that adds the statistics of every batch passing through the layers."""
         handles = [layer.register_forward_pre_hook(self._hook(number)) for number, layer in enumerate(self._layers)]
         try:
             yield
@@ -123,14 +123,14 @@ class StatisticsSum:
 
     def _hook(self, number: int) -> Callable[[nn.Module, Any], None]:
         @torch.no_grad()
-        def look(layer: nn.Module, inputs: tuple[Tensor]) -> None:
+        def add_batch(layer: nn.Module, inputs: tuple[Tensor]) -> None:
             values = inputs[0].float()
             variance, mean = torch.var_mean(values, [i for i in range(values.ndim) if i != 1])
             rows = torch.stack([mean, variance, torch.ones_like(mean)])
             rows = rows.cpu().double() if rows.device.type == "mps" else rows.double()  # Metal has no float64
             self._sums[number] = self._sums[number].to(rows.device) + len(values) * rows
 
-        return look
+        return add_batch
 
     @torch.no_grad()
     def apply(self, combine: Callable[[Tensor], Tensor] = lambda value: value) -> None:
@@ -145,7 +145,7 @@ class StatisticsSum:
         parts = torch.split(total, [layer.num_features for layer in self._layers], dim=1)
         for layer, (mean, variance, images) in zip(self._layers, parts, strict=True):
             if float(images[0]) == 0:
-                raise ValueError("no image has passed through the network")
+                raise ValueError("no images have passed through the network")
             assert layer.running_mean is not None
             assert layer.running_var is not None
             layer.running_mean.copy_(mean / images)

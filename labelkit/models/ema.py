@@ -1,4 +1,4 @@
-"""Exponential moving averages of the weights of a network, and of such an average."""
+"""Exponential moving averages (EMA) of a network's weights, and EMAs of an EMA."""
 
 import copy
 from typing import Any, Generic, Literal, Self, TypeVar
@@ -10,7 +10,7 @@ T = TypeVar("T", bound=nn.Module)
 
 
 def slow_copy(module: T) -> T:
-    """Return a float32 copy that needs no gradients; bfloat16 would round away changes of 0.1%."""
+    """Return a float32 copy without gradients; bfloat16 would round away changes of 0.1%."""
     return copy.deepcopy(module).float().requires_grad_(False)
 
 
@@ -24,9 +24,9 @@ def ema_update(target: nn.Module, source: nn.Module, decay: float, *, buffers: L
         target: the module to update; its parameters are float32.
         source: a module with the same parameters and buffers.
         decay: m in [0, 1).
-        buffers: ``copy`` copies all from the source, for a target that does not run in training and has no statistics
-            of its own (``google-research/mixmatch``); ``counters`` copies only those that are not floating-point, so
-            that a target that runs in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
+        buffers: ``copy`` copies all buffers from the source, for a target that never runs in training mode and thus has
+            no statistics of its own (``google-research/mixmatch``); ``counters`` copies only integer buffers, so that a
+            target that runs in training mode keeps its own running statistics (``CuriousAI/mean-teacher``).
 
     Raises:
         KeyError: the source lacks a parameter or buffer of the target.
@@ -82,9 +82,9 @@ class EMATeacher(nn.Module):
 class StudentChain(nn.Module, Generic[T]):
     """A teacher that averages a student's weights, and a master that averages the teacher's (snowball).
 
-    The master is updated only after it is formed. Both are networks like the student and start equal to it. A copy that
-    runs in training mode keeps the batch statistics that it collects; a copy that never runs takes those of the network
-    that it follows.
+    The master is updated only after it is formed. Both have the student's architecture and initial weights. A copy that
+    runs in training mode keeps its own batch statistics; a copy that never runs takes those of the network that it
+    follows.
 
     Args:
         student: the network to follow; it is copied and not changed.
@@ -101,7 +101,7 @@ class StudentChain(nn.Module, Generic[T]):
         self.teacher: T = slow_copy(student)
         self.slow_master: T | None = slow_copy(student) if with_master else None
         self.has_master: Tensor = nn.Buffer(torch.zeros((), dtype=torch.bool))
-        # copy of has_master that needs no waiting for a GPU at every step; None: unknown, to be read from the buffer
+        # copy of has_master on the CPU, to avoid waiting for a GPU at every step; None: to be read from the buffer
         self._is_formed: bool | None = False
         self.register_load_state_dict_post_hook(_invalidate_cached_state)  # type: ignore[no-untyped-call] # untyped in torch
 
@@ -141,7 +141,7 @@ class StudentChain(nn.Module, Generic[T]):
             teacher_decay: decay of the teacher, in [0, 1).
             master_decay: decay of the master, in [0, 1).
             teacher_runs: whether the teacher ran in training mode in this step.
-            master_runs: likewise for the master.
+            master_runs: the same for the master.
         """
         ema_update(self.teacher, student, teacher_decay, buffers="counters" if teacher_runs else "copy")
         if self.master is not None:

@@ -1,12 +1,12 @@
-"""The frozen first part of a network, whose output for a view can be cached instead of the view.
+"""Frozen first part of a network, whose outputs can be cached in place of image views.
 
 In paired training of a ViT, the two views may need different tokens. If the teacher's keys follow the student's queries
 in frozen blocks (FlipClass), the teacher's tokens from the first such block on depend on the paired student view. The
 student's tokens depend on nothing else, and are cached for every block in which the teacher uses them.
 
-The stages of a convolutional network are found without knowing its implementation. A trial pass finds the modules that
+The stages of a convolutional network are found without knowing its implementation: a trial pass finds the modules that
 run before a stage ends. They are then replaced by identities, and a second pass from the stage's output checks that the
-maps are the same.
+resulting maps are the same.
 """
 
 import re
@@ -28,21 +28,21 @@ from labelkit.models.weights.files import fingerprint
 class FrozenPart:
     """Frozen first blocks of a vision transformer, whose tokens are cached for two views of an image."""
 
-    # for the first and second view, the blocks whose input is cached, in order; the depth of the network stands for the
+    # for the first and second view, the blocks whose input is cached, in order; the depth of the network denotes the
     # output of its last block
     blocks: tuple[tuple[int, ...], tuple[int, ...]]
-    pooled: bool = False  # whether only pooled features are needed, and no tokens, because only heads are trained
+    pooled: bool = False  # whether pooled features suffice, because only heads are trained
 
     def cache_point(self, view: int | None) -> tuple[object, ...]:
         """Return the indices of the cached blocks, and ``pooled`` if only pooled features are cached."""
         return (*(self.blocks[1][-1:] if view is None else self.blocks[view]), *(("pooled",) if self.pooled else ()))
 
     @torch.no_grad()
-    def keep(self, net: Any, images: Tensor, view: int | None) -> Tensor:
+    def compute_cached(self, net: Any, images: Tensor, view: int | None) -> Tensor:
         """Compute the tokens or pooled features to cache for normalized images (b, c, h, w).
 
-        ``view`` is 0 or 1, or ``None`` for use outside training, where no key moves. Returned are tokens (b, k, t, f)
-        that enter the k blocks, (b, t, f) without a view, or features (b, f) if ``pooled``.
+        ``view`` is 0 or 1, or ``None`` for use outside training, where keys are not updated. Returns the input tokens
+        of the k blocks, (b, k, t, f), or (b, t, f) without a view; or features (b, f) if ``pooled``.
         """
         if self.pooled:
             return net.forward_head(net.forward_features(images), pre_logits=True)
@@ -66,11 +66,11 @@ class FrozenPart:
 def find_frozen_part(
     vit: nn.Module, grad_from_block: int, moved_blocks: Collection[int] = (), train_stem: bool = False
 ) -> FrozenPart:
-    """Return which blocks of a timm ViT stay frozen in paired training and which tokens can be cached.
+    """Determine which blocks of a timm ViT stay frozen in paired training, and which tokens can be cached.
 
     In ``moved_blocks``, the first view's keys follow the second view's queries. ``grad_from_block`` is the first
-    trained block, the depth of the network if there is none. ``ConfigError``: nothing is frozen, or the frozen part
-    differs in each pass (dropout, batch statistics).
+    trained block, or the depth of the network if there is none. ``ConfigError``: nothing is frozen, or the output of
+    the frozen part varies between passes (dropout, batch statistics).
     """
     check_vision_transformer(vit)
     net: Any = vit
@@ -85,7 +85,7 @@ def find_frozen_part(
         rate = getattr(module, "drop_prob", None) or (isinstance(module, nn.Dropout) and module.p) or 0.0
         if rate > 0 or isinstance(module, _BatchNorm):
             kind = type(module).__name__
-            problem = f"{name} in the frozen part is a {kind}, whose output differs between passes"
+            problem = f"{name} in the frozen part is a {kind}, whose output varies between passes"
             raise ConfigError("--reuse-frozen", problem, "Pass a different --backbone, or remove --reuse-frozen.")
     moved = tuple(sorted({block for block in moved_blocks if block < grad_from_block}))
     if not moved and grad_from_block == depth:
@@ -94,7 +94,7 @@ def find_frozen_part(
 
 
 def pool_tokens(vit: Any, tokens: Tensor, part: FrozenPart) -> Tensor:
-    """Compute the pooled features (b, f) from tokens that `FrozenPart.keep` cached without a view."""
+    """Compute the pooled features (b, f) from tokens that `FrozenPart.compute_cached` cached without a view."""
     made = tokens.float()
     if part.pooled:
         return made
@@ -125,14 +125,14 @@ class FrozenStages:
     """Frozen first stages of a convolutional network, whose output maps can be cached for each view."""
 
     names: tuple[str, ...]  # frozen modules, in the order in which they run
-    shape: tuple[int, ...]  # (c, h, w) of their output, for an image of the size that the network is built for
+    shape: tuple[int, ...]  # (c, h, w) of their output, for an image of the network's input size
 
     def cache_point(self, view: int | None) -> tuple[object, ...]:
         """Return the name of the last frozen stage, whose output is cached."""
         return (self.names[-1],)
 
     @torch.no_grad()
-    def keep(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
+    def compute_cached(self, net: nn.Module, images: Tensor, view: int | None) -> Tensor:
         """Compute the output maps (b, c', h', w') of the frozen stages for images (b, c, h, w)."""
         return _run_until(net, self.names[-1], images)
 
@@ -162,9 +162,9 @@ def stage_names(net: nn.Module) -> list[str]:
 
 
 def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[int]) -> FrozenStages:
-    """Freeze the first ``count`` stages of a convolutional network and all modules before them, but no later ones.
+    """Freeze the first ``count`` stages of a convolutional network, including all modules before them.
 
-    ``image_shape`` is (c, h, w). ``ConfigError``: there are fewer stages, or the network cannot be cut after the last.
+    ``image_shape`` is (c, h, w). ``ConfigError``: there are fewer stages, or the network cannot be split after them.
     """
     stages = stage_names(net)
     if count > len(stages):
@@ -194,7 +194,7 @@ def freeze_stages(net: nn.Module, name: str, count: int, image_shape: Sequence[i
 
 @contextmanager
 def bypass_modules(net: nn.Module, names: Sequence[str]) -> Iterator[None]:
-    """Context manager that replaces the named modules of a network by identity modules."""
+    """Context manager that replaces the named modules of a network with identity modules."""
     with ExitStack() as stack:
         for name in names:
             parent, _, leaf = name.rpartition(".")
@@ -227,7 +227,7 @@ def _run_until(net: Any, last: str, images: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _cut(net: Any, units: Sequence[str], last: str, image_shape: Sequence[int]) -> FrozenStages | None:
-    """Find the modules up to the end of a stage; ``None`` if the others do not reproduce the result from its output."""
+    """Find the modules up to the end of a stage; ``None`` if the rest cannot reproduce the result from its output."""
     images = torch.randn(2, *image_shape, generator=torch.Generator().manual_seed(0))
     order: list[str] = []
     handles = [

@@ -1,4 +1,4 @@
-"""Networks with heads: a classifier on an embedding, several clusterings, or a head trained on stored rows."""
+"""Networks with heads: a classifier, several clustering heads, or a head trained on stored embeddings."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, TypeVar, Unpack
@@ -19,11 +19,11 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
 
     Args:
         backbone: any name of ``build_backbone``.
-        head: function from the width of the embedding to a module that maps embeddings to scores.
-        num_classes: number of columns of the scores, c.
-        embed_dim: width of the embedding; ``None``: the backbone's features, without a linear layer.
+        head: function that builds a module from embeddings to logits, given the embedding dimension.
+        num_classes: number of logits, c.
+        embed_dim: embedding dimension; ``None``: the backbone's features, without a linear layer.
         embedding_bn: whether to apply batch normalization to the embedding.
-        seed: seed of all initial values.
+        seed: seed for all initial weights.
         options: see `BackboneOptions`.
     """
 
@@ -53,7 +53,7 @@ class ClassifierNetwork(BackboneNetwork, Generic[HeadT]):
         return self.normalization(self.projection(self.backbone(images)))
 
     def classify(self, embeddings: Tensor) -> Tensor:
-        """Return the class scores (b, c) of embeddings (b, d)."""
+        """Return the logits (b, c) of embeddings (b, d)."""
         return self.head(embeddings)
 
 
@@ -64,7 +64,7 @@ class MultiHeadNetwork(BackboneNetwork):
         backbone: any name of ``build_backbone``.
         clusters: number of outputs of each head.
         rotation: whether to add a head that predicts the rotation of an image.
-        seed: seed of all initial values.
+        seed: seed for all initial weights.
         options: see `BackboneOptions`.
     """
 
@@ -101,7 +101,7 @@ class MultiHeadNetwork(BackboneNetwork):
         return self.rotation(features)
 
 
-def rotations(images: Tensor) -> tuple[Tensor, Tensor]:
+def rotate_images(images: Tensor) -> tuple[Tensor, Tensor]:
     """Rotate square images (b, c, h, h) by 0, 90, 180 and 270 degrees.
 
     Returns:
@@ -115,8 +115,8 @@ class HeadedNetwork(InferenceNetwork):
     """A network that embeds images, followed by a head that was trained on stored embeddings.
 
     Args:
-        base: the network that made the rows.
-        head: network that takes rows in place of images.
+        base: the network that computed the stored embeddings.
+        head: network that takes these embeddings in place of images.
     """
 
     def __init__(self, base: InferenceNetwork, head: InferenceNetwork) -> None:

@@ -1,4 +1,4 @@
-"""Small networks on top of a backbone: linear and cosine classifiers, a projection, and a layer of directions.
+"""Heads on top of a backbone: linear and cosine classifiers, a projection head, and a weight-normalized layer.
 
 Source: SimGCD (CVMI-Lab/SimGCD:model.py), whose weight-normalized layer with gain 1 is a
 plain parameter here.
@@ -81,7 +81,7 @@ class Projector(nn.Module):
         - returns: ``(b, d)`` float, not normalized.
 
     Source:
-        SimGCD's head (``DINOHead``): truncated normal weights of deviation 0.02, zero biases.
+        SimGCD's head (``DINOHead``): truncated normal weights with standard deviation 0.02, zero biases.
     """
 
     def __init__(self, dim: int, hidden: int, out: int) -> None:
@@ -108,7 +108,7 @@ class DirectionLayer(nn.Module):
     Args:
         dim: width of the vectors, d.
         num_outputs: number of outputs k.
-        learn_lengths: whether the lengths g are trained; otherwise they stay 1, and all outputs are cosines.
+        learn_lengths: whether to train the lengths g; otherwise they stay 1, and all outputs are cosines.
 
     Shape:
         - vectors: ``(n, d)`` float of any length; normalized here, and a zero vector yields zeros.

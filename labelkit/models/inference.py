@@ -1,4 +1,4 @@
-"""The interface of every network that embeds images, and its implementations for backbones and raw pixels."""
+"""Interface of all networks that embed images, and its implementations for backbones and raw pixels."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -90,8 +90,8 @@ class BackboneOptions(TypedDict, total=False):
         pretrained: whether to use the hub's weights; by default no.
         weights: file with the weights to use.
         mean, std: of images in [0, 1], one value per channel or one for all; ``None``, the default: the backbone's.
-        rows: shape of a small network in the backbone's place, if stored rows are embedded instead of images.
-        freeze_stages: number of first stages that are frozen; by default none.
+        rows: shape of a small network that replaces the backbone if the inputs are stored embeddings.
+        freeze_stages: number of initial stages to freeze; by default none.
     """
 
     in_channels: int
@@ -109,8 +109,8 @@ class BackboneNetwork(InferenceNetwork):
 
     Args:
         name: name of the backbone, as for ``build_backbone``.
-        seed: seed of all initial values.
-        constructor: options of the backbone's own constructor.
+        seed: seed for all initial weights.
+        constructor: options for the backbone's own constructor.
         options: other options of the backbone; see `BackboneOptions`.
 
     Raises:
@@ -182,7 +182,7 @@ class PixelNetwork(InferenceNetwork):
         super().__init__()
         self.input_spec = InputSpec(size, channels, (0.0,) * channels, (1.0,) * channels)
         self.embed_dim = channels * size**2
-        # gives the module, which has no parameters, a device
+        # gives the module a device, since it has no parameters
         self.register_buffer("scale", torch.ones(()), persistent=True)
 
     @property

@@ -1,4 +1,4 @@
-"""Forward pass of two views through one ViT; in chosen blocks the first view's keys follow the second view's queries.
+"""Paired forward pass: in chosen blocks of a ViT, one view's keys are aligned to the queries of another view.
 
 Source: "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category
 Discovery", Sec. 4; the update itself is in `labelkit.algorithms.attention`. View 0 (weak) is the
@@ -83,8 +83,8 @@ def paired_forward(
             or not at all.
         weak: ``(b, c, h, w)`` float, the teacher's view.
         strong: ``(b, c, h, w)`` float, the student's view of the same images.
-        update: parameters of the key update; ``None``: keys do not move.
-        align_blocks: 0-based indices of the blocks whose keys move, in any order.
+        update: parameters of the key update; ``None``: keys are not updated.
+        align_blocks: 0-based indices of the blocks whose keys are updated, in any order.
         grad_from_block: earlier blocks run without gradients. The returned values do not depend on it.
         train_stem: whether to keep gradients for the layers before the first block.
         record: filled in place, by block index, with detached ``()`` tensors averaged over images
@@ -94,12 +94,12 @@ def paired_forward(
             its defaults, for comparison. Costs a few percent; pass ``None`` otherwise.
         record_blocks: blocks to record; by default the aligned ones.
         collect: filled in place, by block index, with the teacher's keys and the student's queries,
-            both ``(b, heads, t, head width)``, with their gradients, before any update.
+            both ``(b, heads, t, head width)``, with gradients, before any update.
         collect_blocks: blocks to collect.
         kept: the cached part, if the views are outputs of `labelkit.models.frozen_part` instead of images.
 
     Returns:
-        ``(2b, f)`` features, teacher rows first.
+        ``(2b, f)`` features, the teacher's first.
 
     Raises:
         ConfigError: a block index is outside the network.
@@ -168,13 +168,13 @@ def paired_forward(
 def freeze_backbone(
     vit: nn.Module, grad_from_block: int, train_stem: bool = False, linear_probe: bool = False
 ) -> list[str]:
-    """Freeze all of a ViT except the blocks from ``grad_from_block`` on.
+    """Freeze a ViT except for the blocks from ``grad_from_block`` on.
 
-    Everything else is frozen, the final norm, class token, position embeddings and patch
-    embedding included, unless ``train_stem``.
+    Unless ``train_stem`` is set, everything else is frozen, including the final norm, class token,
+    position embeddings and patch embedding.
 
     Args:
-        vit: a network with a list ``blocks``; any network if everything is to be trained.
+        vit: a network with a list ``blocks``; any network if all or none of it is trained.
         grad_from_block: first trainable block, 0-based.
         train_stem: whether to train everything; needs ``grad_from_block == 0``.
         linear_probe: whether to freeze everything; ``grad_from_block`` is then ignored.
@@ -183,16 +183,16 @@ def freeze_backbone(
         Names of the trainable parameters, in the order of the network.
 
     Raises:
-        ConfigError: no block is left to train and ``linear_probe`` is off, the block is negative,
+        ConfigError: no block would be trained and ``linear_probe`` is off, the block is negative,
             or ``train_stem`` is set with frozen blocks.
-        UnsupportedBackboneError: the network has no blocks to choose from.
+        UnsupportedBackboneError: the network has no list of blocks.
     """
     if linear_probe:
         vit.requires_grad_(False)
         return []
     if train_stem:
         if grad_from_block != 0:
-            problem = f"a trained stem below frozen blocks receives no gradient (grad_from_block {grad_from_block})"
+            problem = f"a trainable stem before frozen blocks gets no gradients (grad_from_block {grad_from_block})"
             raise ConfigError("train_stem", problem, "Set grad_from_block to 0 as well.")
         vit.requires_grad_(True)
         return [name for name, _ in vit.named_parameters()]
@@ -217,7 +217,7 @@ def default_align_blocks(depth: int, kind: Literal["middle", "deep"]) -> tuple[i
     Args:
         depth: number of blocks, >= 1.
         kind: ``"deep"`` for fine-grained classes: 8 and 9 of 12; ``"middle"`` for coarse ones: 3
-            and 4 of 12. For other depths they are scaled and rounded down; equal ones are merged.
+            and 4 of 12. For other depths, indices are scaled and rounded down, and duplicates merged.
     """
     twelfths = {"deep": (8, 9), "middle": (3, 4)}
     return tuple(sorted({depth * part // 12 for part in twelfths[kind]}))
@@ -241,10 +241,10 @@ def paired_block(
     move: bool,
     others: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Run a timm ``Block`` on tokens (2b, t, f), the keys of whose first half (teacher) follow the student's queries.
+    """Run a timm ``Block`` on tokens (2b, t, f), aligning the keys of the first half (teacher) to student queries.
 
-    If ``move`` is false, the keys stay. With ``others``, the student's tokens (b, t, f), ``tokens`` and the result are
-    the teacher's, (b, t, f). Also returned are the teacher's keys before and after the move, and the student's queries.
+    Without ``move``, keys are not updated. With ``others``, the student's tokens (b, t, f), ``tokens`` and the result
+    are the teacher's, (b, t, f). Also returns the teacher's keys before and after the update and the student's queries.
     """
     block = vit.blocks[index]
     normed = block.norm1(tokens)

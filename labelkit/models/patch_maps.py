@@ -1,6 +1,6 @@
-"""The feature map of a network: a grid of vectors instead of one vector for the whole image.
+"""Feature maps of networks: a grid of vectors instead of one vector for the whole image.
 
-It consists of the patch tokens after the last norm of transformers, and of the last maps of convolutional networks.
+In transformers, these are the patch tokens after the last norm; in convolutional networks, the last feature maps.
 """
 
 from torch import Tensor, nn
@@ -15,8 +15,8 @@ _TOO_SMALL = ("output size is too small", "greater than actual input size")
 def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
     """Return the last feature map (b, rows, cols, f) that a network with timm's ``forward_features`` computes.
 
-    A plain ViT accepts other sizes than its own, in whole patches; its position embeddings are resampled, as with
-    timm's ``dynamic_img_size``. Cell (i, j) is at row i from the top, column j from the left.
+    A plain ViT accepts any size in whole patches; its position embeddings are resampled, as with timm's
+    ``dynamic_img_size``. Cell (i, j) is at row i from the top, column j from the left.
 
     Raises:
         UnsupportedBackboneError: its features have no rows and columns.
@@ -29,7 +29,7 @@ def feature_map(net: nn.Module, images: Tensor, name: str) -> Tensor:
         try:
             features = net.forward_features(images)  # type: ignore[operator] # a method, as was just checked
         except AssertionError as error:  # raised by timm for a wrong size
-            raise size_error(name, images, f"do not fit ({error})") from error
+            raise size_error(name, images, f"are not supported ({error})") from error
         except RuntimeError as error:
             if not any(sign in str(error).lower() for sign in _TOO_SMALL):
                 raise
@@ -67,7 +67,7 @@ def no_feature_map_error(name: str, problem: str) -> UnsupportedBackboneError:
 
 
 def _checked_grid(net: nn.Module, images: Tensor, name: str) -> tuple[int, int] | None:
-    """Return the rows and columns of patches; ``None`` for networks that do not cut images into patches."""
+    """Return the numbers of patch rows and columns; ``None`` for networks that do not cut images into patches."""
     patches = find_patch_embedding(net)
     if patches is None:
         return None

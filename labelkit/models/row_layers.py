@@ -1,7 +1,7 @@
-"""A small network on stored embeddings, which replaces the backbone of an image network.
+"""Small residual network on stored embeddings, used in place of an image backbone.
 
-It adds the output of its layers to each row. This output starts at zero, so that training starts from the unchanged
-rows, and weight decay pulls back toward them.
+The output of its layers is added to each embedding. It is zero at first, so that training starts from the unchanged
+embeddings, and weight decay pulls back toward them.
 """
 
 import itertools
@@ -19,10 +19,10 @@ from labelkit.models.seeding import seeded_init
 class EmbeddingMLPShape:
     """Configuration of the network that is trained on stored embeddings: input width, layers and center."""
 
-    dim: int  # width of a row, d
+    dim: int  # embedding dimension, d
     layers: int  # number of linear layers, 1 to 3
     width: int | None = None  # width between the layers; ``None``: d
-    # (d,) float32 mean of the rows, each scaled to length 1; ``None``: zeros, for a checkpoint to fill
+    # (d,) float32 mean of the embeddings, scaled to length 1; ``None``: zeros, for a checkpoint to fill
     center: Tensor | None = None
 
 
@@ -33,8 +33,8 @@ class EmbeddingMLP(nn.Module):
         shape: see `EmbeddingMLPShape`.
 
     Shape:
-        - rows: ``(b, d)`` float of any length; a zero row is not normalized, only centered.
-        - returns: ``(b, d)`` float. Before training it is the centered row times the square root of d.
+        - rows: ``(b, d)`` float of any length; a zero vector is only centered.
+        - returns: ``(b, d)`` float; before training, the centered embedding times the square root of d.
     """
 
     center: Tensor
@@ -52,7 +52,7 @@ class EmbeddingMLP(nn.Module):
 
     def forward_features(self, rows: Tensor) -> Tensor:
         """Map embeddings (b, d) to features (b, d)."""
-        # values of about 1, as layers expect
+        # scaled to values of about 1, as layers expect
         centered = (F.normalize(rows, dim=1) - self.center) * rows.shape[1] ** 0.5
         hidden = centered
         for number, layer in enumerate(self.layers):

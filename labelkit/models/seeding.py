@@ -1,4 +1,4 @@
-"""Initial weights from a seed, without changing the global generator."""
+"""Seeded weight initialization that leaves the global random generator unchanged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Concatenated embeddings: of several networks, each of length 1, or class tokens of several blocks of one network.
+"""Concatenated embeddings: unit embeddings of several networks, or class tokens of several blocks of one network.
 
 Different networks capture different properties. Published linear classifiers use class tokens of several blocks.
 Source: ``facebookresearch/dino:eval_linear.py``: the class tokens of the last four blocks for ViT-S, the class token of
@@ -17,13 +17,13 @@ from labelkit.models.backbones.vit import block_tokens, check_vision_transformer
 from labelkit.models.inference import BackboneNetwork, InferenceNetwork, InputSpec
 
 SEPARATOR = "+"
-"""Separator of the names of networks whose embeddings are concatenated."""
+"""Separator between the names of concatenated networks."""
 SIDE_BY_SIDE = "backbones side by side"
-"""Layer name that is recorded for concatenated embeddings."""
+"""Layer name recorded for concatenated embeddings."""
 
 
 class ConcatenatedNetworks(InferenceNetwork):
-    """Several networks with their own input sizes and normalizations, whose unit embeddings are concatenated.
+    """Network that concatenates unit embeddings of several networks, each with its own input size and normalization.
 
     Args:
         networks: two or more networks with equal numbers of channels.
@@ -77,10 +77,10 @@ class ConcatenatedTokens(InferenceNetwork):
     Args:
         inner: a network on a plain ViT.
         last_blocks: number of last blocks whose class tokens are used, the deepest last.
-        mean_patch: whether to append the mean of the patches of the last block.
+        mean_patch: whether to append the mean patch token of the last block.
 
     Raises:
-        ConfigError: it has no backbone, no class token, or fewer blocks.
+        ConfigError: the network has no backbone, no class token, or fewer blocks.
         UnsupportedBackboneError: its backbone is not a plain ViT.
     """
 

@@ -1,1 +1,1 @@
-"""Shared parts of training: the base class of methods, the trainer, checkpoints, guards and the run folder."""
+"""Shared training code: the base class of methods, the trainer, checkpoints, guards and the run folder."""

@@ -3,11 +3,11 @@
     checkpoints/step-00012000/model.safetensors      parameters and buffers, under their names
                               training.safetensors   optimizer state by parameter name
                               rank-00003.safetensors generator states of one process
-                              state.json             counters, digests of the files above and of itself; written last
+                              state.json             counters, digests of these files and of itself; written last
     checkpoints/last.json                            {"checkpoint": "step-00012000", "state_sha256": "..."}
 
-A folder gets its final name only after every byte in it is synced, and ``last.json`` is updated only after that;
-so a kill at any moment leaves the previous checkpoint valid.
+A folder gets its final name only after every byte in it is synced, and ``last.json`` is updated only after that,
+so the previous checkpoint stays valid if the process is killed at any moment.
 """
 
 import errno
@@ -48,7 +48,7 @@ class LoadedCheckpoint:
 
     folder: Path  # the folder of the checkpoint
     state: dict[str, Any]  # content of ``state.json``, with infinities restored
-    warnings: tuple[str, ...] = ()  # newer checkpoints that had to be skipped, and why
+    warnings: tuple[str, ...] = ()  # newer checkpoints that were skipped, with reasons
 
     def tensors(self, name: str) -> dict[str, Tensor]:
         """Read the tensors of one file, whose digest was checked when the checkpoint was opened."""
@@ -62,8 +62,8 @@ class LoadedCheckpoint:
 class CheckpointWriter:
     """Writer of a run's checkpoints, used by every process."""
 
-    folder: Path  # ``checkpoints`` of the run folder
-    rank: int = 0  # number of this process
+    folder: Path  # ``checkpoints`` in the run folder
+    rank: int = 0  # index of this process
     share: Callable[[str], str] = lambda text: text  # returns the main process's text on every process
     barrier: Callable[[], None] = lambda: None  # waits for all processes
     # step of the last checkpoint written before any sign of failure; never pruned, as later ones may be bad
@@ -124,12 +124,12 @@ class CheckpointWriter:
                     files[path.name] = {"sha256": _sha256(data), "size": len(data)}
                 header = {"format": FORMAT, "format_version": FORMAT_VERSION, "files": files}
                 content = _to_json({**state, **header})
-                # with the digest of the rest of it, since no other file verifies this one
+                # includes a digest of its own content, since no other file verifies this one
                 sealed = {**content, "sha256": _sha256(canonical_json(content).encode())}
                 commit_bytes(temporary / STATE, canonical_json(sealed).encode())
                 if final.exists():
-                    # The same step is saved again, for example right after a resume. The old checkpoint stays in the
-                    # trash until last.json is written: if this process dies before, load_checkpoint finds it there.
+                    # The same step is saved again, for example right after resuming. The old checkpoint stays in the
+                    # trash until last.json is written: if this process dies first, load_checkpoint finds it there.
                     final.replace(_make_trash_path(final))
                 commit_folder(temporary, final)
         except BaseException:
@@ -138,7 +138,7 @@ class CheckpointWriter:
             raise
 
     def prune(self) -> None:
-        """Delete old checkpoints and incomplete ones that a killed run left behind."""
+        """Delete old checkpoints and incomplete ones left behind by a killed run."""
         last = read_pointer(self.folder)
         keep = set() if last is None else {last["checkpoint"]}
         meant = None if last is None else _find_checkpoint_folder(self.folder, last)
@@ -168,7 +168,7 @@ def read_pointer(folder: Path) -> dict[str, str] | None:
 
 
 def verify_checkpoint(folder: Path) -> dict[str, Any]:
-    """Check size and SHA-256 of every file of a checkpoint and return its state.
+    """Check the size and SHA-256 of every file in a checkpoint, and return its state.
 
     Raises:
         CheckpointDamaged: a file is missing or differs.
@@ -184,8 +184,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     """Read and verify ``state.json`` of a checkpoint, with infinities restored.
 
     Raises:
-        CheckpointDamaged: it is missing or differs from what was written.
-        CheckpointError: it has another format.
+        CheckpointDamaged: it is missing or corrupt.
+        CheckpointError: its format is not supported.
     """
     try:
         state = read_json_object(folder / STATE, {"files": dict, "format_version": (str, int, float)})
@@ -195,9 +195,7 @@ def read_state(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CheckpointDamaged(str(folder / STATE), f"cannot be read: {error}", "Restore the file.") from error
     if sealed != _sha256(canonical_json(state).encode()):
-        raise CheckpointDamaged(
-            str(folder / STATE), "bytes differ from what was written", "Restore the file from a copy."
-        )
+        raise CheckpointDamaged(str(folder / STATE), "was changed or is corrupt", "Restore the file from a copy.")
     if state.get("format") != FORMAT or version.partition(".")[0] != FORMAT_VERSION.partition(".")[0]:
         raise CheckpointError(
             str(folder / STATE), f"format {version} is not supported by this version of labelkit", "Upgrade labelkit."
@@ -210,7 +208,7 @@ def read_state(folder: Path) -> dict[str, Any]:
 
 
 def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamaged]:
-    """Compare size and SHA-256 of a checkpoint's files with its state, and return an error for each mismatch."""
+    """Compare the size and SHA-256 of a checkpoint's files with its state, and return an error for each mismatch."""
     faults = []
     for name, recorded in state["files"].items():
         path = folder / Path(name).name
@@ -222,9 +220,7 @@ def file_faults(folder: Path, state: Mapping[str, Any]) -> list[CheckpointDamage
             faults.append(CheckpointDamaged(str(path), f"cannot be read: {error.strerror}", "Restore the file."))
             continue
         if not same:
-            faults.append(
-                CheckpointDamaged(str(path), "bytes differ from what was written", "Restore the file from a copy.")
-            )
+            faults.append(CheckpointDamaged(str(path), "was changed or is corrupt", "Restore the file from a copy."))
     return faults
 
 
@@ -232,10 +228,10 @@ def load_checkpoint(run: Path, show_message: Callable[[str], None] = lambda text
     """Verify and open the last checkpoint of a run, or an older one if the last is damaged.
 
     ``run`` is a run folder, its ``checkpoints`` folder, or one checkpoint; ``show_message`` reports
-    skipped ones. ``None``: the run has none yet.
+    skipped checkpoints. Returns ``None`` if the run has no checkpoint yet.
 
     Raises:
-        CheckpointDamaged: checkpoints exist but none verifies, or the requested one does not.
+        CheckpointDamaged: no checkpoint is intact, or the requested one is damaged.
     """
     if (run / STATE).is_file():
         return LoadedCheckpoint(run, verify_checkpoint(run))
@@ -246,11 +242,11 @@ def load_checkpoint(run: Path, show_message: Callable[[str], None] = lambda text
     announced = None if pointer is None else _find_checkpoint_folder(folder, pointer)
     if pointer is None or announced is None:
         if (folder / "last.json").exists():
-            warnings.append(f"{folder / 'last.json'}: names no checkpoint in this folder")
+            warnings.append(f"{folder / 'last.json'}: does not name a checkpoint in this folder")
     elif _is_whole(announced) and not _matches_pointer(announced, pointer):
         warnings.append(f"{folder / 'last.json'}: names {announced.name}, but was written for another checkpoint")
     else:
-        # folders newer than last.json were committed but never recorded there; they are the last resort
+        # folders newer than last.json were committed but never recorded there, so they are tried last
         older = [path for path in steps if path.name < pointer["checkpoint"]]
         steps = [announced, *older, *(path for path in steps if path.name > pointer["checkpoint"])]
     if not steps:
@@ -317,7 +313,7 @@ def _sha256(data: bytes) -> str:
 
 
 def _to_json(value: Any) -> Any:
-    """Write infinities and NaN as strings, since JSON has none."""
+    """Convert infinities and NaN to strings, since JSON cannot represent them."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": repr(value)}
     if isinstance(value, Mapping):
@@ -343,13 +339,13 @@ def load_model_state(method: nn.Module, tensors: Mapping[str, Tensor], where: st
     A method's ``retired_tensors`` names tensors of earlier versions that held no information; they are ignored.
 
     Raises:
-        CheckpointMismatch: some differ; the message names the first few.
+        CheckpointMismatch: tensors differ; the message names the first few.
     """
     wanted = method.state_dict()
     retired: frozenset[str] = getattr(method, "retired_tensors", frozenset())
     tensors = {name: value for name, value in tensors.items() if name not in retired}
     faults = [f"{name} is missing" for name in wanted if name not in tensors]
-    faults += [f"{name} is unknown here" for name in tensors if name not in wanted]
+    faults += [f"{name} is not in the network" for name in tensors if name not in wanted]
     faults += [
         f"{name} has shape {tuple(tensors[name].shape)}, expected {tuple(value.shape)}"
         for name, value in wanted.items()

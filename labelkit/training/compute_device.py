@@ -1,4 +1,4 @@
-"""Choice of the compute device and of the number of images per forward pass."""
+"""Compute device and default batch size for inference."""
 
 import torch
 
@@ -6,7 +6,7 @@ from labelkit.errors import ResourceError
 
 
 def compute_device(device: str) -> torch.device:
-    """Return the torch device for ``auto`` (a GPU if there is one), ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
+    """Return the torch device for ``auto`` (a GPU if available), ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
 
     Raises:
         ResourceError: the device is not available.
@@ -31,6 +31,6 @@ def compute_device(device: str) -> torch.device:
 def default_batch_size(device: torch.device) -> int:
     """Return the default number of images per forward pass for a device.
 
-    A CPU is as fast with 16 as with 64, and uses less memory; a GPU needs large batches.
+    A CPU is as fast with 16 images as with 64, and uses less memory; a GPU needs large batches.
     """
     return 16 if device.type == "cpu" else 256

@@ -1,4 +1,4 @@
-"""Devices, processes and precision, through accelerate (imported only here)."""
+"""Device, processes and precision of a run, managed by accelerate (imported only here)."""
 
 import ctypes
 import os
@@ -37,11 +37,11 @@ class Runtime:
     Args:
         device: ``auto``, ``cpu``, ``cuda``, ``cuda:NUMBER`` or ``mps``.
         precision: compute type of the network; ``fp16`` needs a GPU.
-        threads: CPU threads of torch; ``None`` leaves torch's setting.
-        deterministic: on a GPU, use only bit-reproducible algorithms; on a CPU, all are.
+        threads: number of torch's CPU threads; ``None`` keeps torch's setting.
+        deterministic: whether to use only bit-reproducible algorithms on a GPU; on a CPU, all are.
 
     Raises:
-        ResourceError: the device is not available, or cannot do what the options require.
+        ResourceError: the device is not available, or does not support the options.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Runtime:
             torch.set_num_threads(threads)
         mixed = "no" if precision == "float32" else precision
         if count_processes() == 1:
-            # accelerate fixes device and precision for the life of the process; a notebook may need others
+            # accelerate fixes device and precision for the whole process, but a notebook may change them
             AcceleratorState._reset_state(reset_partial_state=True)
         waits = InitProcessGroupKwargs(timeout=LONGEST_WAIT)
         self._accelerator = Accelerator(cpu=use_cpu, mixed_precision=mixed, kwargs_handlers=[waits])
@@ -83,7 +83,7 @@ class Runtime:
         return self.rank == 0
 
     def wait(self) -> None:
-        """Wait until the device has finished all queued work, so that times can be measured."""
+        """Wait until the device has finished all queued work, for time measurements."""
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
 
@@ -113,11 +113,11 @@ class Runtime:
 
     @property
     def has_slow_communication(self) -> bool:
-        """Return whether communication between processes makes them wait for their GPUs."""
+        """Return whether communication between processes must wait for GPUs."""
         return self.world_size > 1 and self.device.type == "cuda"
 
     def reduce_flags(self, flags: Sequence[bool]) -> list[bool]:
-        """Return for each flag whether any process has set it, using a single exchange."""
+        """Return, for each flag, whether any process has set it, using a single exchange."""
         if self.world_size == 1:
             return list(flags)
         counts = torch.tensor([float(flag) for flag in flags], device=self.device)
@@ -130,7 +130,7 @@ class Runtime:
     def combine(self, value: Tensor, operation: Literal["sum", "max"]) -> Tensor:
         """Reduce a tensor over processes by sum or maximum, with bit-identical results on every process.
 
-        This is ``algorithms.sinkhorn.Reduce``: solvers with rows distributed over processes exchange only such results.
+        This is ``algorithms.sinkhorn.Reduce``, the only communication of solvers with rows distributed over processes.
         """
         if self.world_size == 1:
             return value
@@ -144,7 +144,7 @@ class Runtime:
 
         Args:
             values: (m, ...) rows of this process; m may differ between processes.
-            positions: (m,) int64, their positions in the table, in [0, total).
+            positions: (m,) int64, positions of these rows in the table, in [0, total).
             total: number of rows of the table.
 
         Returns:
@@ -153,7 +153,7 @@ class Runtime:
         parts = [(values.cpu(), positions.cpu())]
         if self.world_size > 1:
             parts = gather_object(parts)
-        # whole batches are distributed, so a process may have no rows and not know their width
+        # whole batches are distributed, so a process may have no rows and thus not know their width
         table = torch.zeros((total, *max(rows.shape for rows, _ in parts)[1:]), dtype=values.dtype)
         for rows, places in parts:
             if len(rows):
@@ -161,7 +161,7 @@ class Runtime:
         return table
 
     def prepare(self, module: T) -> T:
-        """Move a module to the device and, under a process group, wrap it so that gradients are averaged."""
+        """Move a module to the device and, in a process group, wrap it so that gradients are averaged."""
         module = module.to(self.device)
         if self.device.type == "cuda" and self._is_half:
             # NVIDIA's half-precision convolutions need channels-last memory; other layouts would be copied each time
@@ -173,7 +173,7 @@ class Runtime:
         return self._accelerator.prepare_model(module)
 
     def compile(self, module: nn.Module) -> None:
-        """Compile the backbones inside a module when they first run."""
+        """Set up compilation of the backbones in a module, on their first forward pass."""
         # variants: student, teacher and master; in training, in evaluation and with batch statistics
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 64)
         for part in module.modules():
@@ -184,7 +184,7 @@ class Runtime:
     def share_statistics(self, module: nn.Module) -> None:
         """Copy the main process's running statistics of batch normalization to every process, in place.
 
-        Each process updates its own in a step; checkpoints store the main one's, with which training continues.
+        Each process updates its own in a step; checkpoints store those of the main process.
         """
         if self.world_size == 1:
             return
@@ -193,11 +193,11 @@ class Runtime:
                 torch.distributed.broadcast(value, src=0)
 
     def autocast(self) -> AbstractContextManager[Any]:
-        """Return a context manager under which the network computes in the chosen precision."""
+        """Return a context manager in which the network computes in the chosen precision."""
         return self._accelerator.autocast()
 
     def backward(self, loss: Tensor) -> None:
-        """Run the backward pass of a loss, with loss scaling where the precision needs it."""
+        """Run the backward pass of a loss, with loss scaling if the precision requires it."""
         scaler = self._accelerator.scaler
         (loss if scaler is None else scaler.scale(loss)).backward()
 
@@ -209,7 +209,7 @@ class Runtime:
         *,
         each: bool = False,
     ) -> None:
-        """Clip the gradients, jointly or per parameter (``each``), step the optimizer and clear the gradients."""
+        """Clip the gradients, jointly or per parameter (``each``), step the optimizer, and clear the gradients."""
         scaler = self._accelerator.scaler
         if scaler is not None:
             scaler.unscale_(optimizer)
@@ -245,8 +245,8 @@ class Runtime:
 def keep_freed_memory() -> None:
     """Configure the C library to keep large freed blocks instead of returning them to the system.
 
-    A forward pass allocates and frees blocks of many MiB at every layer. glibc maps each again, and the system zeroes
-    it first, which takes about as long as the network itself. Other C libraries and systems are left unchanged.
+    A forward pass allocates and frees blocks of many MiB at every layer. By default, glibc maps each block anew and the
+    system zeroes it, which takes about as long as the network itself. Other C libraries and systems are not affected.
     """
     with suppress(OSError, AttributeError, TypeError):  # another C library, or system
         mallopt = ctypes.CDLL(None).mallopt
@@ -256,7 +256,7 @@ def keep_freed_memory() -> None:
 
 
 def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
-    """Configure how this process computes on a GPU; ``ResourceError``: it has no deterministic algorithms."""
+    """Configure GPU computation in this process; ``ResourceError``: deterministic algorithms are not available."""
     if deterministic and device.type != "cuda":
         raise ResourceError(
             "--deterministic", f"torch has no deterministic algorithms for {device.type}", "Use --device cpu."
@@ -270,7 +270,7 @@ def _set_up_gpu(device: torch.device, *, deterministic: bool) -> None:
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = deterministic
     torch.use_deterministic_algorithms(deterministic)
-    # it would only fill uninitialized memory, at a cost
+    # this would only fill uninitialized memory, at a cost
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # a property of the module
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
@@ -303,7 +303,7 @@ def explain_nondeterminism() -> Iterator[None]:
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed the global generators of torch, NumPy and Python for one training step.
 
-    NumPy and Python are seeded for third-party code; otherwise, checkpoints with their states would differ by run.
+    NumPy and Python are seeded for third-party code, and so that equal runs store equal generator states.
     """
     generator = keyed_generator(seed, "step", step, rank)
     torch.manual_seed(int(generator.integers(2**63 - 1)))
@@ -314,7 +314,7 @@ def seed_step(seed: int, step: int, rank: int) -> None:
 def generator_states(device: torch.device) -> dict[str, Tensor]:
     """Return the states of the global generators of torch, NumPy and Python, and of CUDA on a GPU."""
     states = {"torch": torch.get_rng_state()}
-    if device.type == "cuda":  # on a CPU, the question would use GPU memory
+    if device.type == "cuda":  # in a CPU run, the query would allocate GPU memory
         states["cuda"] = torch.cuda.get_rng_state(device)
     _, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     states["numpy_keys"] = torch.from_numpy(np.asarray(keys).astype(np.int64))
@@ -339,9 +339,9 @@ def restore_generators(states: dict[str, Tensor], device: torch.device) -> None:
 
 
 class DeterministicResize(TorchFunctionMode):
-    """Context manager that replaces differentiable bicubic resizing by deterministic matrix products.
+    """Context manager that replaces differentiable bicubic resizing with deterministic matrix products.
 
-    Results differ from torch's own by rounding, even under autocast, which is off inside.
+    Results differ from torch's own only by rounding; autocast is disabled for the products.
     """
 
     def __torch_function__(
@@ -361,7 +361,7 @@ class DeterministicResize(TorchFunctionMode):
 def resize_bicubic(images: Tensor, height: int, width: int) -> Tensor:
     """Resize images (b, c, h, w) by matrix products, as ``interpolate(mode="bicubic", antialias=True)`` does.
 
-    The result is (b, c, height, width), float32 or float64 as the images.
+    The result is (b, c, height, width), float32 or float64 like the images.
     """
     rows, columns = (
         _weights(old, new, images.device, images.dtype)
@@ -373,6 +373,6 @@ def resize_bicubic(images: Tensor, height: int, width: int) -> Tensor:
 
 @lru_cache(maxsize=64)
 def _weights(old: int, new: int, device: torch.device, dtype: torch.dtype) -> Tensor:
-    """Return the weights of old for new positions, (new, old); cached, as a copy to a GPU in each step would stall."""
+    """Return resizing weights (new, old); cached, since copying them to a GPU in each step would stall it."""
     identity = torch.eye(old)[None, None]
     return F.interpolate(identity, size=(new, old), mode="bicubic", antialias=True)[0, 0].to(device, dtype)

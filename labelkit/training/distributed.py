@@ -1,4 +1,4 @@
-"""Communication between the processes that torchrun started for a training run."""
+"""Communication between the processes of a training run that torchrun started."""
 
 import os
 from datetime import timedelta
@@ -7,8 +7,8 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-# Processes wait while one of them finds neighbors, computes scores or publishes, which takes hours for a large set.
-# By default, NCCL gives up after ten minutes and gloo after thirty.
+# Processes wait while one of them searches neighbors, computes scores or writes files, for hours on large datasets.
+# By default, NCCL times out after ten minutes and gloo after thirty.
 LONGEST_WAIT: Final = timedelta(hours=24)
 
 
@@ -25,7 +25,7 @@ def get_rank_and_world_size() -> tuple[int, int]:
 
 
 class _Gather(torch.autograd.Function):
-    """Gather of all parts of a batch in its order; each part receives its gradients from all processes."""
+    """Differentiable gathering of a batch in order; each part receives gradients from all processes."""
 
     @staticmethod
     def forward(ctx: Any, part: Tensor) -> Tensor:
@@ -44,9 +44,9 @@ class _Gather(torch.autograd.Function):
 def gather_batch(part: Tensor) -> Tensor:
     """Gather the per-image values of a batch from all processes, in batch order.
 
-    Every process must compute the same loss from the result. Averaging the gradients of the parameters then yields the
-    gradient of the whole batch, since each part gets the sum over processes. A part is (b, ...), with the same b on
-    each process; the result is (b * processes, ...), through which gradients flow.
+    Every process must compute the same loss from the result. Averaging the parameter gradients then yields the gradient
+    of the whole batch, since each part gets the sum over processes. ``part`` is (b, ...), with the same b on each
+    process; the result is (b * processes, ...) and differentiable.
     """
     if get_rank_and_world_size()[1] == 1:
         return part

@@ -1,9 +1,9 @@
-"""Detection of failing training, which leads to a warning or ends the run and keeps the last good checkpoint.
+"""Detection of failing training, which warns or ends the run and keeps the last good checkpoint.
 
-The checks cost next to nothing. They use the loss at a logged step, where it is read anyway; the features of a few
-images, always the same, after an epoch (for a small set, not after every one); and the number of clusters in use.
+The checks cost next to nothing. They use the loss at logged steps, where it is read anyway; the features of a fixed,
+small sample of images after an epoch (not every epoch for small datasets); and the number of clusters in use.
 
-A sign counts only when it appears several times in a row, since a network from scratch distinguishes nothing at first
+A sign of failure counts only if it persists for several checks, since an untrained network cannot yet tell images apart
 and a single batch may be unusual. Weights that are not finite end every run, whatever the mode.
 """
 
@@ -21,17 +21,17 @@ from labelkit.errors import DivergenceError
 
 GuardMode = Literal["none", "warn", "stop"]
 
-#: Images to train on between two checks of the features, so that checks cost less than a hundredth of the training.
-LOOK_EVERY: Final = 8192
+#: Number of training images between two checks of the features, so that checks take less than 1% of the training.
+IMAGES_PER_CHECK: Final = 8192
 #: Number of images whose features are checked: enough to measure their spread, few compared with an epoch.
-SAMPLE: Final = 64
-#: Consecutive occurrences of a sign that end a run; the occurrence before that prints a warning.
-TIMES, TIMES_CLUSTERS = 3, 5
-#: Minimum steps that a collapse lasts: a new network distinguishes nothing at first, and small sets have short epochs.
+SAMPLE_SIZE: Final = 64
+#: Consecutive occurrences of a sign that end a run; the occurrence before that triggers a warning.
+MAX_SIGNS, MAX_CLUSTER_SIGNS = 3, 5
+#: Minimum duration of a collapse in steps, since epochs of small datasets are short.
 MIN_COLLAPSED_STEPS: Final = 200
-#: Multiple of the first step's loss, or of 1, above which a loss has exploded; in measured presets it stays below 10.
+#: Multiple of the first step's loss, or of 1, above which a loss has exploded; in the measured presets, it is below 10.
 LOSS_RATIO: Final = 100
-#: Spread of features below which they have collapsed; in measured presets it stays above 0.01.
+#: Relative spread of features below which they have collapsed; in the measured presets, it is above 0.01.
 MIN_SPREAD: Final = 1e-4
 _SIGNS: Final = ("loss", "features", "clusters")
 
@@ -47,11 +47,11 @@ class Guard:
 
     mode: GuardMode
     show_message: Callable[[str], None]
-    good_step: int = 0  # step of the last checkpoint that was written without any sign; 0 = none yet
+    good_step: int = 0  # step of the last checkpoint written without any sign of failure; 0 = none yet
     _first_loss: float | None = None
     _seen: dict[str, list[int]] = field(default_factory=dict)  # consecutive occurrences, and the step of the first
     _warned: set[str] = field(default_factory=set)
-    _looked_at: int = 0
+    _last_check: int = 0
 
     def check_loss_explosion(self, loss: float, step: int) -> None:
         """Check that the loss has not exploded compared with the first step.
@@ -67,11 +67,11 @@ class Guard:
             "Lower --lr, set --clip-grad-norm, or train with a warm-up.",
         )
         exploded = abs(loss) > LOSS_RATIO * max(1.0, abs(self._first_loss))
-        self._judge("loss", problem if exploded else None, step, TIMES, lasting=0)
+        self._count("loss", problem if exploded else None, step, MAX_SIGNS, lasting=0)
 
     def is_feature_check_due(self, step: int, batch_size: int) -> bool:
-        """Return whether enough images were used for training since the last check of the features."""
-        return self.mode != "none" and (step - self._looked_at) * batch_size >= LOOK_EVERY
+        """Return whether training has used enough images since the last feature check."""
+        return self.mode != "none" and (step - self._last_check) * batch_size >= IMAGES_PER_CHECK
 
     def check_feature_spread(self, spread: float, step: int) -> None:
         """Check the ``feature_spread`` of a few images after an epoch.
@@ -79,17 +79,17 @@ class Guard:
         Raises:
             DivergenceError: the features have been nearly equal for too long.
         """
-        self._looked_at = step
+        self._last_check = step
         problem = (
             f"the features of all images are nearly equal (relative spread {spread:.1e}): training has collapsed",
             "Lower --lr or the weights of additional losses, or raise weights that separate images (--entropy-weight).",
         )
-        self._judge("features", None if spread >= MIN_SPREAD else problem, step, TIMES, lasting=MIN_COLLAPSED_STEPS)
+        self._count("features", None if spread >= MIN_SPREAD else problem, step, MAX_SIGNS, lasting=MIN_COLLAPSED_STEPS)
         if not self._seen:
             self.good_step = step
 
     def check_cluster_use(self, used: float, step: int) -> None:
-        """Check how many clusters are in use among the images that a monitor assigned to clusters.
+        """Check that the images assigned to clusters by a monitor use more than one cluster.
 
         Raises:
             DivergenceError: only one cluster has been in use for too long.
@@ -98,10 +98,10 @@ class Guard:
             "only one cluster is in use: training has collapsed",
             "Pass --clip-grad-norm 1, lower --lr or raise --entropy-weight.",
         )
-        self._judge("clusters", problem if used == 1 else None, step, TIMES_CLUSTERS, lasting=MIN_COLLAPSED_STEPS)
+        self._count("clusters", problem if used == 1 else None, step, MAX_CLUSTER_SIGNS, lasting=MIN_COLLAPSED_STEPS)
 
-    def _judge(self, name: str, sign: tuple[str, str] | None, step: int, times: int, *, lasting: int) -> None:
-        """Count consecutive occurrences of a sign (problem and remedy); warn, or stop the run, if it persists."""
+    def _count(self, name: str, sign: tuple[str, str] | None, step: int, times: int, *, lasting: int) -> None:
+        """Count consecutive occurrences of a sign (problem and remedy); warn or stop the run if it persists."""
         if sign is None or self.mode == "none":
             self._seen.pop(name, None)
             return
@@ -109,8 +109,8 @@ class Guard:
         counted = self._seen.setdefault(name, [0, step])
         counted[0] += 1
         if self.mode == "stop" and counted[0] >= times and step - counted[1] >= lasting:
-            kept = f"; the earlier checkpoint of step {self.good_step} is kept" if self.good_step else ""
-            raise DivergenceError(f"step {step}", f"{problem}{kept}", f"{remedy} (To continue anyway: --guard warn.)")
+            problem += f"; the earlier checkpoint of step {self.good_step} is kept" if self.good_step else ""
+            raise DivergenceError(f"step {step}", problem, f"{remedy} To continue anyway, pass --guard warn.")
         if counted[0] >= times - 1 and name not in self._warned:
             self._warned.add(name)
             self.show_message(f"warning: step {step}: {problem}. {remedy}")
@@ -121,21 +121,21 @@ class Guard:
             "good_step": self.good_step,
             "first_loss": self._first_loss,
             "seen": self._seen,
-            "looked_at": self._looked_at,
+            "looked_at": self._last_check,
         }
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the state returned by ``extra_state``, which is empty in checkpoints older than the guard."""
+        """Restore the state returned by ``extra_state``, which is empty in checkpoints of earlier versions."""
         if state:
             self.good_step, self._first_loss = int(state["good_step"]), state["first_loss"]
             # earlier versions counted more signs
             self._seen = {name: list(state["seen"][name]) for name in _SIGNS if name in state["seen"]}
-            self._looked_at = int(state["looked_at"])
+            self._last_check = int(state["looked_at"])
 
 
 def sample_rows(rows: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
     """Draw the fixed sample of rows (m,) int64, in increasing order, that the guard examines during a run."""
-    drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE]
+    drawn = keyed_generator(seed, "guard").permutation(len(rows))[:SAMPLE_SIZE]
     return np.sort(rows[drawn])
 
 

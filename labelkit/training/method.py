@@ -1,7 +1,7 @@
-"""Base class of training methods: a list of events over shared parts.
+"""Base class of training methods, which implement hooks that the trainer calls.
 
-The trainer owns the clock, the device, precision, logging and checkpoints. A method defines what comes next
-(``phases``), one step (``training_step``), and what happens at the events. Checkpoints save its registered state:
+The trainer owns the clock, the device, precision, logging and checkpoints. A method defines its phases (``phases``),
+the training step (``training_step``), and what happens at each event. Checkpoints save its registered state:
 parameters and buffers directly, and other values through ``extra_state``.
 """
 
@@ -34,7 +34,7 @@ class StepOutput:
     """Loss and logged scalars of one training step."""
 
     loss: Tensor  # scalar to minimize
-    # scalars to log, detached; moved off the device only if they are written
+    # detached scalars to log; copied from the device only if they are written
     logs: Mapping[str, Tensor] = field(default_factory=dict)
 
 
@@ -45,16 +45,16 @@ class Phase:
     epochs: int  # length, >= 1
     # transforms of each image, or a function that returns them for an epoch of the run
     views: tuple[ViewSpec, ...] | Callable[[int], tuple[ViewSpec, ...]]
-    sampler: Sampler  # the order of one epoch
+    sampler: Sampler  # chooses the images of an epoch and their order
     name: str = "train"  # shown in the log
     # (n,) int64 labels of this phase, -1 = unlabeled; default: the labels at the start of training
     labels: NDArray[np.int64] | None = None
-    steps: int | None = None  # updates of the phase; its last epoch may be cut short. Default: whole epochs
-    pairing: Pairing | None = None  # what second views show; default: the same image as the first ones
-    lr: Callable[[int], float] | None = None  # at a step of the phase, counted from 0; default: the run's own
-    # likewise, for parameter groups with ``is_decayed``; default: as they were built
+    steps: int | None = None  # number of updates; the last epoch may be cut short. Default: whole epochs
+    pairing: Pairing | None = None  # chooses the images of second views; default: the same as in first views
+    lr: Callable[[int], float] | None = None  # learning rate by the step in the phase, from 0; default: the run's
+    # weight decay by the step, for parameter groups with ``is_decayed``; default: constant
     weight_decay: Callable[[int], float] | None = None
-    # likewise, decays of Adam's moments; default: as the optimizer was built
+    # Adam's betas by the step; default: constant
     betas: Callable[[int], tuple[float, float]] | None = None
 
 
@@ -68,14 +68,14 @@ class FullPass:
     Attributes:
         mode: mode of the method's modules. ``batch-statistics``: like ``eval``, but normalization uses the statistics
             of the batch and does not update the running ones; ``train``: dropout and running statistics as in training.
-        view: transform of each image; default: the method's ``eval_view``. A random one is drawn again at every step of
-            the run.
-        order: ``rows``: as listed; ``fixed``: one permutation for the whole run; ``new``: another at every step.
-            Batch statistics depend on which images share a batch, so files sorted by class must not stay together.
+        view: transform of each image; default: the method's ``eval_view``. A random view differs at every step of the
+            run.
+        order: ``rows``: as listed; ``fixed``: one permutation for the whole run; ``new``: a new one at every step.
+            Batch statistics depend on which images share a batch, so images sorted by class must be shuffled.
         batch_size: images per batch; default: up to 512. Batches are the same for any number of processes.
         bank: images to use instead of the training images.
-        draw: number of the view, if one step uses several views of an image.
-        by_network: only ``network.embed`` processes the images, so it may get their cached frozen outputs instead.
+        draw: number of the view, if a step uses several views of an image.
+        by_network: whether only ``network.embed`` uses the images, so that cached frozen outputs may replace them.
     """
 
     mode: PassMode = "eval"
@@ -88,14 +88,14 @@ class FullPass:
 
 
 def _nothing(*values: object) -> None:
-    """Ignore logs, warnings, gradients and optimizers, as a state without a trainer does."""
+    """Ignore all arguments; placeholder for the services of a trainer."""
 
 
 @dataclass(slots=True)
 class TrainState:
-    """State of the run and services of the trainer that are passed to a method at each event.
+    """State of the run and services of the trainer, passed to a method's hooks.
 
-    Without arguments it is the state of a method outside of a run: before the first step, in a single process.
+    Without arguments, it is the state outside a run: before the first step, in a single process.
     """
 
     epoch: int = 0  # number of the current epoch, from 0
@@ -104,27 +104,27 @@ class TrainState:
     phase: int = field(default=0, kw_only=True)  # number of the current phase, from 0
     step_in_phase: int = field(default=0, kw_only=True)  # updates finished in this phase
     phase_steps: int = field(default=0, kw_only=True)  # updates in the whole phase
-    log_now: bool = False  # the logs of the next step are written, so costly ones are worth computing
-    is_main: bool = True  # this process writes files
-    # runs a network over the images, each exactly once, and returns all results; its arguments are those of
+    log_now: bool = False  # whether the next step is logged, so that costly logs should be computed
+    is_main: bool = True  # whether this process writes files
+    # runs a network over the images, each exactly once, and returns all results; for the arguments, see
     # `labelkit.training.trainer.Trainer.full_pass`
     embed: Callable[..., Tensor] = _nothing  # type: ignore[assignment] # no trainer
     generator: Callable[[str], np.random.Generator] = lambda purpose: np.random.default_rng(0)
-    # likewise, but returns only the results of this process; see ``local_pass`` there
-    visit: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
+    # like ``embed``, but returns only the results of this process; see ``Trainer.local_pass``
+    embed_local: Callable[..., tuple[Tensor, NDArray[np.int64]]] = _nothing  # type: ignore[assignment] # no trainer
     gather_rows: Callable[[Tensor, Tensor, int], Tensor] = _nothing  # type: ignore[assignment] # no trainer
     # sum or maximum of a small tensor over processes (``algorithms.sinkhorn.Reduce``)
     combine: Callable[[Tensor, Literal["sum", "max"]], Tensor] = lambda value, operation: value
-    # writes a separate line to the log, from its kind and its values
+    # writes a separate line to the log, given its kind and values
     log: Callable[[str, Mapping[str, float]], None] = _nothing
     warn: Callable[[str], None] = _nothing  # shows a message to the user
-    # batches of a phase for a training loop inside an event, with an epoch number unused by the run
+    # returns batches of a phase for a training loop inside a hook, given an epoch number unused by the run
     batches: Callable[[Phase, int], Iterator[Batch]] = lambda phase, epoch: iter(())
-    # averages the gradients of parameters over processes, in such a loop
+    # averages the gradients of parameters over processes in such a loop
     average_gradients: Callable[[Iterable[nn.Parameter]], None] = _nothing
 
     def mean_count(self, count: float) -> float:
-        """Return the mean of a count over all processes, each of which passes its own."""
+        """Average a count over all processes, each of which passes its own value."""
         # one exchange for both: the sum of the counts and the number of processes
         total, processes = self.combine(torch.tensor([count, 1.0], dtype=torch.float64), "sum").tolist()
         return float(total / processes)
@@ -134,27 +134,27 @@ class TrainState:
 class ScoreTable:
     """Row of scores in the summary of a finished run."""
 
-    title: str  # what was measured on which images, with the unit
+    title: str  # the metric, its unit, and the images evaluated
     columns: tuple[str, ...]  # names of the scores
-    values: tuple[float | int | None, ...]  # one for each column; ``None`` = not measured
+    values: tuple[float | int | None, ...]  # one per column; ``None`` = not measured
 
 
 class Monitor(ABC):
-    """Evaluator that scores the network after an epoch and may use labels hidden from the method."""
+    """Evaluator that scores the network after epochs and may use labels hidden from the method."""
 
     #: Whether ``before`` returns scores.
     compares_with_start: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Return metrics; raise ``DivergenceError`` when continuing is useless."""
+        """Return metrics; raise ``DivergenceError`` if continuing is pointless."""
 
     def before(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Return scores of the features before training, for a later comparison; empty by default."""
         return {}
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return texts for an epoch's progress line, even if nothing was measured in it; none by default."""
+        """Return texts for the progress line after an epoch, even without new measurements; none by default."""
         return []
 
     def compare(self, before: Mapping[str, float], after: Mapping[str, float]) -> str | None:
@@ -166,7 +166,7 @@ class Monitor(ABC):
         return None
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the JSON values that a resumed run needs; empty by default."""
+        """Return JSON values that a resumed run needs; empty by default."""
         return {}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:  # noqa: B027 - by default there is nothing to restore
@@ -177,11 +177,11 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
     """Base class of training methods.
 
     Args:
-        config: its options; read once, here.
-        data: facts about the training set.
+        config: the options, which are read only here.
+        data: properties of the training set.
     """
 
-    #: Whether training runs backbones as a whole, so that they can be compiled.
+    #: Whether training calls backbones as a whole, so that they can be compiled.
     runs_whole_backbone: ClassVar[bool] = True
     #: Whether weight decay also applies to biases and one-dimensional parameters.
     decays_all: ClassVar[bool] = False
@@ -199,17 +199,17 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         self.data = data
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load files and other resources named in the options before training starts or resumes."""
+        """Load files and other resources named in the options, before training starts or resumes."""
 
     def monitor(self, inputs: MonitorInputs) -> Monitor | None:
-        """Return the monitor that evaluates the method after an epoch, or ``None`` by default.
+        """Return the monitor that evaluates the method after epochs; none by default.
 
-        The method must not store any of the inputs, which only the monitor may know.
+        The method must not store any of the inputs, which only the monitor may see.
         """
         return None
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return texts for the progress line after an epoch, following those of the monitor; none by default."""
+        """Return texts for the progress line after an epoch, appended to those of the monitor; none by default."""
         return []
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
@@ -218,12 +218,12 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
 
     @abstractmethod
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the phases of training in order, as far as they are known before; ``rows`` can be read."""
+        """Return the phases known before training, in order; ``rows`` are the readable images."""
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
         """Return the phase at ``index``, or ``None`` to end the run; called when the previous phase has ended.
 
-        Default: from ``phases``. A phase may depend on state that a checkpoint carries, and must be the same when it is
+        Default: from ``phases``. A phase may depend on state stored in checkpoints, and must be the same if it is
         requested again.
         """
         phases = self.phases(rows)
@@ -250,13 +250,13 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         return {}
 
     def reuse_frozen(self) -> ReusablePart | None:
-        """Allow training steps to take cached outputs of the frozen part of the network instead of images.
+        """Make training steps accept cached outputs of the frozen part of the network instead of images.
 
         Returns:
             The part whose outputs are cached for each view; ``None``: the method has no such part.
 
         Raises:
-            ConfigError: with these options nothing is frozen, or it changes from pass to pass.
+            ConfigError: with these options, nothing is frozen, or the outputs vary between passes.
         """
         return None
 
@@ -268,41 +268,41 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
             yield {"params": [p for p in self.parameters() if p.ndim < 2], "weight_decay": 0.0}
 
     def on_train_start(self, state: TrainState) -> None:
-        """Called before the first step of a new run; not called when resuming."""
+        """Hook before the first step of a new run; not called when resuming."""
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Called before the first step of a phase; not called when resuming inside it."""
+        """Hook before the first step of a phase; not called when resuming within it."""
 
     def on_epoch_start(self, state: TrainState) -> None:
-        """Called before the first step of an epoch, and also when resuming inside it."""
+        """Hook before the first step of an epoch; also called when resuming within it."""
 
     def on_step_start(self, state: TrainState) -> None:
-        """Store the state of the run before a step."""
+        """Hook before each step; stores the state of the run."""
         self._state = state
 
     def on_gradients(self, state: TrainState) -> None:
-        """Called after the gradients are computed, before they are clipped and the optimizer steps."""
+        """Hook after the backward pass, before gradient clipping and the optimizer step."""
 
     def on_step_end(self, state: TrainState) -> None:
-        """Called after the optimizer step."""
+        """Hook after the optimizer step."""
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Called after an epoch; returns metrics for the log."""
+        """Hook after each epoch; returns metrics for the log."""
         return {}
 
     def on_phase_end(self, state: TrainState) -> Mapping[str, float]:
-        """Called after the last epoch of a phase, before the next phase starts; returns metrics for the log."""
+        """Hook after the last epoch of a phase, before the next one starts; returns metrics for the log."""
         return {}
 
     def load_matching_tensors(self, tensors: Mapping[str, Tensor], where: str) -> str | None:
-        """Load the matching tensors of a run with a similar network; return their description, or ``None``."""
+        """Load matching tensors from a run with a similar network; return their description, or ``None``."""
         return None
 
     def on_backbone_loaded(self) -> None:
-        """Called after ``--init-from`` loaded weights into only the backbone of ``network``."""
+        """Hook after ``--init-from`` has loaded weights into the backbone of ``network`` only."""
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Return integer cluster ids (n,) by name, -1 for none; they are scored on images whose true class is known."""
+        """Return integer cluster ids (n,) by clustering name, -1 = none, to be scored against the true classes."""
         return {}
 
     def extra_state(self) -> dict[str, Any]:
@@ -313,7 +313,7 @@ class Method(nn.Module, ABC, Generic[ConfigT]):
         """Restore the state returned by ``extra_state``."""
 
     def forward(self, batch: Batch) -> StepOutput:
-        """Run ``training_step`` as the module's forward pass, so that a process group averages the gradients."""
+        """Run ``training_step`` as the module's forward pass, so that gradients are averaged over a process group."""
         return self.training_step(batch)
 
 

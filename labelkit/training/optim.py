@@ -1,4 +1,4 @@
-"""Optimizers, and their state stored by parameter name, so that a change of order cannot mix up moments."""
+"""Optimizers, with their state stored by parameter name, so that reordered parameters cannot mix up moments."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from labelkit.errors import CheckpointMismatch
 
-# A run has one optimizer; the number leaves room for more in the format of checkpoints.
+# A run has one optimizer; the number leaves room for more in the checkpoint format.
 _PREFIX = "optimizer.0/"
 
 
@@ -18,7 +18,7 @@ def build_optimizer(
     """Build an ``sgd`` (optionally ``nesterov``), ``adam`` or ``adamw`` optimizer over the trainable parameters.
 
     Raises:
-        ValueError: the name is unknown, or nothing is trainable.
+        ValueError: the name is unknown, or there are no trainable parameters.
     """
     trained = ({**group, "params": [p for p in group["params"] if p.requires_grad]} for group in groups)
     kept = [group for group in trained if group["params"]]
@@ -67,7 +67,7 @@ def load_named_optimizer_state(
     """Restore the optimizer state returned by ``named_optimizer_state``.
 
     Raises:
-        CheckpointMismatch: a state names a parameter that is not trained here.
+        CheckpointMismatch: the state includes a parameter that is not trained here.
     """
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
     for label, value in [*tensors.items(), *scalars.items()]:
@@ -75,7 +75,7 @@ def load_named_optimizer_state(
             continue
         name, _, key = label.removeprefix(_PREFIX).rpartition("/")
         if name not in parameters:
-            raise CheckpointMismatch(where, f"contains optimizer state of {name!r}, which is not trained here", "")
+            raise CheckpointMismatch(where, f"contains optimizer state for {name!r}, which is not trained here", "")
         parameter = parameters[name]
         if isinstance(value, Tensor):
             # Adam's step counter stays on the CPU, as in a new optimizer.

@@ -1,13 +1,13 @@
-"""The run folder: the files of a training run, and the lock for writing them.
+"""Run folder: the files of a training run, and the lock for writing them.
 
-runs/flipclass-digits/config.yaml       resolved options; `--config` reads it back
+runs/flipclass-digits/config.yaml       resolved options; can be passed to `--config`
 environment.json  versions, devices, threads
-split.json        which labels could be used, by sample id
+split.json        usable labels, by sample id
 skipped.json      images that could not be read
 metrics.jsonl     one line per logged step and per epoch
 summary.json      written when the run is complete
 checkpoints/      see checkpoint.py
-.lock             held by the one run that writes here
+.lock             held by the run that writes here
 """
 
 import json
@@ -43,7 +43,7 @@ _MAX_SAMPLES = 1 << 32
 
 
 class RunDir:
-    """A run folder that is locked by this process while it is open.
+    """A run folder, locked by this process while it is open.
 
     Args:
         path: the folder.
@@ -63,7 +63,7 @@ class RunDir:
         return self.path / "checkpoints"
 
     def open(self, *, resume: bool, overwrite: bool) -> None:
-        """Create or take over the run folder and lock it; nothing in it changes before ``begin``.
+        """Create or reuse the run folder and lock it; its contents do not change before ``begin``.
 
         Raises:
             OutputExistsError: the folder has contents and neither flag is set.
@@ -108,13 +108,13 @@ class RunDir:
             self.extend(method, options)
 
     def extend(self, method: str, options: Mapping[str, Any]) -> None:
-        """Write the options of a resumed run, some of which may have changed, such as a larger number of epochs."""
+        """Write the options of a resumed run, which may have changed, for example to more epochs."""
         if self.writes:
             text = yaml.safe_dump(dict(options), sort_keys=False, allow_unicode=True)
             self.write_text(CONFIG, f"{_COMMAND}{method} --config config.yaml\n{text}")
 
     def discard_unless_trained(self) -> None:
-        """Remove the files that this process wrote, and the folder if it is then empty, unless training has begun."""
+        """Unless training has begun, remove the files that this process wrote, and the folder if it becomes empty."""
         if self._lock is None or (self._begun and (self.checkpoints.exists() or (self.path / METRICS).exists())):
             return
         if self._begun:
@@ -137,11 +137,11 @@ class RunDir:
         if not try_lock(self._lock.fileno()):
             self._lock.close()
             self._lock = None
-            problem = "another process is training in this folder"
+            problem = "is in use by another training run"
             raise BusyError(str(self.path), problem, "Wait until it ends, or pass a different --out.")
 
     def _clear(self) -> None:
-        """Remove all files of a run, the options last, so that the rest is still a run if this process dies."""
+        """Remove all files of a run, the options last, so that a partly cleared folder is still recognized as a run."""
         options = self.path / CONFIG
         for folder, folders, files in os.walk(self.path, topdown=False):
             for name in [*folders, *files]:
@@ -203,12 +203,12 @@ def _find_foreign_files(run: Path) -> list[str]:
 
 
 def is_file_of_run(path: Path) -> bool:
-    """Return whether training wrote this file, so that nothing else may replace it."""
+    """Return whether a file was written by training, so that other commands must not replace it."""
     return any(_is_own(path, run) and _is_run(run) for run in list(path.parents)[:3])
 
 
 def _is_run(folder: Path) -> bool:
-    # other folders may have a config.yaml, too
+    # other folders may also have a config.yaml
     try:
         with open_regular(folder / CONFIG) as file:
             return file.readline().startswith(_COMMAND.encode())
@@ -226,7 +226,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_run_config(run: Path) -> tuple[str, dict[str, Any]]:
-    """Return the method and the options of a run folder.
+    """Read the method and the options of a run folder.
 
     Raises:
         CheckpointError: it is not a run folder.
@@ -252,7 +252,7 @@ _INFO_KEYS = {"num_samples": int, "num_old_classes": int, "class_names": list, "
 
 
 def read_split(run: Path) -> dict[str, Any]:
-    """Return the ``split.json`` of a run folder: its training images and usable labels.
+    """Read the ``split.json`` of a run folder: its training images and usable labels.
 
     Raises:
         CheckpointDamaged: it is missing, or differs from what training writes.
@@ -286,10 +286,10 @@ def check_same_options(
 ) -> str | None:
     """Check that a resumed run uses the options that it was started with, except those that are ``allowed`` to differ.
 
-    ``before`` has, for options that a run of an earlier version lacks, the values with the same meaning.
+    ``before`` contains equivalent values for options that runs of earlier versions lack.
 
     Returns:
-        A message about a run that is extended; ``None`` for other runs.
+        A message if the run is extended, otherwise ``None``.
 
     Raises:
         CheckpointMismatch: options differ; the message names all of them.
@@ -310,13 +310,13 @@ def check_same_options(
             continue  # its meaning depends on version and data; the resulting split is compared instead
         differing.append(f"{key} is {options.get(key)!r}, was {saved.get(key)!r}")
     if differing:
-        # the file of the run lacks options that did not exist then
+        # the run's file lacks newer options
         younger = [f"--{key.replace('_', '-')} {value}" for key, value in (before or {}).items() if key not in written]
-        remedy = f"Pass `{' '.join([f'--config {run / CONFIG}', *younger])}` to take them from the run."
+        remedy = f"To use the options of the run, pass `{' '.join([f'--config {run / CONFIG}', *younger])}`."
         raise CheckpointMismatch(str(run / CONFIG), "options differ from the run: " + "; ".join(differing), remedy)
     if saved.get("epochs") == options.get("epochs"):
         return None
     return (
         f"{run} is extended from {saved['epochs']} to {options['epochs']} epochs: schedules are stretched from here "
-        f"on, so the result differs from a run started with {options['epochs']} epochs"
+        f"on, so results differ from those of a run started with {options['epochs']} epochs"
     )

@@ -1,4 +1,4 @@
-"""Status of a training run, and whether its checkpoints are intact; nothing is written."""
+"""Status of a training run and integrity of its checkpoints; nothing is written."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,11 +21,11 @@ class CheckpointStatus:
 
     folder: Path  # the folder of the checkpoint
     state: dict[str, Any]  # content of its ``state.json``; empty if it cannot be read
-    faults: list[CheckpointError]  # all faults found; without any, the checkpoint verifies
+    faults: list[CheckpointError]  # all faults found; empty if the checkpoint is intact
 
     @property
     def num_bytes(self) -> int:
-        """Return the size in bytes of the files that its state lists."""
+        """Return the total size in bytes of the files listed in the state."""
         return sum(recorded["size"] for recorded in self.state.get("files", {}).values())
 
 
@@ -33,16 +33,16 @@ class CheckpointStatus:
 class TrainingStatus:
     """Progress, checkpoints and faults of a run folder."""
 
-    folder: Path  # the run
+    folder: Path  # the run folder
     method: str | None = None  # name of the method; ``None`` if the options cannot be read
-    options: dict[str, Any] = field(default_factory=dict)  # options that the run was started with
-    is_running: bool = False  # whether a process trains into it now
-    is_finished: bool = False  # whether it has the summary that is written at the end
-    checkpoints: list[CheckpointStatus] = field(default_factory=list)  # all checkpoints, the oldest first
+    options: dict[str, Any] = field(default_factory=dict)  # options of the run
+    is_running: bool = False  # whether a process is training in the folder
+    is_finished: bool = False  # whether the summary, which is written at the end, exists
+    checkpoints: list[CheckpointStatus] = field(default_factory=list)  # all checkpoints, oldest first
     last: str | None = None  # name of the checkpoint in ``last.json``, if any
-    last_record: dict[str, Any] | None = None  # the last whole line of ``metrics.jsonl``
+    last_record: dict[str, Any] | None = None  # last complete line of ``metrics.jsonl``
     metrics_bytes: int = 0  # length of that file
-    faults: list[CheckpointError] = field(default_factory=list)  # faults of anything but checkpoints
+    faults: list[CheckpointError] = field(default_factory=list)  # faults outside the checkpoints
 
 
 def checkpoint_status(folder: Path) -> CheckpointStatus:
@@ -59,7 +59,7 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
 
     Raises:
         CheckpointError: it is not a run folder.
-        ResourceError: the system does not allow reading it.
+        ResourceError: it cannot be read.
     """
     status = TrainingStatus(run)
     try:
@@ -80,17 +80,17 @@ def training_status(run: Path, report: Callable[[int], None] = lambda count: Non
     add_checkpoints(run / "checkpoints", status, report)
     longest = max((found.state.get("metrics_bytes", 0) for found in status.checkpoints if not found.faults), default=0)
     if status.metrics_bytes < longest:
-        problem = f"has {status.metrics_bytes} bytes, but the last checkpoint was written after {longest}"
+        problem = f"has {status.metrics_bytes} bytes, but had {longest} when the last checkpoint was written"
         status.faults.append(CheckpointDamaged(str(run / METRICS), problem, _RESTORE))
     return status
 
 
 def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int], None] = lambda count: None) -> None:
-    """Add to ``status`` every checkpoint in a folder and the content of ``last.json``."""
+    """Add every checkpoint in a folder, and the content of ``last.json``, to ``status``."""
     for path in sorted(folder.glob("step-*")):
         if path.is_dir():
             found = checkpoint_status(path)
-            # a training in progress may have removed it in the meantime
+            # a run in progress may have removed it in the meantime
             if path.is_dir():
                 status.checkpoints.append(found)
             report(1)
@@ -98,14 +98,14 @@ def add_checkpoints(folder: Path, status: TrainingStatus, report: Callable[[int]
     place, pointer = folder / "last.json", read_pointer(folder)
     if pointer is None:
         if place.exists():
-            status.faults.append(CheckpointDamaged(str(place), "names no checkpoint", _RESTORE))
+            status.faults.append(CheckpointDamaged(str(place), "does not name a checkpoint", _RESTORE))
         return
     status.last = name = pointer["checkpoint"]
     named = present.get(name)
     if named is None and not any(folder.glob(f".trash-{name}-*")):
         status.faults.append(CheckpointDamaged(str(place), f"names {name}, which does not exist", _RESTORE))
     elif named is not None and named.state and sha256_file(named.folder / STATE) != pointer["state_sha256"]:
-        problem = f"{name} does not match the checkpoint that it names: the digest of its state differs"
+        problem = f"does not match the checkpoint {name}: the digest of its state differs"
         status.faults.append(CheckpointDamaged(str(place), problem, _RESTORE))
 
 
@@ -123,7 +123,7 @@ def _check_json(run: Path, status: TrainingStatus) -> None:
 
 
 def _read_metrics(path: Path, status: TrainingStatus) -> None:
-    """Read the last complete line; a kill may leave part of another one after it, which a resume drops."""
+    """Read the last complete line; a killed run may leave an incomplete one, which is dropped when resuming."""
     if not path.exists():
         return
     with open_regular(path) as file:

@@ -1,4 +1,4 @@
-"""State of a run as saved in checkpoints, so that resumed runs are bit-identical."""
+"""Run state that checkpoints save, so that resumed runs are bit-identical."""
 
 import platform
 from collections.abc import Callable, Mapping
@@ -15,10 +15,10 @@ _PREFIX: Final = "epoch_sum/"
 
 
 class EpochMeans:
-    """Running sums of the logged scalars, except diagnostics (``diag/...``), for the means of an epoch."""
+    """Running sums of the logged scalars, except diagnostics (``diag/...``), from which epoch means are computed."""
 
     def __init__(self) -> None:
-        self.count = 0  # number of steps that were added
+        self.count = 0  # number of steps added
         self._sums: dict[str, Tensor] = {}
 
     def add(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
@@ -35,9 +35,9 @@ class EpochMeans:
         total = self._sums.get("loss")
         return total is None or bool(torch.isfinite(total))
 
-    def take(self, mean: Callable[[Tensor], Tensor]) -> dict[str, float]:
+    def pop_means(self, mean: Callable[[Tensor], Tensor]) -> dict[str, float]:
         """Return the means of the scalars and reset the sums; ``mean`` averages a scalar over the processes."""
-        # sorted, since a restored epoch has its sums in another order and processes exchange them one by one
+        # sorted, since a resumed epoch has its sums in another order, and processes exchange them one by one
         means = {name: float(mean(value / self.count)) for name, value in sorted(self._sums.items())}
         self._sums, self.count = {}, 0
         return means
@@ -57,12 +57,12 @@ class EpochMeans:
 class Clock:
     """Current epoch, step and phase of the run."""
 
-    epoch: int = 0  # the running epoch, from 0
-    step: int = 0  # optimizer updates finished
-    step_in_epoch: int = 0  # updates finished in the running epoch
-    phase: int = 0  # the running phase, from 0; the last one after the end of training
-    phase_epoch: int = 0  # epochs before that phase
-    phase_step: int = 0  # updates before that phase
+    epoch: int = 0  # current epoch, from 0
+    step: int = 0  # number of optimizer updates so far
+    step_in_epoch: int = 0  # number of updates in the current epoch so far
+    phase: int = 0  # current phase, from 0; the last one after the end of training
+    phase_epoch: int = 0  # number of epochs before the phase
+    phase_step: int = 0  # number of updates before the phase
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Progress:
 
     clock: Clock = field(default_factory=Clock)  # current position
     metrics: dict[str, float] = field(default_factory=dict)  # metrics of the last epoch
-    means: EpochMeans = field(default_factory=EpochMeans)  # sums for the means of the running epoch
+    means: EpochMeans = field(default_factory=EpochMeans)  # running means of the current epoch
 
 
 def reproducibility_facts(runtime: Runtime) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""Values that change during training, as pure functions of the clock, so that there is no state to save.
+"""Schedules of values that change during training, as pure functions of the step, so that there is no state to save.
 
-The ranges of the numbers are checked by the options of a run.
+The ranges of the parameters are checked by the options of a run.
 
-Departure: a warm-up of w steps begins at ``peak / (w + 1)`` and reaches the peak in the step after it; DINO's released
-code begins at 0, which leaves the network unchanged, and reaches the peak in the last step of the warm-up.
+Departure: a warm-up of w steps starts at ``peak / (w + 1)`` and reaches the peak in the step after it; DINO's released
+code starts at 0, which leaves the network unchanged, and reaches the peak in the last step of the warm-up.
 """
 
 import math
@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from labelkit.options.training import TrainConfig
 
 BETAS = (0.9, 0.999)
-"""Default decays of Adam's moments."""
+"""Default betas of Adam."""
 Schedule = Callable[[int], float]
-"""A value by the step."""
+"""Function from the step to a value."""
 
 
 def scheduled_lr(config: TrainConfig, time: float) -> float:
-    """Return the learning rate of a run at a time t in epochs; a fraction counts only with ``lr_update`` ``step``.
+    """Return the learning rate of a run at time t in epochs, rounded down unless ``lr_update`` is ``step``.
 
     It grows linearly for ``lr_warmup_epochs`` w, ``peak * (t + 1) / (w + 1)``. Then it is constant; or multiplied by
-    ``lr_drop_factor`` at the start of each of ``lr_drop_epochs`` (``step``); or the cosine
+    ``lr_drop_factor`` at the start of each of ``lr_drop_epochs`` (``step``); or follows the cosine
     ``f + 0.5 (peak - f)(1 + cos(pi (t - w) / (epochs - w)))`` with ``f = peak * lr_final_ratio``.
     """
     now = time if config.lr_update == "step" else math.floor(time)
@@ -41,7 +41,7 @@ def scheduled_lr(config: TrainConfig, time: float) -> float:
 def sigmoid_ramp(step: float, length: float) -> float:
     """Return the ramp-up ``exp(-5 (1 - t/T)^2)``, from 0.0067 at step 0 to 1 at ``length``.
 
-    1 throughout if the length is 0.
+    If the length is 0, the value is always 1.
 
     Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``.
     """
@@ -56,7 +56,7 @@ class RampedWeight:
 
     Args:
         full: value from ``steps`` on.
-        steps: length of the growth; 0: ``full`` throughout.
+        steps: length of the ramp-up; 0: always ``full``.
         shape: ``sigmoid``: by `sigmoid_ramp` (Mean Teacher); ``linear``: from 0 (MixMatch).
     """
 
@@ -74,16 +74,16 @@ class RampedWeight:
 def compute_max_decay(steps: int, largest: float = 0.999) -> float:
     """Return the maximum useful EMA decay for a phase: ``min(largest, max(0, 1 - 10 / steps))``.
 
-    A mean over longer than a tenth of the phase would still mostly reflect its start. Source: snowball,
+    An average over more than a tenth of the phase would still mostly reflect its start. Source: snowball,
     specification 3.2 (ours).
     """
     return min(largest, max(0.0, 1 - 10 / steps))
 
 
 def ema_decay(low: float, high: float, ramp_steps: int) -> Schedule:
-    """Return a teacher's EMA decay by the update t = 1, 2, ... of the run: ``min(1 - 1 / (t + 1), a(t))``.
+    """Return a schedule of a teacher's EMA decay for updates t = 1, 2, ...: ``min(1 - 1 / (t + 1), a(t))``.
 
-    a is ``low`` for t < ``ramp_steps``, then ``high``, both in [0, 1); no decay is above that of a plain average.
+    a is ``low`` for t < ``ramp_steps``, then ``high``, both in [0, 1); the decay never exceeds that of a plain average.
 
     Source: ``CuriousAI/mean-teacher``; the dissertation's 0.99 and 0.999.
     """
@@ -93,11 +93,11 @@ def ema_decay(low: float, high: float, ramp_steps: int) -> Schedule:
 def phase_lr(
     peak: float, steps: int, shape: str = "cosine", horizon: float = 1.0, ramp_up: float = 0.0, ramp_down: float = 0.0
 ) -> Schedule:
-    """Return the learning rate of a phase of T ``steps`` by its step t, counted from 0, with a ``peak`` > 0.
+    """Return the learning-rate schedule for a phase of T ``steps``, with steps t from 0 and a ``peak`` > 0.
 
     The shapes are ``constant``; ``cosine``: ``0.5 peak (1 + cos(pi t / h T))`` with h >= 1, the ``horizon``;
-    ``fixmatch``: ``peak cos(7 pi t / 16 T)``; ``ramps``: sigmoid growth in a share ``ramp_up`` of the phase at its
-    start, and ``exp(-12.5 x^2)`` in a share ``ramp_down`` at its end, x from 0 to 1 (Mean Teacher).
+    ``fixmatch``: ``peak cos(7 pi t / 16 T)``; ``ramps``: sigmoid growth in the first fraction ``ramp_up`` of the phase,
+    and ``exp(-12.5 x^2)`` in the last fraction ``ramp_down``, with x from 0 to 1 (Mean Teacher).
     """
 
     def rate(step: int) -> float:
@@ -116,10 +116,10 @@ def phase_lr(
 def adam_betas(
     steps: int, ramp_up: float, ramp_down: float, beta1_end: float, beta2_start: float
 ) -> Callable[[int], tuple[float, float]]:
-    """Return Adam's betas in a phase of T ``steps`` by its step, counted from 0; they follow the ramps of `phase_lr`.
+    """Return the schedule of Adam's betas for a phase of T ``steps``, counted from 0, with the ramps of `phase_lr`.
 
-    The first one is 0.9, and in the ramp at the end ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``, with x as in
-    `phase_lr`. The second one is ``beta2_start`` while the rate grows, then 0.999.
+    The first beta is 0.9, and during the ramp-down ``beta1_end + (0.9 - beta1_end) exp(-12.5 x^2)``, with x as in
+    `phase_lr`. The second beta is ``beta2_start`` during the ramp-up, then 0.999.
 
     Source: ``CuriousAI/mean-teacher:tensorflow/mean_teacher/model.py``, with 0.5 and 0.99.
     """
@@ -137,12 +137,12 @@ def _ramp_down(share: float, length: float) -> float:
 
 
 def cosine_schedule(start: float, end: float, steps: int, warmup_steps: int = 0) -> Schedule:
-    """Return a cosine between two values by the step t, counted from 0.
+    """Return a cosine schedule between two values, with steps t from 0.
 
     It is ``f + 0.5 (s - f)(1 + cos(pi (t - w) / (T - w)))``: after w ``warmup_steps`` of linear growth,
-    ``start (t + 1) / (w + 1)``, it begins at s and reaches f, which may be larger, after the last of T steps.
+    ``start (t + 1) / (w + 1)``, it starts at s and reaches f, which may be larger, after the last of T steps.
 
-    Source: DINO, for learning rate, weight decay and the decay of the teacher alike; the warm-up is ours, see above.
+    Source: DINO, for learning rate, weight decay and teacher decay; the warm-up is ours, see above.
     """
 
     def value(step: int) -> float:

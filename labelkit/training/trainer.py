@@ -1,4 +1,4 @@
-"""The trainer: the clock, the order of events, passes over images, and the times of evaluations and checkpoints."""
+"""Trainer: the training loop, its events, passes over images, and the schedule of evaluations and checkpoints."""
 
 import signal
 import time
@@ -60,9 +60,9 @@ def stop_signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-#: Steps after which processes with GPUs decide together whether to stop or to save.
-ASK_EVERY: Final = 8
-#: Minutes after which a checkpoint is also written inside an epoch.
+#: Number of steps between joint decisions of processes with GPUs to stop or to save.
+STEPS_PER_DECISION: Final = 8
+#: Minutes after which a checkpoint is also written within an epoch.
 CHECKPOINT_MINUTES: Final = 10.0
 
 
@@ -72,29 +72,29 @@ class FitResult:
 
     metrics: dict[str, float]  # metrics of the last epoch
     step: int  # number of updates in total
-    seconds: float  # time of this process, without that of earlier, interrupted ones
+    seconds: float  # time of this process, without earlier, interrupted processes
     finished: bool  # False if it stopped on request before the last epoch
     history: list[dict[str, float]] = field(default_factory=list)  # metrics of every epoch run by this process
 
 
 @dataclass(eq=False)
 class Trainer:
-    """Training loop of one method, writing into one run folder."""
+    """Training loop of one method, which writes to one run folder."""
 
-    method: Method[Any]  # the network and its events
+    method: Method[Any]  # the network and its event hooks
     bank: ImageBank  # the training images
     labels: NDArray[np.int64]  # (n,) int64 training labels, -1 = unlabeled
-    config: RunConfig  # options that all methods share
+    config: RunConfig  # options shared by all methods
     runtime: Runtime  # device and processes
     _: KW_ONLY
-    run: RunDir | None = None  # run folder, open; ``None`` trains without writing anything
+    run: RunDir | None = None  # open run folder; ``None`` trains without writing files
     monitor: Monitor | None = None  # evaluates the network after epochs
     report: Task | None = None  # shows progress
     message: Callable[[str], None] = lambda text: None  # shows a message
     # metadata of ``model.safetensors``, in addition to version and fingerprint
     metadata: Mapping[str, str] = field(default_factory=dict)
     # cached outputs of the frozen part, if training uses them instead of images
-    kept: CachedViewBank | None = field(default=None, init=False)
+    cached_views: CachedViewBank | None = field(default=None, init=False)
     progress: Progress = field(default_factory=Progress, init=False)  # clock and metrics of the run
 
     def __post_init__(self) -> None:
@@ -125,7 +125,7 @@ class Trainer:
             self._writer = CheckpointWriter(run.checkpoints, rank=runtime.rank, share=share, barrier=barrier)
 
     def _with_workers(self, config: RunConfig) -> RunConfig:
-        """Return the options with the number of decoding processes set."""
+        """Return the options with the number of decoding processes filled in."""
         views = self.phases[0].views
         sides = [view.size for view in (views(0) if callable(views) else views)]
         # full passes have batches of twice the size and their own processes
@@ -135,9 +135,9 @@ class Trainer:
         workers = count_workers(config.num_workers, images, batch_bytes, self.message)
         return config.model_copy(update={"num_workers": workers})
 
-    def train_on(self, kept: CachedViewBank) -> None:
-        """Train on cached outputs of the frozen part, instead of images, wherever they are cached."""
-        self.kept, self._running = kept, None
+    def train_on(self, views: CachedViewBank) -> None:
+        """Train on cached outputs of the frozen part instead of images."""
+        self.cached_views, self._running = views, None
 
     @property
     def clock(self) -> Clock:
@@ -150,7 +150,7 @@ class Trainer:
         """Train from the current epoch and step to the end of the last phase.
 
         Raises:
-            DivergenceError: the loss or weights are not finite, or guard or monitor ended the run.
+            DivergenceError: the loss or weights are not finite, or the guard or monitor ended the run.
             Interrupted: a signal requested a stop; a checkpoint was written.
         """
         started = time.monotonic()
@@ -181,14 +181,14 @@ class Trainer:
         return {name: float(value) for name, value in scores.items()}
 
     def _train_epoch(self) -> bool:
-        """Run the rest of the running epoch, and return False if it stopped on request."""
+        """Run the rest of the current epoch, and return False if it stopped on request."""
         clock, config = self.clock, self.config
         loader = self._loader()
         updates = self.steps_per_epoch()
         self.method.train()
         if clock.step == clock.phase_step:
             self.method.on_phase_start(self._state(log_now=False))
-        # the rate of the previous step, for a run that is resumed when only the end of the epoch is left
+        # the rate of the previous step, for a run that is resumed after the last step of an epoch
         self._set_lr(max(0, clock.step_in_epoch - 1), updates)
         self.method.on_epoch_start(self._state(log_now=False))
         batches = loader.epoch(clock.epoch, start_step=clock.step_in_epoch)
@@ -228,12 +228,12 @@ class Trainer:
                 group["betas"] = phase.betas(step)
         if phase.lr is not None:
             set_lr(self.optimizer, phase.lr(step), clock.epoch)
-        elif self.config.in_epochs is not None:  # in other runs, phases have their own rates
+        elif self.config.in_epochs is not None:  # in other runs, phases have their own learning rates
             now = scheduled_lr(self.config.in_epochs, clock.epoch + step_in_epoch / updates)
             set_lr(self.optimizer, now, clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
-        """Add to the epoch's means; on the CPU, stop at the first loss that is not finite."""
+        """Add the loss and logs to the epoch's means; on the CPU, stop at the first loss that is not finite."""
         self.progress.means.add(loss, logs)
         # a check at every step would stall a GPU; the sum keeps any NaN until the next check
         if loss.device.type == "cpu" or (self.clock.step + 1) % self.config.log_every_steps == 0:
@@ -248,12 +248,12 @@ class Trainer:
         raise DivergenceError(f"epoch {self.clock.epoch}, step {self.clock.step + 1}", problem, remedy)
 
     def _check_finite_state(self) -> None:
-        """Raise an error if loss or weights are not finite, so that the last checkpoint stays a good one."""
+        """Raise an error if loss or weights are not finite, so that no bad checkpoint is written."""
         self._check_finite({})
         check_weights(self.method, f"epoch {self.clock.epoch}, step {self.clock.step}")
 
     def _guard_epoch(self, state: TrainState) -> dict[str, float]:
-        """Check the features of the network in evaluation mode if it is due, and return metrics for the log."""
+        """Check the features of the network in evaluation mode if due, and return metrics for the log."""
         if not self.guard.is_feature_check_due(self.clock.step, self.config.batch_size):
             return {}
         rows = sample_rows(self.bank.rows, self.config.seed)
@@ -264,7 +264,7 @@ class Trainer:
     def _finish_epoch(self, seconds: float) -> None:
         self._check_finite_state()
         clock = self.clock
-        metrics = self.progress.means.take(self.runtime.mean)
+        metrics = self.progress.means.pop_means(self.runtime.mean)
         metrics["lr"] = self.optimizer.param_groups[0]["lr"]
         metrics["seconds"] = seconds
         finished = clock.epoch + 1
@@ -310,10 +310,10 @@ class Trainer:
     def _stop_or_save(self, *, end_of_epoch: bool) -> bool:
         """Write a checkpoint if one is due, and return True if the run must stop here without an error."""
         due = time.monotonic() - self._last_save > 60 * CHECKPOINT_MINUTES
-        if self.runtime.has_slow_communication and self.clock.step % ASK_EVERY and not end_of_epoch:
+        if self.runtime.has_slow_communication and self.clock.step % STEPS_PER_DECISION and not end_of_epoch:
             stop_requested = due = False  # all processes count the same steps, so none communicates alone
         else:
-            # processes see signals and clocks at slightly different steps: they decide together
+            # processes see signals and clocks at slightly different steps, so they decide together
             stop_requested, due = self.runtime.reduce_flags([bool(self._received), due])
         if stop_requested or self._stop_reached():
             self._check_finite_state()
@@ -321,7 +321,7 @@ class Trainer:
             if stop_requested:
                 raise Interrupted(self._received[-1] if self._received else signal.SIGTERM)
             return True
-        if due and not end_of_epoch:  # otherwise the epoch's own checkpoint follows at once
+        if due and not end_of_epoch:  # at the end of an epoch, a checkpoint follows anyway
             self._check_finite_state()
             self.save()
         return False
@@ -332,12 +332,12 @@ class Trainer:
     # ------------------------------------------------------------------ shared parts
 
     def steps_per_epoch(self, epoch: int | None = None) -> int:
-        """Return the number of optimizer updates in an epoch of the current phase, by default the running one.
+        """Return the number of optimizer updates in an epoch of the current phase, by default the current epoch.
 
         Raises:
-            ConfigError: there are fewer images than one batch.
+            ConfigError: there are too few images for one batch.
         """
-        self._loader()  # refuses too few images for a batch
+        self._loader()  # raises an error if there are too few images for a batch
         epoch = self.clock.epoch if epoch is None else epoch
         phase = self._phase()
         whole = self._whole_epoch(phase)
@@ -346,10 +346,10 @@ class Trainer:
         return max(0, min(whole, phase.steps - (epoch - self.clock.phase_epoch) * whole))
 
     def _whole_epoch(self, phase: Phase) -> int:
-        """Return the number of updates in an epoch of a phase that is not cut short."""
+        """Return the number of updates in a full epoch of a phase."""
         draws, batch_size = len(phase.sampler), self.config.batch_size
         if draws < batch_size:
-            problem = f"{batch_size} images per step exceed the number of images in an epoch ({draws})"
+            problem = f"{batch_size} exceeds the number of images in an epoch ({draws})"
             raise ConfigError("--batch-size", problem, "Lower --batch-size.")
         return draws // batch_size
 
@@ -358,7 +358,7 @@ class Trainer:
         return steps if phase.steps is None else min(steps, phase.steps)
 
     def total_steps(self) -> int:
-        """Return the number of optimizer updates of the run, or the maximum if phases are decided during training."""
+        """Return the number of optimizer updates of the run, or its maximum if phases are decided during training."""
         planned = self.method.planned_steps()
         return sum(self._phase_steps(phase) for phase in self.phases) if planned is None else planned
 
@@ -369,7 +369,7 @@ class Trainer:
         return self._run_phase()[1]
 
     def _run_phase(self) -> tuple[Phase, TrainLoader]:
-        """Return the running phase and its loader."""
+        """Return the current phase and its loader."""
         clock = self.clock
         if self._running is None or self._running[0] != clock.phase:
             phase = self.method.phase(clock.phase, self.bank.rows)
@@ -381,7 +381,7 @@ class Trainer:
     def _loader_of(self, phase: Phase, first_epoch: int) -> TrainLoader:
         spec = self.method.network.input_spec
         return TrainLoader(
-            self.bank if self.kept is None else self.kept,
+            self.bank if self.cached_views is None else self.cached_views,
             phase.views,
             phase.sampler,
             self.labels if phase.labels is None else phase.labels,
@@ -414,7 +414,7 @@ class Trainer:
             is_main=self.runtime.is_main,
             embed=self.full_pass,
             generator=lambda purpose: keyed_generator(self.config.seed, purpose, self.clock.epoch),
-            visit=self.local_pass,
+            embed_local=self.local_pass,
             gather_rows=self.runtime.gather_rows,
             combine=self.runtime.combine,
             log=lambda kind, values: self._record({"kind": kind, **values}),
@@ -439,8 +439,8 @@ class Trainer:
         """Run a network over images, each exactly once, and gather the results on every process.
 
         Args:
-            network: images (b, c, h, w) to (b, d).
-            rows: rows of the dataset; default: all that can be read.
+            network: function from images (b, c, h, w) to (b, d).
+            rows: rows of the dataset; default: all readable images.
             how: mode and order of the pass; default: evaluation, in the order of ``rows``.
 
         Returns:
@@ -456,7 +456,7 @@ class Trainer:
         positions = torch.tensor([where[int(row)] for row in visited], dtype=torch.int64)
         found = self.runtime.gather_rows(values, positions, len(rows))
         if not bool(found.isfinite().all()):
-            problem = "the outputs of the network for the images are not finite"
+            problem = "the network's outputs are not finite"
             remedy = "Lower --lr, set --clip-grad-norm, or use --precision float32."
             raise DivergenceError(f"epoch {self.clock.epoch}, step {self.clock.step}", problem, remedy)
         return found
@@ -467,7 +467,7 @@ class Trainer:
         """Run a network over this process's share of the images, with the arguments of ``full_pass``.
 
         Returns:
-            (m, d) float32 on the CPU and (m,) int64, their rows; over all processes, each row occurs once.
+            (m, d) float32 on the CPU, and their rows (m,) int64; over all processes, each row occurs once.
         """
         how = how or FullPass()
         if how.mode == "eval":
@@ -479,7 +479,7 @@ class Trainer:
         visited: list[NDArray[np.int64]] = []
         with torch.no_grad(), statistics:
             for images, some in self._pass_batches(rows, how):
-                # only around the network: views in half precision do not fit into the float32 images they change
+                # only around the network: views in half precision could not be written into float32 images
                 with self.runtime.autocast():
                     seen = network(images)
                 values.append(seen.float().cpu())
@@ -493,15 +493,15 @@ class Trainer:
         self, rows: NDArray[np.int64] | None, how: FullPass
     ) -> Iterator[tuple[Tensor, NDArray[np.int64]]]:
         """Yield this process's share of the batches: images, or their cached frozen outputs, and their rows."""
-        plain = how.mode == "eval" and how.view is None and how.bank is None  # in any order: none changes a result
-        if self.kept is None or not (how.by_network and plain):
+        plain = how.mode == "eval" and how.view is None and how.bank is None  # the order does not change results
+        if self.cached_views is None or not (how.by_network and plain):
             yield from ((batch.images, batch.rows) for batch in self._pass_loader(rows, how))
             return
         rows = self.bank.rows if rows is None else rows
         size = how.batch_size or self._pass_size
         for start in range(self.runtime.rank * size, len(rows), self.runtime.world_size * size):
             some = rows[start : start + size]
-            yield self.kept.unaugmented(some), some
+            yield self.cached_views.unaugmented(some), some
 
     @property
     def _pass_size(self) -> int:
@@ -514,7 +514,7 @@ class Trainer:
         if how.order != "rows":
             step = self.clock.step if how.order == "new" else 0
             rows = keyed_generator(self.config.seed, "full-pass", step).permutation(rows)
-        # separate from the seeds of training, or an image would be seen in the same view that it is trained in
+        # separate from the training seeds, or the pass would use the same views as training
         seed = int(keyed_generator(self.config.seed, "full-pass view", self.clock.step).integers(2**31))
         spec = self.method.network.input_spec
         return EvalLoader(
@@ -561,7 +561,7 @@ class Trainer:
             training=moments,
             per_rank=generator_states(runtime.device) | progress.means.tensors(),
             state=state,
-            # one field, since safetensors writes several in random order and equal runs must give equal bytes
+            # a single field, since safetensors writes several in random order, and equal runs must give equal bytes
             metadata={"labelkit": canonical_json(about)},
         )
         self._last_save = time.monotonic()
@@ -576,7 +576,7 @@ class Trainer:
         load_model_state(self.method, checkpoint.tensors(MODEL), where)
         moments, scalars = checkpoint.tensors(TRAINING), state["optimizer_scalars"]
         load_named_optimizer_state(self.optimizer, self.method, moments, scalars, where=where)
-        # a checkpoint without phases is from a run that had one phase
+        # a checkpoint without phases is from a run with one phase
         clock = Clock(state["epoch"], state["step"], state["step_in_epoch"], *state.get("phase", (0, 0, 0)))
         self.progress = Progress(clock, state["metrics"])
         runtime.load_scaler_state(state["scaler"])
@@ -585,7 +585,7 @@ class Trainer:
             self.monitor.load_extra_state(state["monitor"])
         self.guard.load_extra_state(state.get("guard", {}))  # a checkpoint of an earlier version has none
         own = rank_file(runtime.rank)
-        # a process that did not exist before takes the main one's sums, so that all have sums of the same names
+        # a new process takes the main one's sums, so that all processes have sums with the same names
         tensors = checkpoint.tensors(own if own in state["files"] else rank_file(0))
         generators = self.progress.means.restore(tensors, state["summed"], runtime.device)
         if own in state["files"]:
@@ -593,9 +593,9 @@ class Trainer:
         now, then = reproducibility_facts(runtime), state["exactness"]
         for key in sorted(now.keys() | then.keys()):
             if now.get(key) != then.get(key):
-                self.message(f"not bit-exact: {key} {now.get(key)}, was {then.get(key)}")
+                self.message(f"resuming is not bit-exact: {key} is {now.get(key)}, was {then.get(key)}")
         if now.get("deterministic") is False:
-            self.message("not bit-exact: without --deterministic, a GPU adds in a different order each time")
+            self.message("resuming is not bit-exact: without --deterministic, the order of GPU sums varies")
         self._running = None
         if self.run is not None:
             self.run.truncate_metrics(state["metrics_bytes"])

@@ -174,7 +174,7 @@ CASES = {
         csv("path,class,category", "ant/00.png,ant,pet"),
         "suggest --index {index} --labels {table} --out {out}.csv",
         3,
-        ("2 columns may hold the labels: class, category", "--label-column"),
+        ("2 columns may contain the labels: class, category", "--label-column"),
     ),
     "labels by a name in several folders": Case(
         csv("path,label", "00.png,ant"),

@@ -85,7 +85,7 @@ def test_verify_names_the_only_fault_of_a_run(labelkit: Labelkit, run: Path) -> 
     path.write_bytes(b"x" + path.read_bytes()[1:])
     answer = labelkit("verify", "--index", run)
     assert answer.code == 3
-    assert answer.err == f"error: {path}: bytes differ from what was written. Restore the file from a copy.\n"
+    assert answer.err == f"error: {path}: was changed or is corrupt. Restore the file from a copy.\n"
 
 
 def test_verify_compares_images(labelkit: Labelkit, index: Path, photos: Path, tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ def test_the_digest_sees_names_labels_and_class_names_and_nothing_else() -> None
 
 
 def test_an_unknown_name_suggests_near_ones_and_paths() -> None:
-    with pytest.raises(DatasetError, match=r"Did you mean cifar10.*folder or CSV"):
+    with pytest.raises(DatasetError, match=r"Did you mean cifar10.*folder or a CSV"):
         load("cifar11")
     with pytest.raises(DatasetError, match=r"folder, a CSV or the name of a dataset: digits, cifar10, cifar100"):
         load("zzz")
@@ -160,7 +160,7 @@ def test_a_class_may_be_called_train_beside_other_classes_which_is_said(tmp_path
     dataset = load(tmp_path)
     assert (dataset.class_names, dataset.split_names) == (("bus", "train"), ())
     assert (
-        "train/ next to other folders: used as classes, not as splits (to leave folders out: --exclude"
+        "train/ next to other folders: used as classes, not as splits (to exclude folders, pass --exclude"
         in dataset.notes[0]
     )
 
@@ -253,7 +253,7 @@ def test_a_stray_folder_beside_splits_is_neither_split_nor_class_and_named(tmp_p
     assert dataset.class_names == ("cat", "dog")
     assert folders_of(dataset)["extra/5.png"] == (None, None)
     assert "extra/ (2 images) is next to " in dataset.notes[0]
-    assert "(to leave it out: --exclude)" in dataset.notes[0]
+    assert "(to exclude it, pass --exclude)" in dataset.notes[0]
     left = load_dataset(str(tmp_path), data_root=tmp_path, exclude=("extra", "more"))
     assert len(left) == (3 if second.startswith("test") else 2)
     assert "extra/" not in " ".join(left.notes)
@@ -270,8 +270,8 @@ def test_hidden_files_other_suffixes_and_linked_folders_are_counted(tmp_path: Pa
     dataset = load(tmp_path / "set")
     assert dataset.sample_ids == ("a/1.png", "a/3.png", "link/2.png")
     assert dataset.notes == (
-        "ignored: 1 hidden, 1 link to a folder around it, 1 with other suffixes; pass a table of labels "
-        "(a/notes.txt?) with --labels or as --dataset",
+        "ignored: 1 hidden, 1 link to a parent folder, 1 with other suffixes; if a table contains labels "
+        "(a/notes.txt?), pass it as --labels or --dataset",
     )
 
 
@@ -287,7 +287,7 @@ def test_patterns_leave_out_images_and_folders(tmp_path: Path) -> None:
     assert folder.sample_ids == ("cat/1.png", "dog/2.png")
     assert (folder.class_names, folder.notes) == (("cat", "dog"), ("ignored: 3 excluded",))
     assert listed.sample_ids == ("set/cat/1.png",)
-    assert listed.notes == ("--exclude cat: nothing was excluded; it applies to folders and tar archives",)
+    assert listed.notes == ("--exclude cat: nothing was excluded; it applies only to folders and tar archives",)
 
 
 def test_links_to_folders_are_followed_and_never_in_a_circle(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_links_to_folders_are_followed_and_never_in_a_circle(tmp_path: Path) -> 
     assert dataset.sample_ids == ("a/1.png", "again/1.png")
     assert dataset.class_names == ("a", "again")
     assert dataset.source.read(0).decode(1).shape == (4, 4, 1)
-    assert dataset.notes == ("ignored: 3 links to folders around them",)
+    assert dataset.notes == ("ignored: 3 links to parent folders",)
 
 
 def test_names_that_are_not_utf8_are_kept_and_sorted_by_their_bytes(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_labels_in_columns_of_classes_can_be_hidden_too(tmp_path: Path) -> None:
     assert load(path).given.tolist() == [False, True]
 
     write_csv(tmp_path, "path,label,labeled\na.png,cat,0\n./a.png,cat,1\n")
-    with pytest.raises(DatasetError, match=r"line 3: '\./a\.png' is in line 2 with another value of labeled"):
+    with pytest.raises(DatasetError, match=r"line 3: '\./a\.png' is also in line 2, with another value of labeled"):
         load(path)
 
 
@@ -399,7 +399,7 @@ def test_labels_in_columns_of_classes_can_be_hidden_too(tmp_path: Path) -> None:
             "labels hidden from training, since the column labeled is 0: 1",
         ),
         ("Labeled", ("true", "True", "no"), [True, True, False], None),
-        ("labeled", ("1", "maybe", "0"), [True, True, False], "columns not used: labeled"),
+        ("labeled", ("1", "maybe", "0"), [True, True, False], "unused columns: labeled"),
     ],
 )
 def test_a_column_says_which_labels_are_hidden_from_training(
@@ -419,9 +419,9 @@ def test_a_column_says_which_labels_are_hidden_from_training(
 @pytest.mark.parametrize(
     ("column", "values", "names", "notes"),
     [
-        ("Set", ("Training", "dev"), ("train", "val"), ("columns not used: Size",)),
-        ("partition", ("", "test"), ("test",), ("columns not used: Size",)),
-        ("set", ("A", "train"), (), ("columns not used: set, Size",)),
+        ("Set", ("Training", "dev"), ("train", "val"), ("unused columns: Size",)),
+        ("partition", ("", "test"), ("test",), ("unused columns: Size",)),
+        ("set", ("A", "train"), (), ("unused columns: set, Size",)),
     ],
 )
 def test_other_names_of_the_column_of_splits_count_if_their_words_do(
@@ -450,14 +450,14 @@ def test_json_is_a_list_of_images(tmp_path: Path) -> None:
             "path,kind,sort",
             "no labels: no column 'label' (or labels, class, class_name, category, choice), found path, kind, sort",
         ),
-        ("path,class,category", "no labels: 2 columns may hold the labels: class, category"),
+        ("path,class,category", "no labels: 2 columns may contain the labels: class, category"),
     ],
 )
 def test_csv_without_a_clear_column_of_labels_lists_images_and_says_so(tmp_path: Path, header: str, note: str) -> None:
     put(tmp_path / "a.png")
     dataset = load(write_csv(tmp_path, f"{header}\na.png,x,y\n"))
     assert dataset.labels.tolist() == [-1]
-    assert dataset.notes == (f"{note}; name the column with --label-column",)
+    assert dataset.notes == (f"{note}; choose the column with --label-column",)
     assert load_dataset(
         str(tmp_path / "list.csv"), data_root=tmp_path, label_column=header[5:].split(",")[0]
     ).class_names == ("x",)
@@ -470,9 +470,9 @@ def test_all_faults_of_a_csv_are_told_at_once_with_their_lines(tmp_path: Path) -
     with pytest.raises(DatasetError) as caught:
         load(path)
     text = str(caught.value)
-    assert "3 faults" in text
+    assert "contains 3 errors" in text
     assert "line 3: no file 'none.png'" in text
-    assert "line 4: './a.png' is in line 2 with another label or split" in text
+    assert "line 4: './a.png' is also in line 2, with another label or split" in text
     assert "line 6: 'folder' is a folder" in text
 
 
@@ -550,7 +550,7 @@ def test_cifar10_python_layout_is_read(tmp_path: Path, place: str) -> None:
 def test_python_files_that_are_not_the_published_ones_are_not_unpickled(tmp_path: Path) -> None:
     write_cifar10_python(tmp_path)
     (tmp_path / "cifar-10-batches-py/data_batch_3").write_bytes(pickle.dumps({"data": Attack(tmp_path / "hit")}))
-    with pytest.raises(DatasetError, match=r"differs from the published file \(by MD5\).*--download"):
+    with pytest.raises(DatasetError, match=r"does not match its published MD5.*--download"):
         load("cifar10", tmp_path)
     assert not (tmp_path / "hit").exists()
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.decode import BadImage, EncodedImage, read_image_file
+from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
 from PIL import Image, ImageCms, PngImagePlugin
 
 
@@ -69,7 +69,7 @@ def test_a_lab_image_is_not_called_damaged(photo: Image.Image) -> None:
     )
     assert lab is not None
     for channels in (1, 3):
-        with pytest.raises(BadImage, match="unsupported color mode LAB"):
+        with pytest.raises(BadImageError, match="unsupported color mode LAB"):
             EncodedImage(encode(lab, "TIFF")).decode(channels)
 
 
@@ -157,20 +157,20 @@ def test_an_animation_gives_its_first_frame() -> None:
 @pytest.mark.parametrize("share", [0.3, 0.9])
 def test_truncated_files_are_refused(photo: Image.Image, kind: str, share: float) -> None:
     content = encode(photo, kind)
-    with pytest.raises(BadImage):
+    with pytest.raises(BadImageError):
         EncodedImage(content[: int(share * len(content))]).decode(3)
 
 
 def test_text_called_jpg_is_not_an_image(tmp_path: Path) -> None:
     path = tmp_path / "notes.jpg"
     path.write_text("these are notes\n" * 20)
-    with pytest.raises(BadImage, match="not an image"):
+    with pytest.raises(BadImageError, match="not an image"):
         EncodedImage(read_image_file(path)).decode(3)
 
 
 @pytest.mark.parametrize("side", [16_000, 100_000])
 def test_a_bomb_is_refused_by_its_header(side: int) -> None:
-    with pytest.raises(BadImage, match="exceed the limit of 250,000,000"):
+    with pytest.raises(BadImageError, match="exceed the limit of 250,000,000"):
         EncodedImage(png_header(side, side)).decode(1)
 
 
@@ -236,7 +236,7 @@ def test_an_image_that_loses_its_content_says_how(image: Image.Image, kind: str,
 def test_a_fifo_is_refused_without_waiting(tmp_path: Path) -> None:
     path = tmp_path / "pipe.png"
     os.mkfifo(path)
-    with pytest.raises(BadImage, match="not a regular file"):
+    with pytest.raises(BadImageError, match="not a regular file"):
         read_image_file(path)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.image_bank import CachedViewBank, draw_views, number_view_kinds
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import Normalize, ViewSpec
 
 KEYS = np.arange(400, dtype=np.int64)
@@ -22,21 +22,21 @@ def test_views_that_are_drawn_and_kept_alike_are_of_one_kind() -> None:
 
 
 def test_two_views_of_one_kind_differ_and_each_draw_comes_alike_often() -> None:
-    drawn = draw_views(Draws(0, 0, KEYS), (0, 0), 4)
+    drawn = draw_views(KeyedRNG(0, 0, KEYS), (0, 0), 4)
     assert (drawn[:, 0] != drawn[:, 1]).all()
     counts = np.bincount(drawn.ravel(), minlength=4)
     assert counts.sum() == 800
     assert counts.min() > 150
-    assert (draw_views(Draws(0, 0, KEYS), (0, 0), 1) == 0).all()
+    assert (draw_views(KeyedRNG(0, 0, KEYS), (0, 0), 1) == 0).all()
 
 
 def test_kinds_are_drawn_apart_and_anew_in_each_epoch() -> None:
-    drawn = draw_views(Draws(0, 0, KEYS), (0, 1), 8)
+    drawn = draw_views(KeyedRNG(0, 0, KEYS), (0, 1), 8)
     assert 0.06 < (drawn[:, 0] == drawn[:, 1]).mean() < 0.2
-    assert (drawn != draw_views(Draws(0, 1, KEYS), (0, 1), 8)).mean() > 0.7
-    assert (drawn != draw_views(Draws(1, 0, KEYS), (0, 1), 8)).mean() > 0.7
+    assert (drawn != draw_views(KeyedRNG(0, 1, KEYS), (0, 1), 8)).mean() > 0.7
+    assert (drawn != draw_views(KeyedRNG(1, 0, KEYS), (0, 1), 8)).mean() > 0.7
     # by key alone: another order of the batch changes nothing
-    assert np.array_equal(draw_views(Draws(0, 0, KEYS[::-1].copy()), (0, 1), 8)[::-1], drawn)
+    assert np.array_equal(draw_views(KeyedRNG(0, 0, KEYS[::-1].copy()), (0, 1), 8)[::-1], drawn)
 
 
 def test_each_image_gets_its_own_values() -> None:
@@ -58,9 +58,9 @@ def test_each_image_gets_its_own_values() -> None:
     asked = np.array([8, 1, 7, 1], dtype=np.int64)
     keys = np.array([8, 1, 7, 1 + (1 << 40)], dtype=np.int64)
 
-    (first, second), geometry = bank.make_views(asked, Draws(0, 3, keys), (), normalize=PLAIN)
+    (first, second), geometry = bank.make_views(asked, KeyedRNG(0, 3, keys), (), normalize=PLAIN)
 
-    drawn = draw_views(Draws(0, 3, keys), (0, 0), 3)
+    drawn = draw_views(KeyedRNG(0, 3, keys), (0, 0), 3)
     assert first.flatten().tolist() == (asked * 10.0 + drawn[:, 0]).tolist()
     assert second.flatten().tolist() == (asked * 10.0 + drawn[:, 1]).tolist()
     assert geometry == ()
@@ -70,5 +70,5 @@ def test_each_image_gets_its_own_values() -> None:
 
 
 def test_a_view_that_follows_another_is_drawn_with_it() -> None:
-    drawn = draw_views(Draws(0, 0, KEYS), (0, 1), 8, followers=(1,))
+    drawn = draw_views(KeyedRNG(0, 0, KEYS), (0, 1), 8, followers=(1,))
     assert (drawn[:, 0] == drawn[:, 1]).all()

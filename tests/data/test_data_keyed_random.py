@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.data.keyed_random import Draws, keyed_generator
+from labelkit.data.keyed_random import KeyedRNG, keyed_generator
 
 MASK = (1 << 64) - 1
 
@@ -33,24 +33,24 @@ def test_the_mixer_gives_the_published_sequence() -> None:
 
 def test_numbers_do_not_depend_on_the_rest_of_the_batch() -> None:
     rows = np.array([5, 900_000, 5, 0])
-    together = Draws(1, 2, rows).uniform(0, "crop", 3)
+    together = KeyedRNG(1, 2, rows).uniform(0, "crop", 3)
     for i, row in enumerate(rows):
-        assert np.array_equal(together[i], Draws(1, 2, np.array([row])).uniform(0, "crop", 3)[0])
+        assert np.array_equal(together[i], KeyedRNG(1, 2, np.array([row])).uniform(0, "crop", 3)[0])
     assert np.array_equal(together[0], together[2])
 
 
 @pytest.mark.parametrize("other", [(1, 0, 0, "a"), (0, 1, 0, "a"), (0, 0, 1, "a"), (0, 0, 0, "b")])
 def test_every_part_of_the_key_changes_the_numbers(other: tuple[int, int, int, str]) -> None:
     rows = np.arange(2000)
-    base = Draws(0, 0, rows).uniform(0, "a", 1)[:, 0]
+    base = KeyedRNG(0, 0, rows).uniform(0, "a", 1)[:, 0]
     seed, epoch, view, purpose = other
-    changed = Draws(seed, epoch, rows).uniform(view, purpose, 1)[:, 0]
+    changed = KeyedRNG(seed, epoch, rows).uniform(view, purpose, 1)[:, 0]
     # 2,000 independent pairs: standard deviation of their correlation 0.022.
     assert abs(np.corrcoef(base, changed)[0, 1]) < 0.09
 
 
 def test_numbers_are_uniform_and_uncorrelated() -> None:
-    values = Draws(0, 0, np.arange(20_000)).uniform(0, "a", 4)
+    values = KeyedRNG(0, 0, np.arange(20_000)).uniform(0, "a", 4)
     assert values.dtype == np.float32
     assert values.min() >= 0
     assert values.max() < 1
@@ -71,12 +71,12 @@ def test_generators_repeat_for_a_key_and_differ_between_keys() -> None:
 
 
 def test_normal_numbers_depend_on_each_part_of_the_key_and_not_on_company() -> None:
-    base = Draws(1, 2, np.array([3, 4, 5])).normal(0, "noise", 8)
-    assert torch.equal(base[1:2], Draws(1, 2, np.array([4])).normal(0, "noise", 8))
+    base = KeyedRNG(1, 2, np.array([3, 4, 5])).normal(0, "noise", 8)
+    assert torch.equal(base[1:2], KeyedRNG(1, 2, np.array([4])).normal(0, "noise", 8))
     for other in (
-        Draws(0, 2, np.array([3, 4, 5])).normal(0, "noise", 8),
-        Draws(1, 1, np.array([3, 4, 5])).normal(0, "noise", 8),
-        Draws(1, 2, np.array([3, 4, 5])).normal(1, "noise", 8),
-        Draws(1, 2, np.array([3, 4, 5])).normal(0, "other", 8),
+        KeyedRNG(0, 2, np.array([3, 4, 5])).normal(0, "noise", 8),
+        KeyedRNG(1, 1, np.array([3, 4, 5])).normal(0, "noise", 8),
+        KeyedRNG(1, 2, np.array([3, 4, 5])).normal(1, "noise", 8),
+        KeyedRNG(1, 2, np.array([3, 4, 5])).normal(0, "other", 8),
     ):
         assert not torch.isclose(base, other).any()

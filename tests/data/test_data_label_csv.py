@@ -82,9 +82,7 @@ def test_splits_of_a_table_of_labels_are_said_not_to_be_used(
     path.write_text(f"path,label,split\na.png,cat,{splits[0]}\nb.png,dog,{splits[1]}\n")
     notes: list[str] = []
     read_label_csv(path, tell=notes.append)
-    assert (
-        any("the column of splits is not used; to use it, pass the file as --dataset" in one for one in notes) == told
-    )
+    assert any("the split column is not used; to use it, pass the file as --dataset" in one for one in notes) == told
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-be"])
@@ -129,23 +127,23 @@ def test_files_of_other_kinds_are_named_with_what_converts_them(tmp_path: Path, 
     ("text", "message"),
     [
         ("path,label\na.png,cat\na.png,dog\n", "line 3: 'a.png' is 'cat' in an earlier line and 'dog' here"),
-        ("path,label\ncat,a.png\ncat,b.png\n", "the column 'label' has file names of images, but the column 'path'"),
+        ("path,label\ncat,a.png\ncat,b.png\n", "column 'label' contains image file names, but column 'path' does not"),
         ("path,label\na.png,\n", "no rows are labeled"),
         (
             "path,kind\na.png,cat\n",
             "no column 'label' (or labels, class, class_name, category, choice), found path, kind",
         ),
         ("kind,label\na.png,cat\n", "no path column (path, image_path, "),
-        ("path,class,category\na.png,cat,x\n", "2 columns may hold the labels: class, category"),
+        ("path,class,category\na.png,cat,x\n", "2 columns may contain the labels: class, category"),
         ("a.png,cat\n", "no path column"),
         ("", "the file is empty"),
         ("\ufeff", "the file is empty"),
         ("path,label\na.png,-1\n", "no rows are labeled"),
         ("path,label,label\na.png,cat,dog\n", "column 'label' occurs twice"),
-        ("path,label\na.png,c\0t\n", "line 2: a NUL character"),
+        ("path,label\na.png,c\0t\n", "line 2: contains a NUL character"),
         (
             "path,cat,dog\na.png,1,0\nb.png,1,1\n",
-            "line 3 has more than one 1 in the columns cat, dog; one label per image",
+            "line 3 has more than one 1 in the columns cat, dog; only one label",
         ),
         ("path,age,sex\na.png,1,0\nb.png,2,1\n", "no column 'label'"),
         ("path,is_train,is_test\na.png,1,0\nb.png,0,1\n", "no column 'label'"),
@@ -182,7 +180,7 @@ def test_words_for_none_give_no_label_and_spellings_of_one_class_are_joined_whic
     assert list(found.values()) == ["3", "3", "3", "caf\u00e9", "caf\u00e9", "1.5", "007", "unknown", "- x"]
     assert len(told) == 2
     assert "labels read as unlabeled: 'nan' (1 of 23), '-1' (1 of 23), 'NA' (1 of 23), ..." in told[0]
-    assert "one class: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
+    assert "or .0: '3', ' 3', '3.0' are '3'; 'caf\u00e9', 'cafe\u0301' are 'caf\u00e9'" in told[1]
 
 
 def test_a_label_that_a_list_of_images_would_hide_is_used_with_a_note(tmp_path: Path) -> None:

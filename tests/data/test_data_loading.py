@@ -19,7 +19,7 @@ from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import EvalLoader, TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import BalancedSampler, Sampler, UniformSampler
-from labelkit.data.splits import Classes, gcd_split
+from labelkit.data.splits import ClassLabels, gcd_split
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.recipes import test_view as plain_view
 from labelkit.data.views.spec import Normalize, ViewSpec
@@ -146,7 +146,7 @@ def test_bad_files_are_found_before_training_and_named(broken: Path) -> None:
         "class0/empty.png": "empty file",
         "class1/notes.jpg": "not an image (JPEG, PNG, WebP, GIF, BMP, TIFF, AVIF or PPM)",
         "class1/pipe.png": "cannot be read",
-        "class2/link.png": "the file is gone",
+        "class2/link.png": "the file no longer exists",
     }
     assert len(bank.rows) == 12
     assert len(bank.dataset) == 17
@@ -199,7 +199,7 @@ def test_a_resumed_epoch_continues_where_it_stopped() -> None:
 
 def test_truth_of_unlabeled_images_cannot_change_a_batch() -> None:
     dataset = in_memory(64)
-    split = gcd_split(Classes(dataset.labels, dataset.given, 4))
+    split = gcd_split(ClassLabels(dataset.labels, dataset.given, 4))
     random = np.random.default_rng(1).integers(0, 4, 64)
     bank = ImageBank(dataset)
 
@@ -313,7 +313,7 @@ def test_fewer_processes_decode_where_shared_memory_has_no_room_for_their_batche
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
     # six batches of 10 MiB fit: one is in use, and each process makes two ahead
     assert workers.count_workers(None, 500, 10 << 20, said.append) == 2
-    assert said == [f"only 2 of 8 processes decode images: {tmp_path} is small (docker run --shm-size=8g)"]
+    assert said == [f"using only 2 of 8 decoding processes: {tmp_path} is small (docker run --shm-size=8g)"]
     assert workers.count_workers(None, 500, 100 << 20, said.append) == 0
 
 
@@ -363,7 +363,7 @@ def test_bad_files_are_left_out_of_training(broken: Path) -> None:
 def test_a_file_that_vanishes_during_training_is_named(broken: Path) -> None:
     bank = ImageBank(load_dataset(str(broken), data_root=Path()))
     shutil.rmtree(broken)
-    with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: can no longer be read: the file is gone"):
+    with pytest.raises(DatasetError, match=r"class\d/\d\d\.png: can no longer be read: the file no longer exists"):
         list(loader(bank, views=FILE_VIEWS, batch_size=4).epoch(0))
 
 

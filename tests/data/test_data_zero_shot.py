@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import choose_classes
+from labelkit.data.splits import parse_holdout_classes
 from labelkit.errors import DatasetError
 from tests.miniature_sets import write_in_shop, write_online_products
 
@@ -25,12 +25,12 @@ NAMES = ("Greek_1", "Greek_2", "Korean_1", "Korean_2", "Latin_1")
     ],
 )
 def test_words_stand_for_classes(words: tuple[str, ...], expected: tuple[int, ...]) -> None:
-    assert choose_classes(words, NAMES) == expected
+    assert parse_holdout_classes(words, NAMES) == expected
 
 
 def test_a_name_goes_before_a_number() -> None:
-    assert choose_classes(("7",), ("9", "8", "7")) == (2,)
-    assert choose_classes(("half",), ("whole", "half")) == (1,)
+    assert parse_holdout_classes(("7",), ("9", "8", "7")) == (2,)
+    assert parse_holdout_classes(("half",), ("whole", "half")) == (1,)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_name_goes_before_a_number() -> None:
 )
 def test_words_for_no_class_or_all_are_refused(words: tuple[str, ...], problem: str) -> None:
     with pytest.raises(DatasetError) as refusal:
-        choose_classes(words, NAMES)
+        parse_holdout_classes(words, NAMES)
     assert problem in str(refusal.value)
 
 
@@ -54,7 +54,7 @@ def test_halves_of_the_benchmarks_are_the_published_ones() -> None:
         spec = DATASETS[name]
         assert spec.num_classes == count
         assert sum(part.low for part in spec.num_images.values()) == images
-        held_out = choose_classes(("half",), [str(i) for i in range(count)])
+        held_out = parse_holdout_classes(("half",), [str(i) for i in range(count)])
         assert held_out == tuple(range(count // 2, count))
     assert 5_864 + 5_924 == 11_788
     assert 8_054 + 8_131 == 16_185
@@ -85,11 +85,11 @@ def test_in_shop_has_query_and_gallery_of_the_same_items(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("file", "content", "problem"),
     [
-        ("Ebay_train.txt", "nothing\n", "its lists are damaged"),
+        ("Ebay_train.txt", "nothing\n", "has damaged file lists"),
         (
             "Ebay_train.txt",
             "image_id class_id super_class_id path\n1 x 1 a.JPG\n",
-            "its lists are damaged: invalid literal",
+            "has damaged file lists: invalid literal",
         ),
         (
             "Ebay_test.txt",
@@ -99,7 +99,7 @@ def test_in_shop_has_query_and_gallery_of_the_same_items(tmp_path: Path) -> None
         (
             "Ebay_test.txt",
             "image_id class_id super_class_id path\n9 9 1 sofa_final/333_0.JPG\n",
-            "its lists are damaged: 2",
+            "has damaged file lists: 2",
         ),
     ],
 )
@@ -116,8 +116,8 @@ def test_damaged_lists_of_online_products_are_refused(tmp_path: Path, file: str,
     ("change", "problem"),
     [
         (("6\n", "7\n"), "its first line says 7"),
-        (("6\n", "six\n"), "its lists are damaged"),
-        ((" gallery", " galery"), "its lists are damaged"),
+        (("6\n", "six\n"), "has damaged file lists"),
+        ((" gallery", " galery"), "has damaged file lists"),
         (("id_00000001 query", "id_00000002 query"), "id_00000002 is in both the training split"),
     ],
 )

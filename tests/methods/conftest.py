@@ -13,7 +13,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.registry import load_dataset
-from labelkit.data.splits import Classes, few_labels_split, gcd_split
+from labelkit.data.splits import ClassLabels, few_labels_split, gcd_split
 from labelkit.data.views.spec import Normalize
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
@@ -63,7 +63,7 @@ def digits() -> ImageDataset:
 def prepared(digits: ImageDataset) -> PreparedData:
     """Return 64 digits, half of those of 0 to 4 labeled."""
     split = gcd_split(
-        Classes(digits.labels, digits.given, 10),
+        ClassLabels(digits.labels, digits.given, 10),
         old_classes=tuple(range(5)),
         num_old_classes=None,
         label_ratio=0.5,
@@ -75,7 +75,7 @@ def prepared(digits: ImageDataset) -> PreparedData:
 @pytest.fixture(scope="session")
 def few(digits: ImageDataset) -> PreparedData:
     """Return the same digits, two of each labeled."""
-    split = few_labels_split(Classes(digits.labels, digits.given, 10), total=20)
+    split = few_labels_split(ClassLabels(digits.labels, digits.given, 10), total=20)
     return PreparedData(digits, split, split.training_labels(digits.labels))
 
 

@@ -8,7 +8,7 @@ from labelkit.models.backbones.convnets import CONVNETS
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.backbones.resnet import cifar_resnet
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.headed import MultiHeadNetwork, rotations
+from labelkit.models.headed import MultiHeadNetwork, rotate_images
 from torch import nn
 
 
@@ -116,12 +116,12 @@ def test_the_seed_decides_heads_and_backbone() -> None:
 
 def test_rotations_turn_counterclockwise_and_keep_the_first_as_it_is() -> None:
     images = torch.arange(8.0).reshape(2, 1, 2, 2)
-    turned, turns = rotations(images)
+    turned, turns = rotate_images(images)
     assert turns.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert torch.equal(turned[:2], images)
     assert turned[2, 0].tolist() == [[1, 3], [0, 2]]
     assert turned[4, 0].tolist() == [[3, 2], [1, 0]]
-    assert torch.equal(rotations(turned[6:])[0][2:4], images)
+    assert torch.equal(rotate_images(turned[6:])[0][2:4], images)
 
 
 def test_batch_statistics_normalize_by_the_batch_and_change_nothing() -> None:

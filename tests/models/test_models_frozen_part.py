@@ -43,7 +43,7 @@ def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved:
     expected = paired_forward(vit, weak, strong, record=seen, **options)
 
     part = find_frozen_part(vit, grad_from, moved)
-    kept = [part.keep(vit, view, number) for number, view in enumerate((weak, strong))]
+    kept = [part.compute_cached(vit, view, number) for number, view in enumerate((weak, strong))]
     logged: dict[int, dict[str, Tensor]] = {}
     found = paired_forward(vit, kept[0], kept[1], kept=part, record=logged, **options)
 
@@ -59,7 +59,7 @@ def test_kept_views_give_features_and_gradients_of_images(grad_from: int, moved:
 def test_an_update_changes_what_the_teacher_gives() -> None:
     vit = tiny_vit()
     part = find_frozen_part(vit, 3, (1,))
-    weak, strong = (part.keep(vit, view, number) for number, view in enumerate(images()))
+    weak, strong = (part.compute_cached(vit, view, number) for number, view in enumerate(images()))
     vit.train()
     still = paired_forward(vit, weak, strong, kept=part, grad_from_block=3)
     moved = paired_forward(vit, weak, strong, kept=part, grad_from_block=3, update=KeyUpdate(), align_blocks=(1,))

@@ -40,7 +40,7 @@ def test_what_left_the_frozen_stages_gives_features_and_gradients_of_images(name
     for count in (1, number - 1, number):
         backbone = build(name, size, count).train()
         part = backbone.reuse_frozen()
-        kept = part.keep(backbone.net, images(size), 0)
+        kept = part.compute_cached(backbone.net, images(size), 0)
         assert tuple(kept.shape[1:]) == part.shape
         trained = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
         found = []
@@ -87,9 +87,9 @@ def test_networks_that_cannot_be_cut_there_are_refused(name: str, count: int, pr
 
 def test_frozen_normalization_keeps_its_statistics_where_others_take_those_of_the_batch() -> None:
     backbone = build("resnet18", 64, 2).eval()
-    expected = backbone.frozen.keep(backbone.net, images(64) + 5, None)
+    expected = backbone.frozen.compute_cached(backbone.net, images(64) + 5, None)
     with batch_statistics(backbone):
-        assert torch.equal(backbone.frozen.keep(backbone.net, images(64) + 5, None), expected)
+        assert torch.equal(backbone.frozen.compute_cached(backbone.net, images(64) + 5, None), expected)
 
 
 def test_the_digest_is_that_of_the_frozen_weights() -> None:

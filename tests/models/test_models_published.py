@@ -84,7 +84,7 @@ def test_published_weights_come_from_the_cache_without_a_network(
 
 
 def test_best_is_what_comes_first_in_the_list(no_packages: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(published, "BEST_FIRST", ("resnet10t.c3_in1k", "mobilenetv3_small_050.lamb_in1k"))
+    monkeypatch.setattr(published, "PREFERRED_BACKBONES", ("resnet10t.c3_in1k", "mobilenetv3_small_050.lamb_in1k"))
     cache(no_packages, "mobilenetv3_small_050.lamb_in1k")
 
     assert find_best_available_backbone() == "mobilenetv3_small_050.lamb_in1k"
@@ -93,8 +93,8 @@ def test_best_is_what_comes_first_in_the_list(no_packages: Path, monkeypatch: py
 
 
 def test_every_candidate_is_a_network_with_published_weights() -> None:
-    singles = [part for name in published.BEST_FIRST for part in name.split("+")]
-    for name in (*singles, published.TO_FETCH, *(package.backbone for package in PACKAGES)):
+    singles = [part for name in published.PREFERRED_BACKBONES for part in name.split("+")]
+    for name in (*singles, published.DEFAULT_DOWNLOAD, *(package.backbone for package in PACKAGES)):
         cfg = timm.get_pretrained_cfg(name, allow_unregistered=False)
         assert cfg is not None, name
         assert cfg.hf_hub_id, name

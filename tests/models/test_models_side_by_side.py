@@ -67,7 +67,7 @@ def test_published_weights_of_both_are_found_by_their_addresses(
     for name in ("resnet10t.c3_in1k", "mobilenetv3_small_050.lamb_in1k"):
         cache(tmp_path / "hub", name)
     pair = "resnet10t.c3_in1k+mobilenetv3_small_050.lamb_in1k"
-    monkeypatch.setattr("labelkit.models.weights.published.BEST_FIRST", (pair, "resnet10t.c3_in1k"))
+    monkeypatch.setattr("labelkit.models.weights.published.PREFERRED_BACKBONES", (pair, "resnet10t.c3_in1k"))
     out = tmp_path / "both.h5"
 
     assert main(["embed", "--dataset", str(pictures), "--out", str(out), "-q"]) == 0

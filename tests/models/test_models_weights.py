@@ -79,7 +79,7 @@ def test_pickle_that_runs_code_is_refused_and_not_run(tmp_path: Path, monkeypatc
 
     assert not trace.exists()
     assert caught.value.where.endswith("bad.pth")
-    assert "contains more than tensors, so it was not read: posix.mkdir" in caught.value.problem
+    assert "contains objects other than tensors, so it was not read: posix.mkdir" in caught.value.problem
     assert "save_file" in caught.value.remedy
 
 
@@ -176,7 +176,7 @@ def test_weights_of_a_deeper_network_of_the_same_kind_are_refused() -> None:
 
     report = map_weights({**shallow.state_dict(), "head.0.0.weight": torch.ones(2, 2)}, shallow)
     assert report.unexpected == ("head.0.0.weight",)
-    with pytest.raises(CheckpointMismatch, match=r"shallower: it lacks 1 blocks of the weights \(stage\.2\)"):
+    with pytest.raises(CheckpointMismatch, match=r"contain blocks that the network lacks \(stage\.2\)"):
         map_weights(deep.state_dict(), shallow)
 
 
@@ -226,7 +226,7 @@ def test_missing_and_mismatched_tensors_are_named_and_nothing_is_changed() -> No
         map_weights(given, model, where="weights.pth")
 
     assert str(caught.value).startswith("weights.pth: 1 of 9 tensors are missing (0.bias)")
-    assert "2.weight is [2, 5], needed [2, 4]" in str(caught.value)
+    assert "2.weight is [2, 5], expected [2, 4]" in str(caught.value)
     assert_equal_states(dict(model.state_dict()), state(1))
 
 

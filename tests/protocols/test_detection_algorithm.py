@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.commands.evaluate.detection import collect_true_objects
-from labelkit.data.object_images import coco_scores
+from labelkit.data.object_images import compute_coco_scores
 from labelkit.data.region_folders import load_coco_folder
 from tests.miniature_sets import GRAY, put
 
@@ -90,9 +90,9 @@ def test_random_detections_score_as_cocos_code_scores_them_from_files(tmp_path: 
     ]
     for kind, entries in (("bbox", boxes), ("segm", shapes)):
         expected = [value if value >= 0 else math.nan for value in _official(tmp_path, entries, kind)]
-        scores, per_class = coco_scores(truth, found, **sizes, masks=kind == "segm")
+        scores, per_class = compute_coco_scores(truth, found, **sizes, masks=kind == "segm")
         assert list(scores.values()) == pytest.approx(expected, nan_ok=True, abs=1e-12)
         assert 0 < scores["ap50"] <= 1
         # the mean of the classes that have objects is the score of all
         assert np.nanmean(per_class) == pytest.approx(scores["ap"])
-    assert coco_scores(collect_true_objects(dataset, rows, masks=False), [], **sizes, masks=False)[0]["ap"] == 0
+    assert compute_coco_scores(collect_true_objects(dataset, rows, masks=False), [], **sizes, masks=False)[0]["ap"] == 0

@@ -235,7 +235,7 @@ def test_other_conditions_are_named_where_bits_may_differ(tmp_path: Path, traine
         _resume(trainers(tmp_path / "run", message=messages.append))
     finally:
         torch.set_num_threads(threads)
-    assert messages == [f"not bit-exact: threads {threads + 1}, was {threads}"]
+    assert messages == [f"resuming is not bit-exact: threads is {threads + 1}, was {threads}"]
 
 
 # ---------------------------------------------------------------------- the clock
@@ -318,7 +318,7 @@ def test_a_loss_that_is_not_a_number_ends_the_run_and_keeps_the_last_checkpoint(
 def test_features_that_overflow_end_the_run_before_anything_is_made_of_them(trainers: MakeTrainer) -> None:
     trainer = trainers()
 
-    with pytest.raises(DivergenceError, match="the outputs of the network for the images are not finite") as caught:
+    with pytest.raises(DivergenceError, match="the network's outputs are not finite") as caught:
         trainer.full_pass(lambda images: images.flatten(1) / 0)
 
     assert "--lr" in caught.value.remedy

@@ -24,7 +24,7 @@ from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
 from labelkit.cache import read_arrays, result_files, write_arrays
-from labelkit.data.end_with_main import end_with_main
+from labelkit.data.exit_with_parent import exit_with_parent
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
 from labelkit.progress import current_progress
@@ -193,7 +193,7 @@ def _run_in_processes(
 
 def _initialize_process(numbers: Queue[int], processes: int, gpus: bool) -> None:
     """Begin a process of the pool: it ends with the main process, reads with its share of the cores, and has a GPU."""
-    end_with_main("a process of the pool")
+    exit_with_parent("a process of the pool")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
     os.environ["LOCAL_WORLD_SIZE"] = str(processes)  # as under torchrun: how many share the cores
     if gpus:

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from labelkit.algorithms.row_blocks import blocks
 from labelkit.commands.common.embeddings import check_features, check_nonzero_embeddings, unit_rows
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage, EncodedImage
-from labelkit.data.image_bank import RowBank
+from labelkit.data.decode import BadImageError, EncodedImage
+from labelkit.data.image_bank import EmbeddingBank
 from labelkit.errors import CheckpointError, ConfigError, DatasetError, StoreError
 from labelkit.store.embeddings import EmbeddingStore, ModelIdentity, open_store
 
@@ -24,8 +24,8 @@ class PlaceholderImageSource:
     """Placeholder for the image files of a dataset that consists of embeddings."""
 
     def read(self, index: int) -> EncodedImage:
-        """Raise ``BadImage``, since embeddings have no image files."""
-        raise BadImage(f"row {index} of a store is not an image")
+        """Raise ``BadImageError``, since embeddings have no image files."""
+        raise BadImageError(f"row {index} of a store is not an image")
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +61,10 @@ class EmbeddingDataset:
             store, unit_rows(features), None if views == "off" else _read_stored_views(store, needed=views == "on")
         )
 
-    def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
+    def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> EmbeddingBank:
         """Return a training bank that contains the embeddings of the listed samples, in the same order."""
         places = self._places(dataset)
-        return RowBank(
+        return EmbeddingBank(
             dataset,
             np.ascontiguousarray(self.features[places]),
             num_neighbors=num_neighbors,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from labelkit.commands.common.images.read import find_image_folder
 from labelkit.data.path_rule import SHOWN, escape_path, find_paths, similar_path_hint
-from labelkit.data.tables import read_label_csv, read_paths
+from labelkit.data.tables import read_label_csv, read_paths_and_labels
 from labelkit.errors import ConfigError, DatasetError, StoreError
 from labelkit.progress import current_progress
 from labelkit.store.csv_table import escape_name, needs_escape
@@ -143,5 +143,5 @@ def skipped_rows(table: Path | None, store: EmbeddingStore) -> set[int]:
     """
     if table is None:
         return set()
-    places, _ = find_images_by_path(table, read_paths(table), LabeledImages.of_store(store))
+    places, _ = find_images_by_path(table, read_paths_and_labels(table), LabeledImages.of_store(store))
     return set(places.values())

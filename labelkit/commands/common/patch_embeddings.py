@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.data.keyed_random import Draws, keyed_generator
+from labelkit.data.keyed_random import KeyedRNG, keyed_generator
 from labelkit.data.loaders import EvalBatch
 from labelkit.data.views.boxes import crop_boxes
 from labelkit.data.views.spec import ViewSpec
@@ -62,7 +62,7 @@ def compute_view_regions(image_sizes: NDArray[np.integer], view: ViewSpec) -> ND
     ``image_sizes`` are (m, 2) heights and widths. The grid of patches spans this region from edge to edge.
     """
     heights, widths = image_sizes[:, 0], image_sizes[:, 1]
-    return crop_boxes(view, heights, widths, Draws(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
+    return crop_boxes(view, heights, widths, KeyedRNG(0, 0, np.zeros(len(image_sizes), np.int64)), 0)
 
 
 def sample_patch_cells(plan: PatchPlan, rows: NDArray[np.int64]) -> NDArray[np.int64]:

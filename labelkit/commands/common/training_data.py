@@ -17,16 +17,16 @@ from labelkit.data.datasets import HELD_OUT_SPLITS, ImageDataset, join_datasets,
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
 from labelkit.data.splits import (
-    Classes,
+    ClassLabels,
     LabelSplit,
-    choose_classes,
-    classes_by_name,
     draw_holdout_rows,
     few_labels_split,
     gcd_split,
     long_tail_split,
     no_labels_split,
+    parse_holdout_classes,
     read_class_words,
+    resolve_classes,
     select_first_per_class,
     use_dataset_labels,
 )
@@ -188,7 +188,7 @@ def read_listing(config: DataConfig, stored: EmbeddingDataset | None = None) -> 
         dataset = _replace_labels(config, dataset, labels, column)
     if config.holdout_classes is not None:
         with _raise_as_option_error("--holdout-classes"):
-            chosen = choose_classes(config.holdout_classes, dataset.class_names)
+            chosen = parse_holdout_classes(config.holdout_classes, dataset.class_names)
         rows = np.flatnonzero(np.isin(dataset.labels, chosen))
     elif config.holdout is None or (config.holdout == "auto" and has_own_splits(dataset) and not config.pool_splits):
         return dataset, ()
@@ -384,8 +384,8 @@ def choose_labels(config: DataConfig, dataset: ImageDataset) -> LabelSplit:
         return few_labels_split(classes, total=config.num_labels, seed=seed)
 
 
-def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> Classes:
-    return Classes(dataset.labels, given, len(dataset.class_names), dataset.class_names)
+def _classes_of(dataset: ImageDataset, given: NDArray[np.bool_]) -> ClassLabels:
+    return ClassLabels(dataset.labels, given, len(dataset.class_names), dataset.class_names)
 
 
 def _resolve_label_split(config: DataConfig, dataset: ImageDataset) -> str:
@@ -421,7 +421,7 @@ def _is_own_folder(config: DataConfig) -> bool:
     return config.dataset not in DATASETS and Path(config.dataset).expanduser().is_dir()
 
 
-def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: Classes) -> LabelSplit:
+def _choose_old_classes(config: DataConfig, dataset: ImageDataset, classes: ClassLabels) -> LabelSplit:
     """Label some images of the old classes, which are those of the benchmark if there is one."""
     old_classes, new_classes = _old_and_new_classes(config, dataset)
     option = "--old-classes" if config.old_classes is not None else "--label-split gcd"
@@ -470,7 +470,7 @@ def parse_old_classes(words: Sequence[str], class_names: Sequence[str]) -> tuple
         ConfigError: a word names no class, or a file cannot be read.
     """
     with _raise_as_option_error("--old-classes"):
-        return classes_by_name(read_class_words(words, class_names), class_names)
+        return resolve_classes(read_class_words(words, class_names), class_names)
 
 
 @contextmanager

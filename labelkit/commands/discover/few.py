@@ -14,7 +14,7 @@ from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.discover.few_options import DiscoverFewConfig, DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.discover.tables import DiscoveredImage, format_discovered_table
-from labelkit.data.splits import Classes, few_labels_split
+from labelkit.data.splits import ClassLabels, few_labels_split
 from labelkit.errors import DatasetError, Mismatch
 from labelkit.formatting import percent
 from labelkit.methods.few_labels.critical_samples import CriticalDiscovery, discover_critical
@@ -348,9 +348,8 @@ def _given_labels(config: DiscoverFewConfig, store: EmbeddingStore, rows: NDArra
             raise DatasetError(
                 str(store.path), "has no labels to draw from", "Embed a dataset with labels, or pass --labels FILE."
             )
-        split = few_labels_split(
-            Classes(truth, truth >= 0, len(class_names), class_names), total=config.num_labels, seed=config.label_seed
-        )
+        classes = ClassLabels(truth, truth >= 0, len(class_names), class_names)
+        split = few_labels_split(classes, total=config.num_labels, seed=config.label_seed)
         return UsableLabels(np.where(split.labeled, truth, -1), truth, class_names, str(store.path), {})
     if not given.labeled.any():
         raise DatasetError(

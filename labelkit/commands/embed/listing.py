@@ -18,7 +18,7 @@ from labelkit.commands.common.training_data import (
     prepare_listing,
 )
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage
+from labelkit.data.decode import BadImageError
 from labelkit.errors import ConfigError
 from labelkit.options.base import flag
 from labelkit.options.embed import EmbedConfig
@@ -122,7 +122,7 @@ def _has_run_files(run_split: Mapping[str, Any], dataset: ImageDataset) -> bool:
         return True
     found = []
     for row in [row for row, name in enumerate(dataset.sample_ids) if name in used][:_COMPARED]:
-        with suppress(BadImage):
+        with suppress(BadImageError):
             found.append(np.frombuffer(dataset.source.read(row).sha256, dtype=np.uint8))
     own = sum(label_keys((), digest[None]) in known for digest in found)
     return 2 * own >= len(found)

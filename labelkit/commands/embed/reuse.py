@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from labelkit.commands.common.images.read import run_in_threads
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage
+from labelkit.data.decode import BadImageError
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, differing_keys
@@ -45,7 +45,7 @@ def plan_reuse(
     def digest(row: int) -> bytes | None:
         try:
             return dataset.source.read(row).sha256
-        except BadImage:  # found again, and reported, when the image is embedded
+        except BadImageError:  # found again, and reported, when the image is embedded
             return None
 
     of_files = list(run_in_threads(digest, range(len(dataset)), "digests"))

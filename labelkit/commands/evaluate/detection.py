@@ -25,12 +25,12 @@ from labelkit.commands.evaluate.dense import (
 )
 from labelkit.commands.evaluate.options import EvaluateDetectionConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.keyed_random import Draws, keyed_generator
+from labelkit.data.keyed_random import KeyedRNG, keyed_generator
 from labelkit.data.object_images import (
-    HAVE_BOXES,
+    BOXES_REMEDY,
     SCORES,
     ExamplePlan,
-    coco_scores,
+    compute_coco_scores,
     encode_mask,
     encode_outline,
     read_example,
@@ -157,7 +157,7 @@ def _batches(
             epoch, place = divmod(drawn, len(rows))
             if not place:
                 order = keyed_generator(seed, "detection", epoch).permutation(len(rows))
-                mirrored = Draws(seed, epoch, np.arange(len(rows))).uniform(0, "mirrored objects", 1)[:, 0] < 0.5
+                mirrored = KeyedRNG(seed, epoch, np.arange(len(rows))).uniform(0, "mirrored objects", 1)[:, 0] < 0.5
             row, mirror = int(rows[order[place]]), not dataset.chiral and bool(mirrored[place])
             objects = annotations.read(row)
             objects = objects.select(objects.find_trainable_objects())
@@ -177,7 +177,7 @@ def detect(
     masks: bool,
     num_workers: int,
 ) -> list[dict[str, Any]]:
-    """Detect objects in images; return them in the format for `labelkit.data.object_images.coco_scores`.
+    """Detect objects in images; return them in the format for `labelkit.data.object_images.compute_coco_scores`.
 
     Image i is row ``rows[i]``; with ``masks``, run lengths of the masks are included.
     """
@@ -208,7 +208,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
     """
     dataset = load_dataset(config.dataset, data_root=config.data_root, **config.listing())
     if dataset.objects is None:
-        raise DatasetError(config.dataset, "has no boxes", HAVE_BOXES)
+        raise DatasetError(config.dataset, "has no boxes", BOXES_REMEDY)
     masks = config.detector != "faster-rcnn"
     if masks and not dataset.objects.has_outlines:
         raise ConfigError(
@@ -230,7 +230,7 @@ def evaluate_detection(config: EvaluateDetectionConfig) -> SimpleResult:
         found = detect(detector, dataset, rows.eval_rows, runtime, masks=masks, num_workers=workers)
         sizes = {"num_images": len(rows.eval_rows), "num_classes": len(dataset.object_classes)}
         for part in ("box", "mask")[: 1 + masks]:
-            parts.setdefault(part, []).append(coco_scores(truth, found, **sizes, masks=part == "mask"))
+            parts.setdefault(part, []).append(compute_coco_scores(truth, found, **sizes, masks=part == "mask"))
     means = {
         part: {name: mean_and_std([scores[name] for scores, _ in seeds]) for name in SCORES}
         for part, seeds in parts.items()
@@ -296,7 +296,7 @@ def _choose(config: EvaluateDetectionConfig, dataset: ImageDataset) -> ChosenSpl
 
 
 def collect_true_objects(dataset: ImageDataset, rows: NDArray[np.int64], *, masks: bool) -> list[dict[str, Any]]:
-    """Return the annotated objects of images, in the format that `coco_scores` takes.
+    """Return the annotated objects of images, in the format that `compute_coco_scores` takes.
 
     Raises:
         DatasetError: an outline cannot be read.

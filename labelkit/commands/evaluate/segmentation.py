@@ -32,7 +32,7 @@ from labelkit.commands.evaluate.options import EvaluateSegmentationConfig
 from labelkit.data.datasets import IGNORE, ImageDataset
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.data.views.spec import Normalize, ViewSpec
-from labelkit.data.views.transforms import masked_crops, read_whole_images, resize_mask
+from labelkit.data.views.transforms import crop_images_and_masks, read_whole_images, resize_mask
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.models.inference import InferenceNetwork
@@ -259,7 +259,7 @@ def training_crops(
     for places, drawn in _draw_batches(config, len(rows), seed):
         if config.augment:
             keys = np.arange(drawn, drawn + len(places), dtype=np.int64)
-            yield masked_crops(dataset, rows[places], keys, view, seed=seed)
+            yield crop_images_and_masks(dataset, rows[places], keys, view, seed=seed)
             continue
         images, _, masks = read_whole_images(dataset, rows[places], size)
         yield images, _resize_labels(masks, size)

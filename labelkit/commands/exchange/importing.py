@@ -15,7 +15,7 @@ from labelkit.commands.common.locations import record_image_location
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.exchange.options import TORCH_SUFFIXES, ImportConfig
 from labelkit.data.datasets import find_positions, natural_key
-from labelkit.data.decode import BadImage, EncodedImage, read_image_file
+from labelkit.data.decode import BadImageError, EncodedImage, read_image_file
 from labelkit.data.tables import class_name, class_names, is_file
 from labelkit.errors import CheckpointRefused, DatasetError, Mismatch, Refused, output_exists
 from labelkit.files import sha256_file
@@ -332,7 +332,7 @@ def _read_images(folder: Path, sample_ids: Sequence[str]) -> dict[str, NDArray[A
         try:
             content = read_image_file(folder / sample_ids[row])
             height, width, _ = EncodedImage(content).decode(3).shape
-        except BadImage as error:
+        except BadImageError as error:
             return f"{sample_ids[row]}: {error.reason}"
         sha256[row] = np.frombuffer(hashlib.sha256(content).digest(), dtype=np.uint8)
         file_sizes[row], image_sizes[row] = len(content), (height, width)

@@ -30,7 +30,7 @@ from labelkit.commands.common.outputs import check_output
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.commands.match.options import MatchConfig
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.decode import BadImage
+from labelkit.data.decode import BadImageError
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.progress import current_progress
@@ -166,7 +166,7 @@ class StoredPhotos:
         """Read an image as (h, w, c) uint8.
 
         Raises:
-            BadImage: the image cannot be read.
+            BadImageError: the image cannot be read.
             DatasetError: the image is not the one that was embedded.
         """
         encoded = self._dataset.source.read(self._rows[place])
@@ -179,7 +179,7 @@ class StoredPhotos:
         """Find the keypoints of an image, or read them from the cache; return their number or why there are none."""
         try:
             return len(self.keypoints(place).points)
-        except BadImage as error:
+        except BadImageError as error:
             return error.reason
 
     def _load_keypoints(self, place: int) -> Keypoints:

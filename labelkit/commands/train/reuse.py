@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from labelkit.data.image_bank import CachedViewBank, ImageBank, number_view_kinds
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.loaders import iterate_planned_views
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.workers import BatchPlan
@@ -134,7 +134,7 @@ class FrozenFeatureCache:
         def plans() -> Iterator[BatchPlan]:
             for start in range(0, len(rows), at_once):
                 some = rows[start : start + at_once]
-                yield BatchPlan(some, Draws(self.config.seed, 0, some), views)
+                yield BatchPlan(some, KeyedRNG(self.config.seed, 0, some), views)
 
         reader = None if self.bank.in_memory else self.bank.reader(self.config.num_workers or 0)
         was_training = self.method.training
@@ -152,7 +152,7 @@ class FrozenFeatureCache:
         values = []
         for some in torch.split(images, default_batch_size(self.runtime.device)):
             with self.runtime.autocast():
-                values.append(self.part.keep(_get_network(self.method), some, self.views[kind][1]).float())
+                values.append(self.part.compute_cached(_get_network(self.method), some, self.views[kind][1]).float())
         joined = torch.cat(values)
         found: NDArray[Any] = joined.reshape(len(plan.rows), len(made), *joined.shape[1:]).cpu().numpy()
         return found
@@ -191,7 +191,7 @@ def plan_reuse(
     net = _get_network(method)
     spec = method.network.input_spec
     blank = torch.zeros((1, spec.channels, spec.size, spec.size), device=next(net.parameters()).device)
-    shapes = tuple(tuple(part.keep(net, blank, place).shape[1:]) for _, place in views)
+    shapes = tuple(tuple(part.compute_cached(net, blank, place).shape[1:]) for _, place in views)
     counts = (config.reuse_frozen,) * len(firsts) + (1,)
     dtypes: tuple[str, ...] = (config.reuse_dtype,) * len(views)
     followers = tuple(place for place, view in enumerate(phase.views) if view.follows is not None)

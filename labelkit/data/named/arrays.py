@@ -1,6 +1,6 @@
-"""Named sets stored as arrays in a few files: digits of scikit-learn, CIFAR, SVHN, STL-10.
+"""Registered datasets stored as arrays in a few files: the digits of scikit-learn, CIFAR, SVHN, STL-10.
 
-The functions are the readers of entries of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
+Each function lists one dataset of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.data.datasets import ArraySource, ImageDataset, ImageSource, build_numbered_listing
-from labelkit.data.decode import BadImage, EncodedImage
+from labelkit.data.decode import BadImageError, EncodedImage
 from labelkit.data.folders import load_folder
 from labelkit.data.named.layouts import DatasetSpec, find_root, read_lines, read_matlab
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -69,7 +69,7 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
     A folder ``<name>/{train,test}/<class>/`` of extracted images is accepted as well.
 
     Raises:
-        DatasetAbsent: the set is missing and may not be downloaded.
+        DatasetAbsent: the dataset is missing and ``download`` is false.
         DatasetError: the download failed, or files are damaged.
     """
     folder = data_root / spec.name
@@ -93,7 +93,7 @@ def read_cifar(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDatas
     try:
         parts = {split: here(root.parent, train=split == "train") for split in ("test", "train")}
     except (OSError, RuntimeError) as error:
-        problem = f"a file differs from the published file (by MD5) or cannot be read ({error})"
+        problem = f"a file does not match its published MD5 checksum or cannot be read ({error})"
         raise DatasetError(str(root), problem, "Remove this folder and pass --download again.") from error
     source = ArraySource(np.ascontiguousarray(np.concatenate([part.data for part in parts.values()])))
     labels = {split: np.array(part.targets) for split, part in parts.items()}
@@ -110,7 +110,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List SVHN, house-number images of 32 x 32 pixels with the digits as classes; the files label digit 0 as 10.
 
     The 531,131 easier images of ``extra_32x32.mat`` are not read: published classification results with few labels
-    leave them out.
+    do not use them.
     """
     remedy = "Download the file again from http://ufldl.stanford.edu/housenumbers/."
     images, labels = [], {}
@@ -128,7 +128,7 @@ def read_svhn(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BinarySource:
+class STL10Source:
     """Images of 96 x 96 pixels in STL-10's binary files, which store one color plane after another, by columns.
 
     Attributes:
@@ -142,21 +142,21 @@ class BinarySource:
     record_of: NDArray[np.int64]
 
     def read(self, index: int) -> EncodedImage:
-        """Read the image at ``index``, or raise :class:`BadImage`."""
+        """Read the image at ``index``, or raise :class:`BadImageError`."""
         path = self.files[int(self.file_of[index])]
         try:
             planes = np.fromfile(path, np.uint8, count=_STL_BYTES, offset=int(self.record_of[index]) * _STL_BYTES)
         except OSError as error:
-            raise BadImage(f"{path.name} cannot be read: {error.strerror}") from error
+            raise BadImageError(f"{path.name} cannot be read: {error.strerror}") from error
         if len(planes) != _STL_BYTES:
-            raise BadImage(f"{path.name} ends too early")
+            raise BadImageError(f"{path.name} is truncated")
         return EncodedImage(np.ascontiguousarray(planes.reshape(3, _STL_SIDE, _STL_SIDE).transpose(2, 1, 0)))
 
 
 def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List STL-10, including its ``unlabeled`` split if present; classes are the numbers in the files minus 1.
 
-    Images are read one by one; torchvision would read the whole set, 3 GB, to list it.
+    Images are read one by one; torchvision would read the whole dataset, 3 GB, to list it.
     """
     class_names = tuple(filter(None, read_lines(root / "class_names.txt")))
     order = [name for name in ("test", "train", "unlabeled") if (root / f"{name}_X.bin").is_file()]
@@ -168,7 +168,7 @@ def read_stl10(spec: DatasetSpec, root: Path) -> ImageDataset:
             labels[name] = np.fromfile(root / f"{name}_y.bin", dtype=np.uint8).astype(np.int64) - 1
         if len(labels[name]) != count:
             raise ValueError(f"{name}_y.bin contains {len(labels[name]):,} labels for {count:,} images")
-    source = BinarySource(
+    source = STL10Source(
         tuple(root / f"{name}_X.bin" for name in order),
         np.repeat(np.arange(len(order)), [len(labels[name]) for name in order]),
         np.concatenate([np.arange(len(labels[name])) for name in order]),

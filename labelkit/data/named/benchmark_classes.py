@@ -1,6 +1,6 @@
-"""Old and new classes of registered datasets, as published benchmarks define them.
+"""Old and new classes of registered datasets, as defined by published benchmarks.
 
-The lists are JSON files in ``class_lists/``, one per set, each with its source.
+The lists are JSON files in ``class_lists/``, one per dataset, each with its source.
 """
 
 import json
@@ -13,7 +13,7 @@ from labelkit.errors import DatasetError
 
 @dataclass(frozen=True)
 class BenchmarkClasses:
-    """Old and new classes of one dataset, as published benchmarks define them.
+    """Old and new classes of one dataset, as defined by a published benchmark.
 
     Attributes:
         source: where the list comes from.
@@ -50,7 +50,7 @@ def benchmark_classes(name: str) -> BenchmarkClasses:
     """Read the published lists of old and new classes of a registered dataset.
 
     Raises:
-        FileNotFoundError: there is no list of this name.
+        FileNotFoundError: there is no list for this dataset.
     """
     record = json.loads(
         files("labelkit.data.named").joinpath("class_lists", f"{name}.json").read_text(encoding="utf-8")

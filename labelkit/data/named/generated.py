@@ -1,4 +1,4 @@
-"""Generated datasets: listed immediately, drawn when first read, and stored in the user's cache."""
+"""Generated datasets, whose images are drawn when first read and stored in the user's cache."""
 
 import contextlib
 import secrets
@@ -19,12 +19,12 @@ from labelkit.data.named.layouts import DatasetSpec
 
 SEED: Final = 0
 _BLOCK: Final = 100
-# Version of the drawing rules and the file format; raise it on changes, so that older drawings are not found.
+# Version of the drawing rules and the file format; increase it on changes, so that older drawings are not used.
 _VERSION: Final = 2
 
 Block = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 _SHAPES: Final = ("background", *scenes.SHAPES)
-# For each set, what to draw and the names of the mask values; no names if the values number the objects of a video.
+# The kind of drawing and the names of the mask values by dataset; no names if the values number a video's objects.
 _SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
     "scene_objects": (scenes.OBJECTS, _SHAPES),
     "scenes": (scenes.SCENES, _SHAPES),
@@ -34,14 +34,14 @@ _SETS: Final[dict[str, tuple[int, tuple[str, ...]]]] = {
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class GeneratedRows:
+class GeneratedSource:
     """Images or masks of a generated dataset, drawn or read from the cache in blocks of consecutive rows.
 
     Attributes:
         source: kind of drawing, such as ``scenes.SCENES``.
         splits: (n,) int64, split of each row, a position in ``scenes.SPLITS``.
         numbers: (n,) int64, number of each row in its split.
-        masks: whether these are the masks.
+        masks: whether to return masks instead of images.
     """
 
     source: int
@@ -50,7 +50,7 @@ class GeneratedRows:
     masks: bool
 
     def read(self, index: int) -> Any:
-        """Return the image at ``index``, which has 64 x 64 pixels, or its (64, 64) mask."""
+        """Return the image at ``index``, of 64 x 64 pixels, or its (64, 64) mask."""
         block, place = divmod(int(self.numbers[index]), _BLOCK)
         images, masks = _read_block(self.source, int(self.splits[index]), block)
         return masks[place].copy() if self.masks else EncodedImage(images[place])
@@ -59,7 +59,7 @@ class GeneratedRows:
 def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageDataset:
     """List a generated dataset without drawing its images; see ``DatasetSpec.reader``.
 
-    Image i of a split does not depend on the number of images.
+    Image i of a split is the same for any number of images.
     """
     source, mask_classes = _SETS[spec.name]
     rows = []
@@ -81,11 +81,11 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
         [name for name, _, _ in rows],
         labels,
         places,
-        GeneratedRows(source, splits, numbers, masks=False),
+        GeneratedSource(source, splits, numbers, masks=False),
         class_names=scenes.SHAPES if source == scenes.OBJECTS else (),
         split_names=tuple(scenes.SPLITS[split] for split in present),
         chiral=source == scenes.DIGITS,
-        masks=GeneratedRows(source, splits, numbers, masks=True),
+        masks=GeneratedSource(source, splits, numbers, masks=True),
         mask_classes=mask_classes,
     )
 
@@ -94,7 +94,7 @@ def read_generated(spec: DatasetSpec, data_root: Path, download: bool) -> ImageD
 def _read_block(source: int, split: int, block: int) -> Block:
     """Return a block of images and masks from the cache, or draw it and store it there."""
     path = cache_folder() / f"scenes-{_VERSION}" / f"{SEED}-{scenes.SPLITS[split]}-{source}-{block:04d}.npz"
-    # a damaged file is drawn again, with the same content
+    # a damaged file is generated again, with the same content
     with contextlib.suppress(OSError, EOFError, ValueError, KeyError, zipfile.BadZipFile), path.open("rb") as file:
         kept = np.load(file)
         return kept["images"], kept["masks"]

@@ -1,6 +1,6 @@
 """Layouts of registered datasets: where their files are expected, which of them exist, and remedies for missing ones.
 
-Nothing is decoded: folders are listed, and the lists that come with a set are read.
+Nothing is decoded: only folders are listed, and the lists that come with a dataset are read.
 """
 
 import os
@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, build_numbered_listing, class_table
+from labelkit.data.datasets import FileMasks, FileSource, ImageDataset, build_class_table, build_numbered_listing
 from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
@@ -24,19 +24,19 @@ MAX_NAMES_SHOWN: Final = 3
 
 
 @dataclass(frozen=True)
-class Count:
+class ImageCount:
     """Published number of images, or the range that a rounded published number covers.
 
     Attributes:
-        low: smallest number that agrees.
-        high: largest number that agrees; ``None`` if it is ``low``.
+        low: smallest matching number.
+        high: largest matching number; ``None`` if equal to ``low``.
     """
 
     low: int
     high: int | None = None
 
     def agrees(self, found: int) -> bool:
-        """Return whether a number of images agrees with the published number."""
+        """Return whether a number of images matches the published number."""
         return self.low <= found <= (self.low if self.high is None else self.high)
 
     def __str__(self) -> str:
@@ -48,26 +48,26 @@ class DatasetSpec:
     """Specification of a registered dataset: its files, splits, license and reader.
 
     Attributes:
-        name: name of the set for ``--dataset``.
-        summary: description in one line.
+        name: name of the dataset for ``--dataset``.
+        summary: one-line description.
         purpose: its use in labelkit.
-        source_url: where it comes from.
+        source_url: its official website.
         reader: ``module:function`` below ``labelkit.data``, imported on first use. It turns the specification and the
-            set's folder into the listing, and may raise ``KeyError``, ``ValueError`` or ``IndexError`` if lists are
-            damaged.
-        num_images: published number of images of each split, in the order of the splits.
-        license: its terms, as far as its authors state them.
-        num_classes: number of classes of images, 0 = images have no label.
-        num_mask_classes: number of classes of pixels, 0 = it has no masks, or masks of objects.
-        num_object_classes: number of classes of objects in boxes, 0 = it has no boxes.
-        folders: names of its folder in the data root, the usual one first; empty if labelkit makes the set.
+            dataset's folder into the listing, and may raise ``KeyError``, ``ValueError`` or ``IndexError`` if lists
+            are damaged.
+        num_images: published number of images per split, in the order of the splits.
+        license: license terms, as far as the authors state them.
+        num_classes: number of image classes, 0 = images are unlabeled.
+        num_mask_classes: number of pixel classes, 0 = no masks, or masks of numbered objects.
+        num_object_classes: number of object classes, 0 = no boxes.
+        folders: possible names of its folder in the data root, the usual one first; empty for generated datasets.
         files: files required in that folder, the most characteristic first; folders end with ``/``, and ``|`` separates
             alternatives.
         archives: names of the official archives.
-        fetch: instructions, as the start of a sentence that ends with the data root; default: its archives and source.
-        made: how the set is made, if it is not read from files.
+        fetch: download instructions, a sentence up to the data root; default: from archives and source URL.
+        made: how the dataset is generated, if it is not read from files.
         can_download: whether labelkit can download it.
-        fewest_class_folders: number of its class folders that ``train/`` must have to distinguish it from other sets.
+        fewest_class_folders: number of its classes that ``train/`` must contain to tell it from similar datasets.
     """
 
     name: str
@@ -75,7 +75,7 @@ class DatasetSpec:
     purpose: str
     source_url: str
     reader: str
-    num_images: Mapping[str, Count]
+    num_images: Mapping[str, ImageCount]
     license: str = "no license stated by its authors"
     num_classes: int = 0
     num_mask_classes: int = 0
@@ -89,8 +89,8 @@ class DatasetSpec:
     fewest_class_folders: int = 0
 
     @property
-    def needs(self) -> list[list[str]]:
-        """Return the required ``files``, each as a list of alternative names."""
+    def required_files(self) -> list[list[str]]:
+        """Return each required file as a list of alternative names."""
         return [names.split("|") for names in self.files]
 
     @property
@@ -101,10 +101,10 @@ class DatasetSpec:
         return f"{' or '.join(f'{name}/' for name in self.folders)} with {', '.join(self.files)}".replace("|", " or ")
 
     def load(self, data_root: Path, download: bool = False) -> ImageDataset:
-        """Load the listing of the dataset from the data root; ``download`` fetches a missing set, if labelkit can.
+        """List the dataset in the data root; with ``download``, download it first if missing and supported.
 
         Raises:
-            DatasetAbsent, DatasetIncomplete: it is missing, not unpacked, or lacks files that its lists name.
+            DatasetAbsent, DatasetIncomplete: it is missing, not unpacked, or lacks listed files.
             DatasetError: files are damaged, or lists contradict each other.
         """
         module, _, function = self.reader.partition(":")
@@ -116,22 +116,22 @@ class DatasetSpec:
         try:
             listing: ImageDataset = read(self, root)
         except (KeyError, ValueError, IndexError) as error:
-            raise DatasetError(str(root), f"its lists are damaged: {error}", self.remedy(data_root)) from error
+            raise DatasetError(str(root), f"has damaged file lists: {error}", self.remedy(data_root)) from error
         return listing
 
     def remedy(self, data_root: Path) -> str:
         """Return instructions for obtaining the dataset, for use in error messages."""
         if self.can_download:
             return f"Pass --download, or unpack {' or '.join(self.archives)} into {data_root}."
-        fetch = self.fetch or f"Fetch {' and '.join(self.archives)} from {self.source_url} and unpack it into"
-        return f"{fetch} {data_root}; labelkit does not download this set."
+        fetch = self.fetch or f"Download {' and '.join(self.archives)} from {self.source_url} and unpack it into"
+        return f"{fetch} {data_root}; labelkit does not download this dataset."
 
     def missing_files(self, folder: Path) -> list[str]:
-        """Return the required files that a folder lacks, each by the first of its alternative names."""
-        return [names[0] for names in self.needs if not any(_exists(folder, name) for name in names)]
+        """Return the required files missing from a folder, each by the first of its alternative names."""
+        return [names[0] for names in self.required_files if not any(_exists(folder, name) for name in names)]
 
     def is_dataset_folder(self, folder: Path) -> bool:
-        """Return whether a folder contains this dataset rather than another one that has the same files."""
+        """Return whether a folder contains this dataset rather than another one with the same files."""
         if not self.fewest_class_folders:
             return True
         try:
@@ -142,7 +142,7 @@ class DatasetSpec:
         return len(names.intersection(benchmark_classes(self.name).folder_names)) >= self.fewest_class_folders
 
 
-class Listed(NamedTuple):
+class ListedImage(NamedTuple):
     """Entry for one image in the official list of a dataset; a label of -1 means unlabeled."""
 
     sample_id: str
@@ -153,10 +153,10 @@ class Listed(NamedTuple):
 def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     """Find the folder of a registered dataset under the data root.
 
-    It is in the data root or in ``<data root>/<name>/``, or is one of these folders itself.
+    It may be in the data root or in ``<data root>/<name>/``, or be one of these folders itself.
 
     Raises:
-        DatasetIncomplete: it is not unpacked, or lacks files.
+        DatasetIncomplete: the dataset is not unpacked, or lacks files.
         DatasetAbsent: none of its files exist.
     """
     named = [base / folder for base in (data_root, data_root / spec.name) for folder in spec.folders]
@@ -164,13 +164,13 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
     for place in places:
         if place.is_dir() and not spec.missing_files(place) and spec.is_dataset_folder(place):
             return place
-    needs = ", ".join(names[0] for names in spec.needs)
+    needs = ", ".join(names[0] for names in spec.required_files)
     for archive in (place / name for place in places for name in spec.archives):
         if archive.is_file():
             command = f"unzip -q {archive} -d" if archive.suffix == ".zip" else f"tar -xf {archive} -C"
             problem = f"expected {needs}, found {archive}, which is not unpacked"
             raise DatasetIncomplete(spec.name, problem, f"Run `{command} {archive.parent}`.")
-    begun = any(_exists(data_root, name) for name in spec.needs[0]) and spec.is_dataset_folder(data_root)
+    begun = any(_exists(data_root, name) for name in spec.required_files[0]) and spec.is_dataset_folder(data_root)
     started = [place for place in places if place.is_dir() and (place != data_root or begun)]
     if started:
         nearest = min(started, key=lambda place: len(spec.missing_files(place)))
@@ -184,7 +184,7 @@ def find_root(spec: DatasetSpec, data_root: Path) -> Path:
 
 
 def build_named_listing(
-    spec: DatasetSpec, root: Path, listed: Sequence[Listed], class_names: Sequence[str] = ()
+    spec: DatasetSpec, root: Path, listed: Sequence[ListedImage], class_names: Sequence[str] = ()
 ) -> ImageDataset:
     """Build the listing of a registered dataset from its official lists; see ``list_files``."""
     remedy = spec.remedy(root.parent)
@@ -196,7 +196,7 @@ def build_named_listing(
 def list_files(
     name: str,
     root: Path,
-    listed: Sequence[Listed],
+    listed: Sequence[ListedImage],
     *,
     split_names: Sequence[str],
     class_names: Sequence[str] = (),
@@ -205,8 +205,8 @@ def list_files(
     """Build a dataset from its official image lists, whose entries may be in any order.
 
     Raises:
-        DatasetError: the lists name an image twice.
-        DatasetIncomplete: images that the lists name are missing.
+        DatasetError: an image is listed twice.
+        DatasetIncomplete: listed images are missing.
     """
     if not listed:
         raise DatasetError(str(root), "lists no images", remedy)
@@ -220,7 +220,7 @@ def list_files(
         expected = Counter(row.split for row in listed)
         found = Counter(row.split for row in listed if row.sample_id not in missing_ids)
         found_of = {split: found[i] for i, split in enumerate(split_names)}
-        expected_of = {split: Count(expected[i]) for i, split in enumerate(split_names)}
+        expected_of = {split: ImageCount(expected[i]) for i, split in enumerate(split_names)}
         problem = f"{compare_counts(found_of, expected_of)}; missing: {abbreviate_names(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
     return build_numbered_listing(
@@ -243,10 +243,10 @@ def attach_masks(
     mask_classes: Sequence[str],
     remedy: str,
 ) -> ImageDataset:
-    """Add mask files to the images of a dataset, which are files below its root.
+    """Add mask files to a dataset whose images are files under its root.
 
-    ``mask_of`` maps a sample id to the name of its mask, relative to the root; ``meaning`` maps the value of a pixel to
-    its class, and other values are errors; ``remedy`` is for images without mask.
+    ``mask_of`` maps a sample id to its mask file, relative to the root; ``meaning`` maps pixel values to classes, and
+    other values are errors; ``remedy`` is shown if masks are missing.
 
     Raises:
         DatasetIncomplete: images have no mask.
@@ -257,7 +257,7 @@ def attach_masks(
     if missing := _missing(root, files):
         problem = f"{len(missing):,} of {len(files):,} images have no mask; missing: {abbreviate_names(missing)}"
         raise DatasetIncomplete(str(root), problem, remedy)
-    return replace(dataset, masks=FileMasks(root, files, class_table(meaning)), mask_classes=tuple(mask_classes))
+    return replace(dataset, masks=FileMasks(root, files, build_class_table(meaning)), mask_classes=tuple(mask_classes))
 
 
 def list_images(root: Path, folder: str) -> list[str]:
@@ -276,7 +276,7 @@ def list_images(root: Path, folder: str) -> list[str]:
 def list_class_folders(folder: Path, wanted: Collection[str] | None = None) -> dict[str, list[str]]:
     """Return the image files in each class folder, following symbolic links, in no particular order.
 
-    If some are ``wanted``, the others count as empty.
+    If ``wanted`` is set, all other folders count as empty.
 
     Raises:
         DatasetError: a folder cannot be listed.
@@ -305,7 +305,7 @@ def read_table(path: Path) -> dict[str, str]:
     for number, line in enumerate(read_lines(path), start=1):
         key, _, value = line.partition(" ")
         if line and (not key or not value.strip() or key in table):
-            problem = f"names {key} again" if key in table else f"{line!r} is not `<key> <value>`"
+            problem = f"repeats the key {key}" if key in table else f"{line!r} is not `<key> <value>`"
             raise DatasetError(str(path), f"line {number}: {problem}", "Unpack the file again.")
         if line:
             table[key] = value.strip()
@@ -339,7 +339,7 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     try:
         content = loadmat(path, squeeze_me=True, variable_names=list(variables))
     except Exception as error:
-        # On damaged files the reader raises many kinds of errors: ValueError, TypeError, zlib.error, struct.error, ...
+        # On damaged files, scipy raises many kinds of errors: ValueError, TypeError, zlib.error, struct.error, ...
         problem = f"cannot be read as a MATLAB file: {error}"
         raise DatasetError(str(path), problem, "Download or unpack the file again.") from error
     if missing := [name for name in variables if name not in content]:
@@ -347,7 +347,7 @@ def read_matlab(path: Path, *variables: str) -> list[NDArray[Any]]:
     return [np.atleast_1d(content[name]) for name in variables]
 
 
-def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> str:
+def compare_counts(found: Mapping[str, int], expected: Mapping[str, ImageCount]) -> str:
     """Describe expected and found image counts, such as ``train: expected 5,994 images, found 12; test: ...``."""
     return "; ".join(
         f"{split}: expected {count} images, found {found.get(split, 0):,}" for split, count in expected.items()
@@ -355,7 +355,7 @@ def compare_counts(found: Mapping[str, int], expected: Mapping[str, Count]) -> s
 
 
 def abbreviate_names(names: Sequence[str]) -> str:
-    """Join the first few names, and append how many more there are."""
+    """Join the first few names, and append the number of the others."""
     more = len(names) - MAX_NAMES_SHOWN
     shown = ", ".join(names[:MAX_NAMES_SHOWN])
     return f"{shown} and {more:,} more" if more > 0 else shown

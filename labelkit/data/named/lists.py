@@ -1,6 +1,6 @@
-"""Named sets of image files whose official text files, MATLAB files or folder names give the classes.
+"""Registered datasets of image files, with classes from official text files, MATLAB files or folder names.
 
-Each function turns an entry of `labelkit.data.registry.DATASETS` and the folder of the set into its listing.
+Each function lists one dataset of `labelkit.data.registry.DATASETS` from its entry and its folder.
 Contradictory lists raise ``KeyError``, ``ValueError`` or ``IndexError``, which the caller reports as damage.
 """
 
@@ -13,7 +13,7 @@ from labelkit.data.datasets import ImageDataset, sort_by_bytes
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.named.layouts import (
     DatasetSpec,
-    Listed,
+    ListedImage,
     abbreviate_names,
     build_named_listing,
     compare_counts,
@@ -27,24 +27,24 @@ from labelkit.errors import DatasetError, DatasetIncomplete
 
 def read_cub(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List CUB-200-2011; classes are the numbers in ``classes.txt`` minus 1."""
-    paths, labels, flags, classes = (read_table(root / names[0]) for names in spec.needs[:4])
+    paths, labels, flags, classes = (read_table(root / names[0]) for names in spec.required_files[:4])
     class_names = [classes[str(i + 1)] for i in range(len(classes))]
     rows = []
     for key, path in paths.items():
         label = int(labels[key]) - 1
         if path.split("/")[0] != class_names[label]:
             raise ValueError(f"image {key} is {path}, but its class is {class_names[label]}")
-        rows.append(Listed(f"images/{path}", label, int(flags[key] != "1")))
+        rows.append(ListedImage(f"images/{path}", label, int(flags[key] != "1")))
     return build_named_listing(spec, root, rows, class_names)
 
 
 def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Stanford Cars; classes are the numbers in the devkit minus 1.
 
-    The combined edition (car_ims/, cars_annos.mat) is not read: it numbers the images differently, so that published
-    splits cannot be drawn from it.
+    The combined edition (car_ims/, cars_annos.mat) is not supported: it numbers the images differently, so that
+    published splits cannot be reproduced from it.
     """
-    meta, *lists = (_find_first_file(root, names) for names in spec.needs[2:])
+    meta, *lists = (_find_first_file(root, names) for names in spec.required_files[2:])
     class_names = [str(name) for name in read_matlab(meta, "class_names")[0]]
     rows = []
     for split, (path, folder) in enumerate(zip(lists, ("cars_train", "cars_test"), strict=True)):
@@ -53,17 +53,17 @@ def read_cars(spec: DatasetSpec, root: Path) -> ImageDataset:
         if not {"fname", "class"} <= set(fields):
             problem = f"expected the fields fname and class, found {', '.join(fields) or 'none'}"
             raise DatasetError(str(path), problem, "Use the version of the file that contains labels.")
-        rows += [Listed(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
+        rows += [ListedImage(f"{folder}/{row['fname']}", int(row["class"]) - 1, split) for row in table]
     return build_named_listing(spec, root, rows, class_names)
 
 
 def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List FGVC-Aircraft with splits ``train`` (trainval) and ``test``; classes are the variants in sorted order."""
-    parts = [read_table(root / names[0]) for names in spec.needs[:2]]
+    parts = [read_table(root / names[0]) for names in spec.required_files[:2]]
     # Classes are numbered by their rank in trainval, as in the released code of the benchmark.
     class_names = sorted(set(parts[0].values()))
     rows = [
-        Listed(f"data/images/{image}.jpg", class_names.index(variant), split)
+        ListedImage(f"data/images/{image}.jpg", class_names.index(variant), split)
         for split, part in enumerate(parts)
         for image, variant in part.items()
     ]
@@ -72,22 +72,22 @@ def read_aircraft(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_online_products(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Stanford Online Products; classes are the numbers in its lists minus 1, and splits share no classes."""
-    rows: list[Listed] = []
+    rows: list[ListedImage] = []
     kinds: dict[int, str] = {}
-    for split, (name,) in enumerate(spec.needs):
+    for split, (name,) in enumerate(spec.required_files):
         for line in read_lines(root / name)[1:]:
             _, number, _, path = line.split()
             label = int(number) - 1
             kinds[label] = path.split("_final/")[0].split("/")[0]
-            rows.append(Listed(path, label, split))
+            rows.append(ListedImage(path, label, split))
     class_names = [f"{kinds[label]}/{label + 1}" for label in range(len(kinds))]
     return build_named_listing(spec, root, rows, class_names)
 
 
 def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List In-Shop with each item as a class: first the training classes, then those of query and gallery."""
-    path = _find_first_file(root, spec.needs[0])
-    images = next(name for name in spec.needs[1] if (root / name).is_dir())
+    path = _find_first_file(root, spec.required_files[0])
+    images = next(name for name in spec.required_files[1] if (root / name).is_dir())
     count, _, *lines = read_lines(path)  # the first two lines: the number of images, and the column names
     if int(count) != len(lines):
         raise ValueError(f"{path.name} lists {len(lines):,} images, but its first line says {count}")
@@ -103,7 +103,7 @@ def read_in_shop(spec: DatasetSpec, root: Path) -> ImageDataset:
     class_names = [*sorted(items[0]), *sorted(items[1])]
     number = {item: i for i, item in enumerate(class_names)}
     return build_named_listing(
-        spec, root, [Listed(image, number[item], split) for image, item, split in found], class_names
+        spec, root, [ListedImage(image, number[item], split) for image, item, split in found], class_names
     )
 
 
@@ -120,7 +120,7 @@ def read_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_herbarium(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List Herbarium 2019 (small edition); classes are the folders in ``small-train``, sorted as text."""
-    files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.needs}
+    files = {names[0].rstrip("/"): list_class_folders(root / names[0]) for names in spec.required_files}
     train, val = files.values()
     names = sort_by_bytes(name for name, images in train.items() if images)
     if extra := sorted(set(val) - set(names)):
@@ -138,13 +138,13 @@ def read_tiny_imagenet(spec: DatasetSpec, root: Path) -> ImageDataset:
     names = sorted(filter(None, read_lines(root / "wnids.txt")))
     rank = {name: i for i, name in enumerate(names)}
     rows = [
-        Listed(f"train/{name}/images/{file}", label, 0)
+        ListedImage(f"train/{name}/images/{file}", label, 0)
         for name, label in rank.items()
         for file in list_class_folders(root / "train" / name)["images"]
     ]
     for line in filter(None, read_lines(root / "val/val_annotations.txt")):
         file, name, *_ = line.split("\t")
-        rows.append(Listed(f"val/images/{file}", rank[name], 1))
+        rows.append(ListedImage(f"val/images/{file}", rank[name], 1))
     _check_image_counts(spec, root, rows)
     return build_named_listing(spec, root, rows, names)
 
@@ -153,11 +153,11 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List ImageNet-LT, the long-tailed ImageNet-1k, from its own file lists and the ImageNet-1k folders."""
     names = benchmark_classes(spec.name).folder_names
     rows = []
-    for split, (file,) in enumerate(spec.needs):
+    for split, (file,) in enumerate(spec.required_files):
         for sample_id, label in read_table(root / file).items():
             if names[int(label)] not in sample_id.split("/"):
                 raise ValueError(f"{file}: {sample_id} has label {label}, whose folder is {names[int(label)]}/")
-            rows.append(Listed(sample_id, int(label), split))
+            rows.append(ListedImage(sample_id, int(label), split))
     above = root.parent
     named = [base / name for base in (above, root, above.parent) for name in ("imagenet", "ILSVRC2012", "imagenet_1k")]
     for images in (root, *named, above):
@@ -166,7 +166,7 @@ def read_imagenet_lt(spec: DatasetSpec, root: Path) -> ImageDataset:
     raise DatasetIncomplete(
         spec.name,
         f"the lists are in {root}, but there is no imagenet/ with train/ and val/ in {above}",
-        f"Fetch ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
+        f"Download ILSVRC 2012 from https://image-net.org/download.php and unpack it as imagenet/train/<wnid>/ and "
         f"imagenet/val/<wnid>/ in {above}.",
     )
 
@@ -179,7 +179,7 @@ def _class_folders(
     ``files``: folder of each split, in the order of the splits -> class folder -> file names.
     """
     rows = [
-        Listed(f"{folder}/{name}/{file}", label, split)
+        ListedImage(f"{folder}/{name}/{file}", label, split)
         for split, (folder, classes) in enumerate(files.items())
         for label, name in enumerate(names)
         for file in classes.get(name, ())
@@ -189,8 +189,8 @@ def _class_folders(
     return build_named_listing(spec, root, rows, names)
 
 
-def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[Listed]) -> None:
-    """Reject folders whose number of images differs from the published one; there is no list to compare them with."""
+def _check_image_counts(spec: DatasetSpec, root: Path, rows: Iterable[ListedImage]) -> None:
+    """Reject folders whose number of images differs from the published one, since no list of files is published."""
     counts = np.bincount([row.split for row in rows], minlength=len(spec.num_images))
     found = {split: int(counts[i]) for i, split in enumerate(spec.num_images)}
     if not all(count.agrees(found[split]) for split, count in spec.num_images.items()):

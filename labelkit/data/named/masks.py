@@ -1,6 +1,6 @@
-"""Named sets whose images have separate mask files, or several classes (PASCAL VOC), read from their official files.
+"""Registered datasets with mask files or with several classes per image (PASCAL VOC), read from their official files.
 
-Each function lists one set of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
+Each function lists one dataset of `labelkit.data.registry.DATASETS`, see ``DatasetSpec.reader``.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -13,7 +13,7 @@ import numpy as np
 from labelkit.data.datasets import IGNORE, ImageDataset, sort_by_bytes
 from labelkit.data.named.layouts import (
     DatasetSpec,
-    Listed,
+    ListedImage,
     attach_masks,
     build_named_listing,
     list_class_folders,
@@ -78,7 +78,7 @@ def _with_masks(
 ) -> ImageDataset:
     """List the images of each split, in the order of the splits, with their masks; see ``attach_masks``."""
     dataset = build_named_listing(
-        spec, root, [Listed(name, -1, split) for split, part in enumerate(images) for name in part]
+        spec, root, [ListedImage(name, -1, split) for split, part in enumerate(images) for name in part]
     )
     return attach_masks(dataset, mask_of, meaning, tuple(classes), spec.remedy(root.parent))
 
@@ -138,7 +138,7 @@ def read_cityscapes(spec: DatasetSpec, root: Path) -> ImageDataset:
 
 def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List the VOC 2012 images that have a segmentation mask; object borders (255) are ignored."""
-    images = [[f"JPEGImages/{name}.jpg" for name in read_lines(root / need[0]) if name] for need in spec.needs[:2]]
+    images = [[f"JPEGImages/{i}.jpg" for i in read_lines(root / need[0]) if i] for need in spec.required_files[:2]]
 
     def mask_of(name: str) -> str:
         return name.replace("JPEGImages/", "SegmentationClass/", 1).removesuffix(".jpg") + ".png"
@@ -149,7 +149,7 @@ def read_voc_2012(spec: DatasetSpec, root: Path) -> ImageDataset:
 def read_davis_2017(spec: DatasetSpec, root: Path) -> ImageDataset:
     """List DAVIS 2017 at 480p, with one folder per video and masks in which its objects are numbered from 1."""
     images: list[list[str]] = []
-    for (path,) in spec.needs[:2]:
+    for (path,) in spec.required_files[:2]:
         films = list(filter(None, read_lines(root / path)))
         for film in films:
             if not (root / "JPEGImages/480p" / film).is_dir():
@@ -168,17 +168,17 @@ _PRESENCE: Final = {"1": 1, "-1": 0, "0": -1}  # 0: only in objects marked as di
 
 
 def read_voc_2007_classes(spec: DatasetSpec, root: Path) -> ImageDataset:
-    """List VOC 2007 for multi-label classification; ``presence`` tells which classes each image contains."""
+    """List VOC 2007 for multi-label classification; ``presence`` states which classes each image contains."""
     presence: dict[str, list[int]] = {}
-    rows: list[Listed] = []
+    rows: list[ListedImage] = []
     for split, ending in enumerate(("trainval", "test")):
         columns = [_read_presence(root / f"ImageSets/Main/{name}_{ending}.txt") for name in _CLASSES]
         for name, column in zip(_CLASSES, columns, strict=True):
             if list(column) != list(columns[0]):
-                raise ValueError(f"the list of {name} contains different images than that of {_CLASSES[0]}")
+                raise ValueError(f"the lists of {name} and {_CLASSES[0]} contain different images")
         for image in columns[0]:
             presence[f"JPEGImages/{image}.jpg"] = [column[image] for column in columns]
-            rows.append(Listed(f"JPEGImages/{image}.jpg", -1, split))
+            rows.append(ListedImage(f"JPEGImages/{image}.jpg", -1, split))
     dataset = build_named_listing(spec, root, rows)
     values = np.array([presence[sample_id] for sample_id in dataset.sample_ids], dtype=np.int8)
     return replace(dataset, presence=values, presence_classes=_CLASSES)

@@ -1,10 +1,10 @@
 """Generated scenes with masks: textured shapes, digits and short videos, each drawn from only four numbers.
 
-The kind of shape determines the class; every object has newly drawn colors, so that raw pixels are little evidence.
+The shape determines the class; every object has random colors, so that raw pixels reveal little about it.
 
 Source: the demonstration data of our CoTAP specification, section 2.5. Every quantity is one draw of
 ``Generator(PCG64(SeedSequence([seed, split, source, index])))``, in the order of that section, so that an image
-depends only on these four numbers and can be drawn again anywhere.
+depends only on these four numbers and can be reproduced anywhere.
 """
 
 from collections.abc import Callable
@@ -75,7 +75,7 @@ def draw_scene(seed: int, split: int, source: int, index: int) -> Scene:
     """Draw one image of textured shapes or digits, with its masks.
 
     Args:
-        seed: seed of the set, >= 0.
+        seed: seed of the dataset, >= 0.
         split: position in ``SPLITS``.
         source: ``OBJECTS`` (one large object), ``SCENES`` (one to four) or ``DIGITS`` (one to three digits).
         index: number of the image, >= 0.
@@ -259,7 +259,7 @@ def _wave(value: Floats, phase: float, shape: _Shape) -> Floats:
     return np.asarray(np.sin(2 * np.pi / shape.period * value + phase))
 
 
-# Functions from the (m,) points inside a shape to the share of the dark color at each, (m,) in [0, 1].
+# Functions from the (m,) points inside a shape to the weight of the dark color at each, (m,) in [0, 1].
 _TEXTURE: Final[tuple[Callable[[Floats, Floats, _Shape], NDArray[np.bool_] | Floats], ...]] = (
     lambda u, v, shape: _wave(u, shape.phase[0], shape) > 0,
     lambda u, v, shape: _wave(u / 2, shape.phase[0], shape) * _wave(v / 2, shape.phase[1], shape) > 0,
@@ -283,7 +283,7 @@ def _add_noise(image: Floats, generator: np.random.Generator) -> NDArray[np.uint
 
 @cache
 def _digits(split: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Return silhouettes (m, 24, 24) and values of the digits that a split may show."""
+    """Return silhouettes (m, 24, 24) and values of the digits used in a split."""
     from sklearn.datasets import load_digits
 
     bundle = load_digits()

@@ -1,4 +1,4 @@
-"""Stage 1 of a view: the crop box, the part of the original image that it shows."""
+"""Stage 1 of a view: its crop box, the part of the original image that it shows."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from labelkit.data.center_crop import center_boxes, resized_boxes, resized_shape
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import PairPlan, ViewSpec
 
 _AREA_TRIES: Final = 10
@@ -18,12 +18,12 @@ MAX_DRAWS: Final = 50
 
 
 def crop_boxes(
-    spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, draws: Draws, view: int, draw: int = 0
+    spec: ViewSpec, heights: ArrayLike, widths: ArrayLike, draws: KeyedRNG, view: int, draw: int = 0
 ) -> NDArray[np.float64]:
     """Draw one view's crop box for each original image, independently of other views.
 
     Heights and widths are (b,), in pixels of the originals, as are the boxes, (b, 4) float64 left, top, right, bottom.
-    ``draw`` is the number of the draw, if boxes are drawn repeatedly.
+    ``draw`` is the number of the attempt, if boxes are drawn repeatedly.
     """
     h, w = np.asarray(heights, dtype=np.float64), np.asarray(widths, dtype=np.float64)
     count = _AREA_DRAWS if spec.area_range is not None else 2 if spec.crop == "random" else 0
@@ -44,7 +44,7 @@ def sample_crop_boxes(
     views: Sequence[ViewSpec],
     sizes: tuple[ArrayLike, ArrayLike],
     partner_sizes: tuple[ArrayLike, ArrayLike],
-    draws: Draws,
+    draws: KeyedRNG,
 ) -> list[NDArray[np.float64]]:
     """Sample crop boxes for all views in order, since some must overlap earlier ones.
 
@@ -124,10 +124,10 @@ def _overlapping_boxes(
     boxes: NDArray[np.float64],
     anchors: Sequence[NDArray[np.float64]],
     sizes: tuple[ArrayLike, ArrayLike],
-    draws: Draws,
+    draws: KeyedRNG,
     view: int,
 ) -> NDArray[np.float64]:
-    """Redraw the boxes (b, 4) that overlap too little with those of other views; each depends on its own image alone.
+    """Redraw the boxes (b, 4) that overlap too little with those of other views; each depends only on its own image.
 
     After `MAX_DRAWS` draws, a box becomes that of its only anchor; with several anchors, it becomes a random box inside
     their intersection, with sides of half to all of its length.

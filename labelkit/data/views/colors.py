@@ -1,8 +1,8 @@
-"""Color changes of image batches with one strength per sample; RandAugment and Cutout.
+"""Color augmentation of image batches with a separate strength per sample; RandAugment and Cutout.
 
-Color changes have torchvision's meaning and numbers. Sources of RandAugment: E. Cubuk et al., "RandAugment" (2020); the
-form of FixMatch (``google-research/fixmatch``): operations with replacement, each with its own strength, then a gray
-square. Departure: an image's geometric operations are carried out before its other ones, in one interpolation.
+Color changes are defined as in torchvision. Sources of RandAugment: E. Cubuk et al., "RandAugment" (2020), in the
+variant of FixMatch (``google-research/fixmatch``): operations with replacement, each with its own strength, then a gray
+square. Departure: an image's geometric operations are applied before the others, in one interpolation.
 """
 
 import itertools
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from labelkit.data.batch import move_to_device, send
+from labelkit.data.batch import array_to_device, move_to_device
 
 GRAY_WEIGHTS: Final = (0.2989, 0.587, 0.114)
 
@@ -120,7 +120,7 @@ Pool = Literal["photo", "plain"]
 #: Limits in both directions: rotation in degrees, shear as a tangent, shift as a share of the side.
 MAX_ROTATION, MAX_SHEAR, MAX_SHIFT = 30.0, 0.3, 0.3
 _GEOMETRIC: Final = ("rotate", "shear-x", "shear-y", "shift-x", "shift-y")
-#: Operations by pool; plain leaves out those that make no sense for drawings.
+#: Operations by pool; plain omits those that make no sense for drawings.
 OPERATIONS: Final[dict[str, tuple[str, ...]]] = {
     "photo": (
         "identity", "autocontrast", "brightness", "color", "contrast", "equalize", "posterize", "sharpness", "solarize",
@@ -173,7 +173,7 @@ def geometric_matrices(
 def apply_color_operations(
     images: Tensor, chosen: NDArray[np.int64], strengths: NDArray[np.float64], names: tuple[str, ...]
 ) -> Tensor:
-    """Apply the operations drawn by ``choose_operations`` that are not geometric, in order.
+    """Apply the nongeometric operations drawn by ``choose_operations``, in order.
 
     Images are (b, c, h, w) float32 in [0, 1], and are changed in place.
     """
@@ -195,9 +195,9 @@ def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: 
     """Paint a square of value ``fill`` at a random position over each image (Cutout), clipped at the border.
 
     Images are (b, c, h, w) float32, changed in place; ``uniform`` (b, 3) in [0, 1) determines side and center. Sides up
-    to ``largest``, a share of the image's side, are equally likely.
+    to ``largest``, a fraction of the image's side, are equally likely.
     """
-    draws = send(uniform, images.device)
+    draws = array_to_device(uniform, images.device)
     height, width = images.shape[-2:]
     half = draws[:, 0, None] * largest * width / 2
 
@@ -210,7 +210,7 @@ def cut_out(images: Tensor, uniform: NDArray[np.float32], largest: float, fill: 
 
 
 def _apply_tone_operation(name: str, images: Tensor, amounts: Tensor) -> Tensor:
-    """Carry out an operation on images (b, c, h, w) with strengths (b, 1, 1, 1) in [0, 1)."""
+    """Apply an operation to images (b, c, h, w) with strengths (b, 1, 1, 1) in [0, 1)."""
     from torchvision.transforms.v2 import functional  # takes a second to import
 
     if name == "autocontrast":

@@ -1,8 +1,8 @@
-"""The views that each method makes of an image, according to its paper or code.
+"""View recipes: the augmentations of each method, as in its paper or code.
 
 Sources: ``CVMI-Lab/SimGCD:data/augmentations`` (weak, test), the FlipClass paper App. D.2 (strong); others are named at
-the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the meaning of each number. Everywhere, ``size`` is
-the side in pixels; ``chiral`` images are not mirrored, and only those that are ``photographic`` change in color.
+the functions. :class:`labelkit.data.views.spec.ViewSpec` defines the parameters. Everywhere, ``size`` is the side in
+pixels; ``chiral`` images are not flipped, and only ``photographic`` ones get color changes.
 """
 
 from dataclasses import replace
@@ -41,7 +41,7 @@ def plain_view(size: int) -> ViewSpec:
     return test_view(size, "digits" if size <= _SMALL_IMAGE else "generic")
 
 
-test_view.__test__ = False  # type: ignore[attr-defined] # keeps pytest from collect_faults it in tests that import it
+test_view.__test__ = False  # type: ignore[attr-defined] # keeps pytest from collecting it in tests that import it
 
 
 def _digit_view(size: int, **moves: Any) -> ViewSpec:
@@ -84,9 +84,9 @@ def simgcd_view(size: int, domain: Domain, *, chiral: bool) -> ViewSpec:
 def sela_view(size: int, recipe: ViewRecipe, *, chiral: bool, photographic: bool = True) -> ViewSpec:
     """Return the training view of SeLa.
 
-    ``cifar`` and ``imagenet``: a random box of 20 to 100 (8 to 100)% of the area, jitter of strength 0.4 in all four
-    properties, one image in five gray (released code). ``mocov2``: MoCo v2's view, with blur (the code's later models).
-    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15% of half a side (ours; specification 4).
+    ``cifar`` and ``imagenet``: a random box of 20 to 100% (8 to 100%) of the area, color jitter of strength 0.4 in all
+    four properties, grayscale with probability 0.2 (released code). ``mocov2``: MoCo v2's view, with blur (the code's
+    later models). ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15% of half a side (ours; spec. 4).
     """
     if recipe == "digits":
         return _digit_view(size, zoom_range=(0.8, 1.2), shift_px=0.15 * size / 2, rotation_rad=0.25)
@@ -117,9 +117,9 @@ def siamese_views(
 ) -> tuple[ViewSpec, ViewSpec]:
     """Return the two views of SimCLR, each part of which is optional (CoTAP, App. B.1).
 
-    The crop is a random box for each view, the same box for both, or the whole image; ``scale`` is the share of the
-    image's area in a box. The other numbers are probabilities: of a mirror image, of jitter of strength 0.5 (0.4 for
-    brightness, contrast and saturation, 0.1 for hue), of losing color, and of blur.
+    The crop is a random box for each view, the same box for both, or the whole image; ``scale`` is the fraction of the
+    image's area in a box. The other numbers are probabilities: of a horizontal flip, of color jitter of strength 0.5
+    (0.4 for brightness, contrast and saturation, 0.1 for hue), of conversion to grayscale, and of blur.
     """
     view = ViewSpec(
         size,
@@ -147,13 +147,13 @@ def crop_views(
 ) -> tuple[ViewSpec, ...]:
     """Return the multi-crop views of DINO: two large and several small crops.
 
-    Each view has its own box and is mirrored independently. If boxes must overlap, an image is mirrored in all of its
-    views or in none, so that places in one view can be found in another.
+    Each view has its own box and is flipped independently. If boxes must overlap, an image is flipped in all of its
+    views or in none, so that positions in one view can be found in another.
 
-    ``sizes`` are the sides of a large and of a small view; a large view shows a share ``global_scale`` of the image's
-    area, each of ``num_local`` small ones ``local_scale``. ``min_overlap`` is the minimum overlap of the large views,
-    and of small with large ones, as image shares. Recipes: ``dino``: jitter, gray, blur, solarize; ``paper``: without
-    solarize; ``none``: no color changes.
+    ``sizes`` are the sides of a large and of a small view; a large view shows a fraction ``global_scale`` of the
+    image's area, each of ``num_local`` small ones ``local_scale``. ``min_overlap`` is the minimum overlap of the large
+    views, and of small with large ones, as a fraction of the image. Recipes: ``dino``: jitter, grayscale, blur,
+    solarize; ``paper``: without solarize; ``none``: no color changes.
     """
     colors = float(photographic and recipe != "none")
 
@@ -182,9 +182,9 @@ def crop_views(
 def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool) -> ViewSpec:
     """Return the training view of a classifier.
 
-    ``crop-flip``: padded by 4 black pixels, cropped and mirrored (He et al., CIFAR); ``imagenet``: a random box of 8 to
-    100% of the area, mirrored; ``imagenet-jitter``: also jitter of strength 0.4 except for hue (long-tailed ImageNet);
-    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15% of half a side (ours); ``none`` changes nothing.
+    ``crop-flip``: padded by 4 black pixels, cropped and flipped (He et al., CIFAR); ``imagenet``: a random box of 8 to
+    100% of the area, flipped; ``imagenet-jitter``: also jitter of strength 0.4 except for hue (long-tailed ImageNet);
+    ``digits``: scale 0.8 to 1.2, rotation of 0.25 rad, shift of 15% of half a side (ours); ``none``: only resized.
     """
     hflip = 0.0 if chiral else 0.5
     if recipe == "none":
@@ -201,8 +201,8 @@ def classification_view(size: int, recipe: ClassificationRecipe, *, chiral: bool
 def metric_view(size: int, recipe: MetricRecipe, *, chiral: bool) -> ViewSpec:
     """Return the training view of metric learning.
 
-    ``box``: a random box of 16 to 100% of the area, mirrored (``MalongTech/research-ms-loss``); ``crop``: a random
-    square of the image after resizing as in `metric_test_view`, mirrored; the others as in `classification_view`.
+    ``box``: a random box of 16 to 100% of the area, flipped (``MalongTech/research-ms-loss``); ``crop``: a random
+    square of the image after resizing as in `metric_test_view`, flipped; the others as in `classification_view`.
     """
     if recipe == "box":
         return ViewSpec(size, area_range=(0.16, 1.0), hflip=0.0 if chiral else 0.5)
@@ -227,8 +227,8 @@ def stored_view(
     """Return the image transform used for the cached embeddings on which heads are trained.
 
     ``crop``: the training view of SimGCD; ``box``: that of metric learning, a random box of 16 to 100% of the area;
-    ``color``: FlipClass's strong view, a box of 30 to 100%, changed colors and blur; ``digits``: as in
-    `classification_view`. All but the last are mirrored. The interpolation is that of the network's images.
+    ``color``: FlipClass's strong view, a box of 30 to 100%, color changes and blur; ``digits``: as in
+    `classification_view`. All but the last include a flip. ``interpolation`` is that of the network's input images.
     """
     if recipe == "digits":
         return classification_view(size, "digits", chiral=chiral)
@@ -246,10 +246,10 @@ def semi_supervised_views(
 ) -> tuple[ViewSpec, ViewSpec]:
     """Return the weak view and the strong view for semi-supervised training.
 
-    Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, reflected at the border, mirrored;
-    ``digits``: shifted by up to an eighth, black beyond the border. Strong: the weak view, two operations of
-    RandAugment, and a square of up to half the side (FixMatch). For photos, operations are drawn from all and the
-    square is gray; otherwise it is black.
+    Weak, ``crop-flip``: shifted by up to an eighth of the side in whole pixels, with reflection padding, and flipped;
+    ``digits``: shifted by up to an eighth, with black padding. Strong: the weak view, two RandAugment operations, and
+    Cutout of up to half the side (FixMatch). For photos, all operations may be drawn and the square is gray; otherwise,
+    it is black.
     """
     if recipe == "digits":
         weak = _digit_view(size, shift_px=size / 8)

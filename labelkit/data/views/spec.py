@@ -1,4 +1,4 @@
-"""Specification of a view: its numbers, the transform from a first to a second view, and the final normalization.
+"""View specifications: augmentation parameters, transforms from first to second views, and normalization.
 
 Source of second views: TAC-CCL, Sec. 4.3.1 (crop, rotation, zoom, perspective) and 4.3.4 (matching sub-images).
 Their ranges are ours.
@@ -23,7 +23,7 @@ from labelkit.algorithms.homographies import (
 )
 from labelkit.data.batch import move_to_device
 from labelkit.data.center_crop import Interpolation, resized_side
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.colors import Pool
 
 Padding = Literal["zeros", "border", "reflection"]
@@ -40,11 +40,10 @@ class PairTransform:
     """Random geometric transform of a second view: one uniformly drawn kind, then an optional flip.
 
     Attributes:
-        kinds: kinds to choose from; if empty, only the mirror image is left. ``crop``: a square box of 36 to 100% of
-            the area, uniform; ``rotation``: up to 30 degrees both ways, uniform; ``zoom``: 0.7 to 1.4, uniform in its
-            logarithm; ``perspective``: corners move inward by up to 0.3 along each axis, in units of half a side,
-            uniform.
-        hflip: probability of a mirror image.
+        kinds: kinds to choose from; if empty, only the flip is applied. ``crop``: a square box of 36 to 100% of
+            the area, uniform; ``rotation``: up to 30 degrees both ways, uniform; ``zoom``: 0.7 to 1.4, log-uniform;
+            ``perspective``: corners move inward by up to 0.3 along each axis, in units of half a side, uniform.
+        hflip: probability of a horizontal flip.
     """
 
     kinds: tuple[PairKind, ...] = PAIR_KINDS
@@ -75,14 +74,14 @@ class Normalize:
 
 
 @dataclass(frozen=True, slots=True)
-class RowView:
+class EmbeddingView:
     """Augmentation of an embedding for one view; the default is none.
 
     Attributes:
-        noise: mean length of the random step that moves a row of length 1.
-        dropout: share of the row's numbers that are set to 0.
-        mix: largest share of a neighbor that is mixed in, uniform from 0.
-        stored: whether to use one of the image's views in the store, unchanged, in place of the row.
+        noise: mean length of the Gaussian noise added to an embedding of length 1.
+        dropout: fraction of components set to 0.
+        mix: largest weight of a neighbor that is mixed in, drawn uniformly from 0.
+        stored: whether to use one of the image's stored views, unchanged, in place of the embedding.
     """
 
     noise: float = 0.0
@@ -99,37 +98,37 @@ class ViewSpec:
         size: height and width of the view in pixels.
         resize_ratio: the shorter side becomes ``int(size * resize_ratio)``, then a square is cropped.
         crop: position of that square.
-        area_range: instead of resize and crop, a box with this share of the image's area is resized
+        area_range: range of the fraction of the image's area in a random box, which is then resized instead
             (RandomResizedCrop).
-        aspect_range: width over height of that box.
+        aspect_range: range of width over height of that box.
         shift_px: largest shift along each axis in pixels of the view, uniform.
         whole_pixels: whether to shift by whole pixels, as a random crop of the padded image does.
-        zoom_range: magnification, uniform; below 1 shows padding.
-        rotation_rad: rotation of up to this angle both ways, uniform.
-        hflip: probability of a mirror image.
+        zoom_range: range of the magnification, uniform; below 1 shows padding.
+        rotation_rad: largest rotation angle in both directions, uniform.
+        hflip: probability of a horizontal flip.
         jitter_prob: probability of color jitter.
         jitter: strengths of brightness, contrast, saturation and hue, as for ``ColorJitter``; random order.
-        brightness_range: range of a factor on all values, uniform, for every image.
-        gray_prob: probability of losing color.
+        brightness_range: range of the brightness factor, uniform, for every image.
+        gray_prob: probability of conversion to grayscale.
         blur_prob: probability of Gaussian blur.
         blur_sigma: range of its standard deviation in pixels, uniform.
         blur_kernel: its width in pixels, odd.
         solarize_prob: probability of inverting all values of at least 128 (of 255).
         random_operations: number of RandAugment operations for each image.
         operation_pool: pool from which they are drawn.
-        cutout: side of the largest square that is painted over, as a share of ``size``; 0 = none.
+        cutout: largest side of the square that is painted over, as a fraction of ``size``; 0 = none.
         cutout_fill: value of that square, in ``[0, 1]``.
-        noise: standard deviation of normal noise that is added last, to the normalized values.
-        interpolation: interpolation of both geometric stages.
-        padding: content outside of the image in stage 2.
-        follows: the view uses the box and affine map of the previous view, which must otherwise be specified alike, and
-            is then moved by one of these transforms.
+        noise: standard deviation of Gaussian noise added last, to the normalized values.
+        interpolation: interpolation in both geometric stages.
+        padding: padding outside the image in stage 2.
+        follows: the view uses the box and affine map of the previous view, which must have the same other parameters,
+            and is then warped by one of these transforms.
         anchors: numbers of earlier views that the box must overlap.
-        min_overlap: minimum overlap, as a share of the image's area.
-        mirror_as: number of the view that decides whether this one is mirrored; default: itself.
-        box_as: number of the view whose random numbers choose this one's box; default: itself.
+        min_overlap: minimum overlap, as a fraction of the image's area.
+        mirror_as: number of the view that decides whether this one is flipped; default: itself.
+        box_as: number of the view whose random numbers determine this one's box; default: itself.
         partner: whether to show the other image of a pair, as views with ``follows`` do.
-        row: augmentation of a row of a store, to which none of the above applies.
+        row: augmentation of an embedding from a store, to which none of the above applies.
     """
 
     size: int
@@ -163,7 +162,7 @@ class ViewSpec:
     mirror_as: int | None = None
     box_as: int | None = None
     partner: bool = False
-    row: RowView | None = None
+    row: EmbeddingView | None = None
 
     @property
     def resized_side(self) -> int:
@@ -181,7 +180,7 @@ class ViewSpec:
 
     @property
     def has_warp(self) -> bool:
-        """Return whether the view has a geometric transform beyond its crop box and mirroring."""
+        """Return whether the view has a geometric transform other than its crop box and horizontal flip."""
         moves = self.shift_px > 0 or self.rotation_rad > 0 or self.zoom_range != (1.0, 1.0)
         return moves or self.random_operations > 0 or self.follows is not None
 
@@ -189,8 +188,8 @@ class ViewSpec:
         """Return a weaker version of the view, for augmentation that becomes stronger during training.
 
         Probabilities, blur, rotation and the distances of zoom and brightness from 1 are multiplied by the strength, in
-        ``[0, 1]``; the smallest area is ``1 - (1 - low) * strength``. Shift and mirror stay, because weak views have
-        them too.
+        ``[0, 1]``; the smallest area is ``1 - (1 - low) * strength``. Shift and flip stay, because weak views have
+        them as well.
         """
         if strength == 1:
             return self
@@ -215,8 +214,8 @@ class ViewSpec:
         )
 
 
-def pair_homographies(transform: PairTransform, draws: Draws, view: int) -> NDArray[np.float64]:
-    """Draw the homographies that map the first views of a batch to the second views, whose number is ``view``.
+def pair_homographies(transform: PairTransform, draws: KeyedRNG, view: int) -> NDArray[np.float64]:
+    """Draw homographies that map the first views of a batch to its second views, which have the number ``view``.
 
     Returns:
         (b, 3, 3) float64, from normalized coordinates of the first views to those of the second ones.
@@ -251,7 +250,7 @@ class PairPlan:
 
     Attributes:
         rows: (b,) int64, rows of the dataset; equal to the row of the first view if both show the same image.
-        links: (b,) int64, match that a sample uses, in the caller's numbering; -1 = the image itself.
+        links: (b,) int64, number of the match used, as assigned by the caller; -1 = the image itself.
         boxes: (b, 2, 4) float64 left, top, right, bottom of both views in normalized coordinates of their
             originals; used only for samples with a match, whose views then have no other geometric transform.
     """

@@ -1,14 +1,14 @@
-"""Views of images: resizing, cropping and moving (geometry), and changes of colors (photometry).
+"""Image views: geometric transforms (resizing, cropping, warping) and color changes.
 
 A view is made in three stages, each with random numbers keyed by seed, epoch, sample and view:
     1. a box of the original is resized to ``size x size``     ``boxes``, ``crop_and_resize``
-    2. zoom, shift, rotation, mirror: one affine map           ``view_matrices``
+    2. zoom, shift, rotation, flip: one affine map             ``view_matrices``
        and, for a second view that follows a first, a homography  ``spec``
-    3. jitter, gray, blur, solarize on tensors, per sample     ``change_colors``
+    3. jitter, grayscale, blur, solarize on tensors, per sample  ``change_colors``
 RandAugment adds to 2 and 3 (``colors``), Cutout comes last. Images in memory go through 1 and 2 in one
 interpolation, in batches on the training device. Images from files go through 1 one by one, with an antialiased resize,
-in the process that decodes them. ``recipes`` has the numbers of each method; operations and their numbers have
-torchvision's meaning.
+in the process that decodes them. ``recipes`` has the parameters of each method; operations and their parameters are
+defined as in torchvision.
 Departure: in memory, random crops are enlarged by ``grid_sample`` (bicubic with a = -0.75, where Pillow has -0.5).
 Images without a random crop are resized by Pillow, because embeddings of an image must not depend on whether it came
 from memory or from a file. Random boxes are resized by torch, which is several times faster and differs from Pillow
@@ -26,10 +26,10 @@ from PIL import Image
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.data.batch import ViewGeometry, move_to_device, send
+from labelkit.data.batch import ViewGeometry, array_to_device, move_to_device
 from labelkit.data.center_crop import RESAMPLING, Interpolation, resize_part
 from labelkit.data.datasets import ImageDataset, read_image_and_mask
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.boxes import box_matrices, crop_boxes, replace_paired_boxes, sample_crop_boxes
 from labelkit.data.views.colors import (
     adjust_brightness,
@@ -49,8 +49,8 @@ _SOLARIZE_FROM: Final = 128 / 255
 _AFFINE_DRAWS: Final = 5
 
 
-def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float64]:
-    """Draw the affine maps of a view: zoom, shift, rotation and mirroring.
+def affine_matrices(spec: ViewSpec, draws: KeyedRNG, view: int) -> NDArray[np.float64]:
+    """Draw random affine maps for a view: zoom, shift, rotation and horizontal flip.
 
     Returns:
         (b, 2, 3) float64, from normalized coordinates of the view to those of the resized box.
@@ -82,9 +82,9 @@ def affine_matrices(spec: ViewSpec, draws: Draws, view: int) -> NDArray[np.float
 
 
 def view_matrices(
-    spec: ViewSpec, draws: Draws, view: int, whole: NDArray[np.bool_] | None = None
+    spec: ViewSpec, draws: KeyedRNG, view: int, whole: NDArray[np.bool_] | None = None
 ) -> NDArray[np.float64]:
-    """Draw all geometric transforms that a view applies after its crop box; where ``whole`` (b,) is true, none.
+    """Draw the geometric transforms that a view applies after its crop box; the identity where ``whole`` (b,) is true.
 
     Returns:
         (b, 2, 3), or (b, 3, 3) for a view with ``follows``, float64, from normalized coordinates of the view to
@@ -105,9 +105,9 @@ def _to_3x3(matrices: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def draw_operations(
-    spec: ViewSpec, draws: Draws, view: int
+    spec: ViewSpec, draws: KeyedRNG, view: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64], tuple[str, ...]]:
-    """Draw the RandAugment operations of a view; the geometric step and the color step get the same draw."""
+    """Draw the RandAugment operations of a view, the same for the geometric step and the color step."""
     return choose_operations(draws.uniform(view, "operations", 2 * spec.random_operations), spec.operation_pool)
 
 
@@ -127,20 +127,20 @@ def warp(images: Tensor, matrices: NDArray[np.float64] | Tensor, spec: ViewSpec)
     image, a tensor float32 on their device. The result is (b, c, size, size) float32 in ``[0, 1]``.
     """
     values = images.float().div_(255) if images.dtype == torch.uint8 else images
-    theta = matrices if isinstance(matrices, Tensor) else send(matrices.astype(np.float32), images.device)
+    theta = matrices if isinstance(matrices, Tensor) else array_to_device(matrices.astype(np.float32), images.device)
     # Equivalent to affine_grid, but without its matrix product, which takes as long as the sampling.
     centers = (torch.arange(spec.size, device=images.device, dtype=torch.float32) + 0.5) * (2 / spec.size) - 1
     along_x = centers[None, None, :, None] * theta[:, None, None, :, 0]
     along_y = centers[None, :, None, None] * theta[:, None, None, :, 1] + theta[:, None, None, :, 2]
     grid = along_x + along_y  # (b, size, size, 2), or 3 for a homography
     if matrices.shape[1] == 3:
-        # a pixel behind the camera shows nothing of the image, so it is mapped to any place outside
+        # a pixel behind the camera shows no part of the image, so it is mapped to any position outside
         grid = grid[..., :2] / grid[..., 2:].clamp(min=1e-3)
     warped = F.grid_sample(values, grid, mode=spec.interpolation, padding_mode=spec.padding, align_corners=False)
     return warped.clamp_(0, 1)
 
 
-def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
+def change_colors(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int) -> Tensor:
     """Apply color jitter, brightness, grayscale, blur and solarization independently to each sample.
 
     Images are (b, c, size, size) float32 in ``[0, 1]``, and may be changed in place.
@@ -182,7 +182,7 @@ def change_colors(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Te
     return _apply_operations(images, spec, draws, view)
 
 
-def _apply_operations(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -> Tensor:
+def _apply_operations(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int) -> Tensor:
     """Apply RandAugment's color operations and Cutout."""
     if spec.random_operations:
         images = apply_color_operations(images, *draw_operations(spec, draws, view))
@@ -191,8 +191,8 @@ def _apply_operations(images: Tensor, spec: ViewSpec, draws: Draws, view: int) -
     return images
 
 
-def _apply_color_steps(images: Tensor, spec: ViewSpec, draws: Draws, view: int, normalize: Normalize) -> Tensor:
-    """Change colors, normalize, and add the noise of the view, with separate random numbers for each sample."""
+def _apply_color_steps(images: Tensor, spec: ViewSpec, draws: KeyedRNG, view: int, normalize: Normalize) -> Tensor:
+    """Change colors, normalize, and add noise, with separate random numbers for each sample."""
     images = normalize(change_colors(images, spec, draws, view))
     if not spec.noise:
         return images
@@ -202,7 +202,7 @@ def _apply_color_steps(images: Tensor, spec: ViewSpec, draws: Draws, view: int, 
 
 def apply_views(
     images: Tensor,
-    draws: Draws,
+    draws: KeyedRNG,
     views: Sequence[ViewSpec],
     *,
     normalize: Normalize,
@@ -211,8 +211,8 @@ def apply_views(
 ) -> tuple[tuple[Tensor, ...], tuple[ViewGeometry, ...]]:
     """Make all views for a batch of equally sized images in memory, (b, c, h, w) uint8 on the device for the views.
 
-    ``pairs`` has the boxes of first and second views that show two matching images; ``partners`` are then the images
-    of views that show a partner, likewise (b, c, h, w) uint8.
+    ``pairs`` has the boxes of first and second views that show two matching images; ``partners``, also (b, c, h, w)
+    uint8, are then the images in views that show a partner.
 
     Returns:
         One (b, c, size, size) float32 tensor and one geometry per view.
@@ -227,7 +227,7 @@ def apply_views(
         total = compose(box_matrices(boxes, heights, widths), inner)
         shown = partners if spec.shows_partner and partners is not None else images
         matrices = total.astype(np.float32)
-        theta = send(matrices, images.device)
+        theta = array_to_device(matrices, images.device)
         if spec.area_range is not None or spec.crop == "random" or spec.has_warp or pairs is not None:
             pixels = warp(shown, theta, spec)
         else:
@@ -242,7 +242,7 @@ def finish_view(
     boxes: NDArray[np.float64],
     sizes: NDArray[np.int64],
     spec: ViewSpec,
-    draws: Draws,
+    draws: KeyedRNG,
     view: int,
     *,
     normalize: Normalize,
@@ -250,8 +250,8 @@ def finish_view(
 ) -> tuple[Tensor, ViewGeometry]:
     """Make a view from image crops (b, c, size, size) uint8 that have already been resized.
 
-    ``boxes`` (b, 4) are their edges in the originals, whose height and width are ``sizes`` (b, 2); ``pairs`` says
-    which samples show two matching images.
+    ``boxes`` (b, 4) are the crops' edges in the originals, whose height and width are ``sizes`` (b, 2); ``pairs``
+    states which samples show two matching images.
     """
     whole = None if pairs is None else pairs.links >= 0
     inner = view_matrices(spec, draws, view, whole)
@@ -262,10 +262,10 @@ def finish_view(
 
 
 def _mirror(images: Tensor, matrices: NDArray[np.float64]) -> Tensor:
-    """Flip the images whose affine map is a mirror; exact, unlike an interpolation."""
+    """Flip the images whose affine map is a horizontal flip, exactly and without interpolation."""
     rows = np.flatnonzero(matrices[:, 0, 0] < 0)
     if len(rows):
-        at = send(rows, images.device)
+        at = array_to_device(rows, images.device)
         images[at] = images[at].flip(-1)
     return images
 
@@ -282,12 +282,12 @@ def resize_mask(
     return np.array(picture.resize((columns, rows), Image.Resampling.NEAREST, box=edges), dtype=np.uint8)
 
 
-def masked_crops(
+def crop_images_and_masks(
     dataset: ImageDataset, rows: NDArray[np.int64], keys: NDArray[np.int64], view: ViewSpec, *, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Return random crops of images, given by their rows (b,), together with the same crops of their masks.
+    """Return random crops of the images in the given rows (b,), and the same crops of their masks.
 
-    ``keys`` (b,) and ``seed`` determine the random numbers; only size, area, aspect and mirroring of the view are used.
+    ``keys`` (b,) and ``seed`` determine the random numbers; only size, area, aspect and flip of the view are used.
 
     Returns:
         Images (b, c, size, size) float32 in [0, 1], masks (b, size, size) int64.
@@ -297,7 +297,7 @@ def masked_crops(
     """
     pairs = [read_image_and_mask(dataset, int(row)) for row in rows]
     heights, widths = ([mask.shape[axis] for _, mask in pairs] for axis in (0, 1))
-    draws = Draws(seed, 0, keys)
+    draws = KeyedRNG(seed, 0, keys)
     boxes = crop_boxes(view, heights, widths, draws, 0)
     mirrored = draws.uniform(0, "mirrored mask", 1)[:, 0] < view.hflip
     images, masks = [], []
@@ -338,15 +338,15 @@ def crop_and_resize(image: NDArray[np.uint8], box: ArrayLike, spec: ViewSpec) ->
     """Crop a box from an (h, w, c) uint8 image and resize it to (size, size, c) uint8, faster than `resize_box`.
 
     A random box of whole pixels is cropped first and then resized by torch, as torchvision does with tensors; any other
-    box is resized as by :func:`resize_box`. At least nine of ten bytes equal Pillow's, and the others differ by at
-    most 2. It takes a fraction of Pillow's time.
+    box is resized by :func:`resize_box`. At least nine of ten bytes equal Pillow's, and the others differ by at most 2.
+    This takes a fraction of Pillow's time.
     """
     edges = np.asarray(box, dtype=np.float64)
     left, top, right, bottom = (int(edge) for edge in edges.tolist())
     inside = 0 <= left < right <= image.shape[1] and 0 <= top < bottom <= image.shape[0]
     if spec.area_range is None or not inside or edges.tolist() != [left, top, right, bottom]:
         return resize_box(image, box, spec)
-    # Copied by NumPy, so that the layout is fast for torch, and torch starts no pool of threads to make it.
+    # Copied by NumPy, to get a layout that is fast for torch without torch starting a thread pool for the copy.
     part = torch.from_numpy(np.ascontiguousarray(image[top:bottom, left:right])).permute(2, 0, 1)[None]
     resized = functional.interpolate(
         part, size=(spec.size, spec.size), mode=spec.interpolation, antialias=True, align_corners=False
@@ -373,4 +373,4 @@ def resize_images(images: Tensor, rows: int, columns: int, interpolation: Interp
     resized = np.empty((b, rows, columns, *pixels.shape[3:]), dtype=np.uint8)
     for number, image in enumerate(pixels):
         resized[number] = np.asarray(Image.fromarray(image).resize((columns, rows), RESAMPLING[interpolation]))
-    return send(resized.reshape(b, rows, columns, c).transpose(0, 3, 1, 2), images.device)
+    return array_to_device(resized.reshape(b, rows, columns, c).transpose(0, 3, 1, 2), images.device)

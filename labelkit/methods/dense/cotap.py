@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from labelkit.algorithms.neighbors import knn
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import PairPlan
 from labelkit.errors import ConfigError, Mismatch
 from labelkit.methods.dense.cotap_network import DenseNetwork
@@ -129,7 +129,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
 
     def training_step(self, batch: Batch) -> StepOutput:
         """Compute the weighted sum of the loss terms."""
-        objects = batch.places(batch.on_host.sample_index < self._num_objects)
+        objects = batch.indices_where(batch.on_host.sample_index < self._num_objects)
         output: StepOutput = self.objective(batch, self.network, self.target, objects, self._state)
         self.warn_of_collapse(output.logs)
         return output
@@ -229,7 +229,7 @@ class NeighborPairing:
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
         """Draw a neighbor for each image of a batch."""
         table = self._table()
-        u = Draws(seed, epoch, keys).uniform(0, "neighbor", 1)[:, 0]
+        u = KeyedRNG(seed, epoch, keys).uniform(0, "neighbor", 1)[:, 0]
         known = rows < len(table)
         shown = rows.copy()
         places = (u[known] * table.shape[1]).astype(np.int64)

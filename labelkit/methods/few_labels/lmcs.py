@@ -52,7 +52,7 @@ from labelkit.methods.few_labels.recipe import (
     training_class_names,
 )
 from labelkit.models.batch_norm import batch_statistics
-from labelkit.models.headed import NUM_ROTATIONS, rotations
+from labelkit.models.headed import NUM_ROTATIONS, rotate_images
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
 from labelkit.training.inputs import MonitorInputs
@@ -148,7 +148,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             for step, batch in enumerate(state.batches(Phase(1, (self.weak_view,), sampler), _PRETEXT_EPOCH)):
                 for group in optimizer.param_groups:
                     group["lr"] = rate(step)
-                images, turns = rotations(batch.images)
+                images, turns = rotate_images(batch.images)
                 logits = head(network.embed(images)).float()
                 loss = F.cross_entropy(logits, turns)
                 optimizer.zero_grad()

@@ -74,7 +74,7 @@ def recalibrate_bn(
 
     with statistics.collect():
         # files sorted by class must not stay together in a batch
-        state.visit(look, chosen, FullPass("eval" if part is not None else "batch-statistics", order="fixed"))
+        state.embed_local(look, chosen, FullPass("eval" if part is not None else "batch-statistics", order="fixed"))
     statistics.apply(lambda value: state.combine(value, "sum"))
 
 
@@ -226,7 +226,7 @@ def head_logits(network: StudentNetwork, images: Tensor) -> tuple[Tensor, ...]:
 def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
     """Return the int64 positions of labeled (m,) and unlabeled (u,) images in a batch, without a GPU sync."""
     labeled = batch.on_host.labels >= 0
-    return batch.places(labeled), batch.places(~labeled)
+    return batch.indices_where(labeled), batch.indices_where(~labeled)
 
 
 class EMAStudentMethod(Method[FewLabelConfigT]):

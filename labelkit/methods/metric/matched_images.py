@@ -16,8 +16,8 @@ from labelkit.algorithms.attention import keypoint_masks
 from labelkit.algorithms.homographies import as_3x3, compute_view_homographies, move_points
 from labelkit.algorithms.precision import without_autocast
 from labelkit.data.batch import Batch, DataInfo
-from labelkit.data.decode import BadImage
-from labelkit.data.keyed_random import Draws
+from labelkit.data.decode import BadImageError
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import PairPlan, PairTransform, ViewSpec
 from labelkit.errors import StoreError
 from labelkit.formatting import percent
@@ -62,7 +62,7 @@ class MatchedPairing:
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
         """Draw the partner and the image parts to show for each image of a batch."""
-        u = Draws(seed, epoch, keys).uniform(1, "matched pair", 2 + 2 * _DRAWS).astype(np.float64)
+        u = KeyedRNG(seed, epoch, keys).uniform(1, "matched pair", 2 + 2 * _DRAWS).astype(np.float64)
         clusters = self._clusters()
         seconds = self._images.matches.pairs[:, 1]
         links, shown = np.full(len(rows), -1, dtype=np.int64), rows.copy()
@@ -174,7 +174,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     for place in np.flatnonzero(rows >= 0)[:_LOOKED_AT].tolist():
         try:
             sha256 = inputs.source.read(int(rows[place])).sha256
-        except BadImage:
+        except BadImageError:
             continue
         if sha256 != found.sha256[place].tobytes():
             problem = f"was made from other versions of the images ({found.sample_ids[place]} has changed)"

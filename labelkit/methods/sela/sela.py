@@ -34,7 +34,7 @@ from labelkit.methods.backbone import RepresentationMethod, backbone_options, ro
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import SelfLabels, compute_optimization_times, copy_pseudo_labels, solve_warnings
 from labelkit.models.frozen_part import ReusablePart
-from labelkit.models.headed import MultiHeadNetwork, rotations
+from labelkit.models.headed import MultiHeadNetwork, rotate_images
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import FullPass, Phase, StepOutput, TrainState
 
@@ -124,7 +124,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         if not self.config.rotation:
             loss = self.loss(self.network.head_logits(self.network.embed(batch.images)), labels)
             return StepOutput(loss)
-        images, turns = rotations(batch.images)
+        images, turns = rotate_images(batch.images)
         features = self.network.embed(images)  # (4b, d), unrotated first
         heads = self.loss(self.network.head_logits(features[: len(batch.images)]), labels)
         rotation = F.cross_entropy(self.network.rotation_logits(features).float(), turns)
@@ -181,7 +181,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
             how = FullPass("train", self._train_view(), "new", batch_size)
         else:
             how = FullPass("batch-statistics", order="fixed", batch_size=batch_size, by_network=True)
-        features, rows = state.visit(self.network.embed, None, how)
+        features, rows = state.embed_local(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]
             record = self.labels.renew(head, features, rows, layer, self.config, state)

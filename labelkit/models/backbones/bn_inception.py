@@ -1,7 +1,7 @@
-"""BN-Inception (Inception v2) without its classifier, and a converter for weights that others converted from Caffe.
+"""BN-Inception (Inception v2) without its classifier, and a converter for weights ported from Caffe.
 
-Source: S. Ioffe and C. Szegedy, "Batch Normalization" (ICML 2015), Fig. 5; details that the figure leaves open (biases
-before normalization, pools that round up) are as in the Caffe model used in metric learning.
+Source: S. Ioffe and C. Szegedy, "Batch Normalization" (ICML 2015), Fig. 5; details missing from the figure (biases
+before normalization, pooling that rounds up) are as in the Caffe model used in metric learning.
 """
 
 import re
@@ -25,9 +25,9 @@ class _Block:
 
     single: int  # of the 1x1 branch; 0: no such branch, and the block halves the side of the maps
     triple: tuple[int, int]  # of the branch with one 3x3 convolution, before and after it
-    double: tuple[int, int]  # of the branch with two, before and after the first; the second keeps their number
-    pooled: int  # after the pool; 0 if the pool's channels are passed on
-    largest: bool = False  # whether the pool takes the maximum; else the mean
+    double: tuple[int, int]  # of the branch with two, before and after the first; the second does not change them
+    pooled: int  # after pooling; 0 if the pooled maps are passed on unchanged
+    largest: bool = False  # whether to use max pooling instead of average pooling
 
 
 _BLOCKS = {
@@ -57,7 +57,7 @@ class _Conv(nn.Sequential):
 class _HalvingPool(nn.Module):
     """3x3 max pooling with stride 2, rounding output sizes up.
 
-    Odd sides, which do not occur with images of 224 pixels, are treated as by 3x3 convolutions of stride 2.
+    Odd sides, which do not occur with images of 224 pixels, are handled as by 3x3 convolutions with stride 2.
     """
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ class BNInceptionBody(PooledNetwork):
     inception5a, inception5b.
 
     Args:
-        in_channels: 3, or 1, which is repeated.
+        in_channels: 3, or 1 (repeated to 3).
 
     Shape:
         - images: ``(b, c, h, w)`` float, normalized as for ImageNet; converted here to the scale of published weights.
@@ -130,8 +130,8 @@ _CAFFE_NAME = re.compile(
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
     """Map the Caffe names of converted BN-Inception weights to the names used by this network.
 
-    Caffe's names look like ``inception_3a_1x1_bn.weight``. Normalization may have a leading axis of length 1 there;
-    classifiers are left out.
+    Caffe's names look like ``inception_3a_1x1_bn.weight``. Its normalization tensors may have a leading axis of
+    length 1; classifiers are dropped.
     """
     renamed: dict[str, Tensor] = {}
     for name, value in state.items():

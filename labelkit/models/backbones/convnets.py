@@ -1,4 +1,4 @@
-"""labelkit's convolutional networks by name: AlexNet, ResNets, ConvNet-13, Wide ResNets, GoogLeNet and small ones.
+"""Convolutional networks of labelkit by name: AlexNet, ResNet, ConvNet-13, Wide ResNet, GoogLeNet and small networks.
 
 Source of the AlexNets: ``yukimasano/self-label:models/alexnet.py`` (after DeepCluster's).
 """
@@ -35,7 +35,7 @@ LEAK = 0.1
 
 
 class WideBlock(nn.Module):
-    """Pre-activation residual block of Wide ResNet: twice batch norm, leaky ReLU and a 3x3 convolution.
+    """Pre-activation residual block of Wide ResNet: batch norm, leaky ReLU and a 3x3 convolution, applied twice.
 
     The first convolution may be strided.
 
@@ -44,7 +44,7 @@ class WideBlock(nn.Module):
         channels: channels of the output.
         stride: stride of the first convolution and of the shortcut.
         activate_shortcut: whether the 1x1 shortcut starts after the first leaky ReLU instead of before it.
-        momentum: share of the new batch in the running statistics.
+        momentum: weight of the new batch in the running statistics.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ def wide_resnet(
 
     It has a 3x3 stem of ``stem`` channels (16 in the literature, 8 for small demonstrations), three groups of
     (depth - 4) / 6 blocks with ``stem * widen`` channels, doubled twice, normalization and global average pooling.
-    ``momentum`` is the share of the new batch in all running statistics.
+    ``momentum`` is the weight of the new batch in all running statistics.
     """
     widths = [stem * widen << group for group in range(3)]
     first = conv(in_channels, stem, 3)
@@ -89,7 +89,7 @@ def wide_resnet(
 
 # Sources: ``CuriousAI/mean-teacher:tensorflow`` (mean-only batch normalization), ``benathi/fastswa-semi-sup`` (weight
 # normalization and ordinary batch normalization).
-# Departure: only batch normalization by default, since it makes the gain of weight normalization redundant.
+# Departure: only batch normalization by default, since it makes weight normalization redundant.
 
 _MIN_SIDE = 12
 
@@ -112,15 +112,15 @@ class _Unit(nn.Module):
 def convnet13(width: int = 128, *, weight_norm: bool = False, in_channels: int = 3) -> StagedNetwork:
     """Build ConvNet-13, the 13-layer network of the semi-supervised literature.
 
-    It has 3,122,560 parameters without classifier at width 128. Layers: three convolutions of ``width`` filters, pool,
-    dropout; three of ``2 width``, pool, dropout; 3x3 without padding of ``4 width``, 1x1 of ``2 width``, 1x1 of
-    ``width``; average over positions. The dropout rate is 0.5, as in Mean Teacher; MixMatch, which adds its own noise,
-    uses none (``set_dropout``).
+    At width 128, it has 3,122,560 parameters without classifier. Layers: three convolutions of ``width`` filters,
+    pooling, dropout; three of ``2 width``, pooling, dropout; 3x3 without padding of ``4 width``, 1x1 of ``2 width``,
+    1x1 of ``width``; average pooling. The dropout rate is 0.5, as in Mean Teacher; MixMatch, which adds its own noise,
+    uses no dropout (``set_dropout``).
 
     Args:
         width: f; 128 in the literature, 16 or 32 on a CPU.
         weight_norm: whether to apply weight normalization to every convolution, in addition to batch normalization.
-        in_channels: channels of the images, which need at least 12 pixels.
+        in_channels: channels of the images, whose sides must be at least 12 pixels.
     """
 
     def units(*layers: tuple[int, int, int, int]) -> list[nn.Module]:
@@ -184,7 +184,7 @@ class AlexNet(PooledNetwork):
             problem = f"{image_size} pixels are too few for an AlexNet"
             raise ConfigError("image_size", problem, "Use at least 63 pixels.")
         self.num_features = _HIDDEN
-        self.head_std = 0.01  # initial deviation for linear heads, as for the layers within
+        self.head_std = 0.01  # initial standard deviation for linear heads, as for the layers here
         self.features = nn.Sequential(*parts)
         self.hidden = nn.Sequential(
             nn.Dropout(0.5),
@@ -226,7 +226,7 @@ class SmallCNN(PooledNetwork):
     Args:
         widths: channels of each convolution.
         in_channels: channels of the images.
-        late_pool: whether to pool also after the fourth convolution, to 4x4 maps.
+        late_pool: whether to pool after the fourth convolution as well, to 4x4 maps.
 
     Shape:
         - images: ``(b, c, h, w)`` float.
@@ -256,9 +256,9 @@ class ConvNet:
     image_size: int = 32  # default side in pixels
     mean: tuple[float, float, float] = (0.5, 0.5, 0.5)  # normalization per color, for images in [0, 1]
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
-    pooling: str = "avg"  # how positions become one vector
-    crop_pct: float = 1.0  # share of the resized image that the center crop keeps
-    url: str = ""  # where published weights can be fetched from, if there are any
+    pooling: str = "avg"  # pooling of positions to one vector
+    crop_pct: float = 1.0  # fraction of the resized image that the center crop keeps
+    url: str = ""  # download URL of published weights, if any
 
 
 def _photo(build: Callable[[int, int], PooledNetwork], pooling: str = "avg") -> ConvNet:
@@ -318,7 +318,7 @@ CONVNETS: dict[str, ConvNet] = {
     ),
     "convnet_demo": ConvNet(lambda _, channels: _demo(channels)),
     **{f"resnet{depth}_cifar": _cifar(depth) for depth in (20, 32, 44, 56, 110)},
-    # of hyperspherical prototype networks, used in DL2PA's balanced experiments: shortcuts are 3x3 convolutions
+    # from hyperspherical prototype networks, used in DL2PA's balanced experiments: shortcuts are 3x3 convolutions
     **{f"resnet{depth}_hpn": _cifar(depth, shortcut="conv3") for depth in (20, 32)},
     "resnet32_wide_cifar": _cifar(32, width=32),
     # for self-supervised learning on small images
@@ -351,7 +351,7 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
     inception4e, maxpool4, inception5a, inception5b.
 
     Args:
-        in_channels: 3, or 1, which is repeated.
+        in_channels: 3, or 1 (repeated to 3).
 
     Shape:
         - images: ``(b, c, h, w)`` float, normalized as for ImageNet; converted here to the scale of published weights.
@@ -375,5 +375,5 @@ class GoogLeNetBody(PooledNetwork, GoogLeNet):  # type: ignore[misc] # torchvisi
 
 
 def checkpoint_filter_fn(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, torch.Tensor]:
-    """Drop the classifiers from a GoogLeNet state dict; the function has the name that timm uses for such filters."""
+    """Drop the classifiers from a GoogLeNet state dict; timm expects this function name for such filters."""
     return {name: value for name, value in state.items() if not name.startswith(("fc.", "aux1.", "aux2."))}

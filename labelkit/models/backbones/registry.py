@@ -1,4 +1,4 @@
-"""Backbones by name: every timm network, our small ViTs and convolutional networks, behind one small wrapper.
+"""Backbones by name: all timm networks, and labelkit's small ViTs and convolutional networks, in one wrapper.
 
 timm and the hub client are imported on first use, so that reading weights does not load them.
 """
@@ -40,15 +40,15 @@ class BackboneInfo:
     Attributes:
         name: the requested name.
         feature_dim: width f of the pooled features.
-        image_size: height and width in pixels that it is built for.
+        image_size: height and width of the input in pixels.
         in_channels: 1 or 3.
-        mean: mean per channel, for images in [0, 1], with which its weights were trained.
-        std: standard deviation per channel, likewise.
-        pooling: how tokens or positions become one vector: ``"token"``, ``"avg"``, ...
+        mean: mean per channel used in training, for images in [0, 1].
+        std: standard deviation per channel used in training, for images in [0, 1].
+        pooling: pooling of tokens or positions to one vector: ``"token"``, ``"avg"``, ...
         num_prefix_tokens: number of class and register tokens before the patch tokens; 0 without tokens.
         depth: number of transformer blocks; 0 for other networks.
-        interpolation: how images are resized, e.g. ``"bicubic"``.
-        crop_pct: share of the resized image that the center crop keeps, in (0, 1].
+        interpolation: interpolation used to resize images, e.g. ``"bicubic"``.
+        crop_pct: fraction of the resized image that the center crop keeps, in (0, 1].
     """
 
     name: str
@@ -78,7 +78,7 @@ class Backbone(nn.Module):
         source: origin of the weights: ``"random"``, a hub file, or the name of a file.
         weights_sha256: digest of the weights file; empty for random weights.
         load_report: names of loaded and unused tensors; ``None`` for random weights.
-        frozen: stages that training does not change; ``None``: no stage.
+        frozen: frozen stages; ``None``: no stage is frozen.
     """
 
     def __init__(self, net: nn.Module, info: BackboneInfo) -> None:
@@ -90,7 +90,7 @@ class Backbone(nn.Module):
         self.load_report: LoadReport | None = None
         self.frozen: FrozenStages | None = None
         self._reuses = False
-        # collects the inputs of the head in the next passes, while `with_patches` needs them
+        # collects the inputs of the head for `with_patches`
         self._kept: list[Any] | None = None
 
     def freeze_stages(self, count: int) -> None:
@@ -167,7 +167,7 @@ class Backbone(nn.Module):
     def patch_features(self, images: Tensor) -> Tensor:
         """Return the feature vectors (b, rows, cols, w) of all patches or map positions.
 
-        They are the patch tokens after the last norm, or the last maps.
+        These are the patch tokens after the last norm, or the last feature maps.
 
         Args:
             images: as for ``forward``, of any size that the network accepts.
@@ -179,14 +179,14 @@ class Backbone(nn.Module):
         return feature_map(self.net, images, self.info.name)
 
     def load_weights(self, path: Path, source: str = "") -> LoadReport:
-        """Replace all weights by those of a file, converting layouts that timm knows.
+        """Load all weights from a file, converting layouts that timm knows.
 
         Args:
             path: see `labelkit.models.weights.files.load_weights_file`.
             source: recorded origin of the weights; default: the name of the file.
 
         Raises:
-            CheckpointError: the file cannot be read or does not fit; nothing was changed.
+            CheckpointError: the file cannot be read or does not match; nothing was changed.
         """
         self.load_report = self.replace_weights(load_weights_file(path), str(path))
         self.source = source or path.name
@@ -194,14 +194,14 @@ class Backbone(nn.Module):
         return self.load_report
 
     def replace_weights(self, state: Mapping[str, Tensor], where: str) -> LoadReport:
-        """Replace all weights by those of a state dict without recording their source.
+        """Load all weights from a state dict without recording their source.
 
         Args:
             state: tensors by name.
             where: name of the file, for messages.
 
         Raises:
-            CheckpointError: they do not fit; nothing was changed.
+            CheckpointError: they do not match; nothing was changed.
         """
         return map_weights(state, self.net, where=where, convert=partial(_convert, net=self.net))
 
@@ -219,22 +219,22 @@ def build_backbone(
     """Build a backbone by name with random weights, published weights or weights from a file.
 
     Args:
-        name: one of `list_backbones`; timm names with or without the tag of their weights.
-        pretrained: whether to use published weights: from the cache of the Hugging Face hub, an installed package of
-            weights (`labelkit.models.weights.published`), or the hub itself, in this order.
-        weights: file of weights to use instead; see `labelkit.models.weights.files.load_weights_file`.
-        image_size: height and width in pixels; by default those with which the network was published.
+        name: one of `list_backbones`; timm names with or without a weight tag.
+        pretrained: whether to use published weights: from the cache of the Hugging Face hub, an installed weights
+            package (`labelkit.models.weights.published`), or the hub itself, in this order.
+        weights: weights file to use instead; see `labelkit.models.weights.files.load_weights_file`.
+        image_size: height and width in pixels; by default those of the published network.
         in_channels: 1 or 3; three-channel weights are summed for one channel.
         seed: seed of the random weights; ``None`` draws from torch's global generator.
-        options: further options of the constructor of a timm network or one of our ViTs, such as ``drop_path_rate``.
+        options: further constructor options for a timm network or one of our ViTs, such as ``drop_path_rate``.
 
     Returns:
         The backbone on the CPU, in training mode.
 
     Raises:
-        ConfigError: the name or tag is unknown, the image size or number of channels does not fit,
+        ConfigError: the name or tag is unknown, the image size or number of channels is not supported,
             there are no published weights, or both ``pretrained`` and ``weights`` are set.
-        CheckpointError: the weights cannot be fetched, read or fitted; nothing hangs offline.
+        CheckpointError: the weights cannot be downloaded or read, or do not match; nothing hangs offline.
     """
     if pretrained and weights is not None:
         problem = "both a weights file and published weights were requested"
@@ -314,7 +314,7 @@ def _build_timm(
         _check_patches(name, size, patch_size[0])
     blocks: Any = getattr(net, "blocks", None)
     is_list = isinstance(blocks, nn.Sequential | nn.ModuleList)
-    is_transformer = is_list and all(hasattr(block, "attn") for block in blocks)  # other networks call stages so
+    is_transformer = is_list and all(hasattr(block, "attn") for block in blocks)  # elsewhere, blocks are stages
     info = BackboneInfo(
         name=name,
         feature_dim=int(getattr(net, "head_hidden_size", None) or net.num_features),
@@ -332,7 +332,7 @@ def _build_timm(
 
 
 def _get_pooling(net: Any) -> str:
-    """Return timm's name for the pooling; convolutional networks have it in a module."""
+    """Return timm's name for the pooling, which convolutional networks store in a module."""
     pool = getattr(net, "global_pool", None)
     if isinstance(pool, str):
         return pool or "none"
@@ -366,7 +366,7 @@ def _check_patches(name: str, image_size: int, patch_size: int) -> None:
 
 
 def _per_channel(values: tuple[float, ...], in_channels: int) -> tuple[float, ...]:
-    """Return one value per channel; for gray images, the average over the colors."""
+    """Return one value per channel; for grayscale images, the average over the colors."""
     if len(values) == in_channels:
         return tuple(float(value) for value in values)
     return (sum(values) / len(values),) * in_channels

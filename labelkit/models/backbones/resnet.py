@@ -1,4 +1,4 @@
-"""Residual networks that timm does not have.
+"""Residual networks that timm lacks.
 
 Sources: K. He et al., "Deep Residual Learning" (CVPR 2016), Sec. 4.2 for small images; "Identity Mappings" (ECCV 2016)
 for pre-activation, in the form of ``yukimasano/self-label:models/resnetv2.py``.
@@ -124,10 +124,10 @@ def build_stages(
     counts: Sequence[int],
     expansion: int = 1,
 ) -> list[list[nn.Module]]:
-    """Build the blocks of each stage, the first with stride 1, the others with stride 2 in their first block.
+    """Build the blocks of each stage; every stage but the first begins with a block of stride 2.
 
     ``block`` maps channels, width and stride to a block whose output has ``expansion`` times its width.
-    ``channels`` are those before the first block; ``widths`` and ``counts`` are those of the blocks of each stage.
+    ``channels`` are the channels before the first block; ``widths`` and ``counts`` describe the blocks of each stage.
     """
     stages: list[list[nn.Module]] = []
     for number, (width, count) in enumerate(zip(widths, counts, strict=True)):
@@ -157,7 +157,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
     Args:
         depth: 6 m + 2: 20, 32, 44, 56, 110, ...
         width: channels of the first stage; doubled twice.
-        shortcut: shortcut where sizes change: ``pad`` (no parameters, option A), or a strided 1x1 or 3x3 convolution.
+        shortcut: shortcut type where sizes change: ``pad`` (option A, no parameters), or a 1x1 or 3x3 convolution.
         in_channels: channels of the images.
     """
     stem = nn.Sequential(conv(in_channels, width, 3), nn.BatchNorm2d(width), nn.ReLU())
@@ -169,7 +169,7 @@ def cifar_resnet(depth: int, *, width: int = 16, shortcut: Shortcut = "pad", in_
 
 
 def resnet18(in_channels: int = 3) -> ResidualNetwork:
-    """Build a ResNet-18 (f = 512) for 32x32 images, with a 3x3 stem of stride 1 and no pool before the stages."""
+    """Build a ResNet-18 (f = 512) for 32x32 images, with a 3x3 stem of stride 1 and no pooling before the stages."""
     stages = build_stages(partial(BasicBlock, shortcut="conv1"), 64, (64, 128, 256, 512), (2, 2, 2, 2))
     stem = nn.Sequential(conv(in_channels, 64, 3), nn.BatchNorm2d(64), nn.ReLU())
     net = ResidualNetwork(stem, nn.Sequential(*chain(*stages)), 512)
@@ -182,8 +182,8 @@ def resnet50(
 ) -> ResidualNetwork:
     """Build a ResNet-50 with a 7x7 stem: version 1 is post-activation, version 2 is pre-activation.
 
-    f is 4 times the last width. Version 2 is that of SeLa's code: no layers between stem and pool or between the last
-    block and the average, and PyTorch's own initial values.
+    f is 4 times the last width. Version 2 is that of SeLa's code: no layers between stem and pooling or between the
+    last block and average pooling, and PyTorch's default initialization.
     """
     block: type[Bottleneck] | type[PreActivationBottleneck] = Bottleneck if version == 1 else PreActivationBottleneck
     layers: list[nn.Module] = [nn.Conv2d(in_channels, 64, 7, 2, 3, bias=False)]
@@ -225,8 +225,8 @@ class ShakeShake(torch.autograd.Function):
 def shake(a: Tensor, b: Tensor, training: bool) -> Tensor:
     """Blend two branches by shake-shake, with random weights per image in training and equal weights otherwise.
 
-    In training the gradient is divided with other random weights. Random numbers come from torch's generator of the
-    device, as in dropout.
+    In training, the gradient is split with different random weights. Random numbers come from torch's generator for
+    the device, as in dropout.
     """
     if not training:
         return 0.5 * (a + b)
@@ -284,7 +284,7 @@ def shake_resnet26(width: int = 96, *, in_channels: int = 3) -> StagedNetwork:
 
     It has a 3x3 stem of 16 channels, three stages of four blocks, and global average pooling.
 
-    The first stage has ``width`` channels, which are doubled twice, so that features have width 4 ``width``. The sides
+    The first stage has ``width`` channels, which are doubled twice, so that there are 4 ``width`` features. The sides
     of the images must be multiples of 4.
     """
     stages: dict[str, nn.Module] = {"stem": conv(in_channels, 16, 3)}

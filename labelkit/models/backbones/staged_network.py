@@ -1,4 +1,4 @@
-"""Convolutional networks as sequences of modules with an average; those of named stages split before the last one."""
+"""Convolutional networks as sequences of modules with average pooling, or of named stages that can be split."""
 
 from collections.abc import Mapping, Sequence
 
@@ -36,10 +36,10 @@ class PooledNetwork(nn.Module):
 
 
 class InputScale(nn.Module):
-    """Layer that converts ImageNet-normalized color or gray images to the scale that published weights expect.
+    """Layer that converts ImageNet-normalized color or grayscale images to the scale that published weights expect.
 
     Args:
-        channels: for each channel of the result, the index of its source color, a factor and an offset.
+        channels: for each output channel, the index of its source color, a factor and an offset.
     """
 
     def __init__(self, channels: Sequence[tuple[int, float, float]]) -> None:
@@ -53,7 +53,7 @@ class InputScale(nn.Module):
 
 
 class StagedNetwork(PooledNetwork):
-    """A sequence of named stages followed by global average pooling, without a classifier.
+    """A sequence of named stages followed by global average pooling, which can be split before the last stage.
 
     Args:
         stages: modules by name, in order; the last one follows the composition layer.

@@ -1,6 +1,6 @@
 """Extensions of timm's VisionTransformer: small networks for small images, and functions for its parts.
 
-All knowledge of timm's ViT internals is in this file, so that a new timm release is checked in one place.
+Only this file depends on timm's ViT internals, so that a new timm release is checked in one place.
 timm is imported on first use, so that reading weights does not load it.
 """
 
@@ -27,7 +27,7 @@ SMALL_VITS: dict[str, dict[str, int]] = {
 
 
 def build_small_vit(name: str, *, image_size: int | None = None, in_channels: int = 3, **options: Any) -> nn.Module:
-    """Build one of `SMALL_VITS`, by default of the size stated there, as a timm network without a classifier."""
+    """Build one of `SMALL_VITS`, by default with its own image size, as a timm network without a classifier."""
     from timm.models import VisionTransformer
 
     shape: dict[str, Any] = SMALL_VITS[name] | ({} if image_size is None else {"img_size": image_size})
@@ -35,7 +35,7 @@ def build_small_vit(name: str, *, image_size: int | None = None, in_channels: in
 
 
 def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> None:
-    """Refuse a network that is not a plain timm ViT, or whose listed blocks do not use timm's fused-qkv attention."""
+    """Reject a network that is not a plain timm ViT, or whose given blocks do not use timm's fused-qkv attention."""
     from timm.layers.attention import Attention
     from timm.models.vision_transformer import Block, VisionTransformer
 
@@ -51,10 +51,10 @@ def check_vision_transformer(vit: nn.Module, blocks: tuple[int, ...] = ()) -> No
 
 
 def embed_tokens(vit: Any, images: Tensor, hidden: Tensor | None = None, mask_token: Tensor | None = None) -> Tensor:
-    """Return the input tokens (b, t, f) of the first block, by timm's private helper, which is used only here.
+    """Return the input tokens (b, t, f) of a ViT's first block, using timm's private helper.
 
-    ``hidden`` (b, rows, columns) are patches of the images (b, c, h, w) to replace by ``mask_token`` (f,) before
-    positions are added.
+    ``hidden`` (b, rows, columns) marks patches of the images (b, c, h, w) to replace with ``mask_token`` (f,) before
+    position embeddings are added.
     """
     patches = vit.patch_embed(images)
     if hidden is not None and mask_token is not None:
@@ -78,7 +78,7 @@ def compute_queries(attention: Any, tokens: Tensor) -> Tensor:
 
 
 def _project_qkv(attention: Any, tokens: Tensor, first: int, count: int) -> Tensor:
-    """Return ``count`` thirds of the qkv projection from the third ``first`` on, before norms: (count, b, h, t, d)."""
+    """Return ``count`` of the qkv projections, starting at index ``first``, before norms: (count, b, h, t, d)."""
     width = len(attention.qkv.weight) // 3
     part = slice(first * width, (first + count) * width)
     bias = None if attention.qkv.bias is None else attention.qkv.bias[part]
@@ -125,9 +125,9 @@ def pools_class_token(vit: Any) -> bool:
 
 
 def class_token_block(vit: Any, tokens: Tensor) -> Tensor:
-    """Run the last block of a ViT for the class token alone, with all tokens (b, t, f) as keys and values: (b, 1, f).
+    """Run the last block of a ViT only for the class token, with all tokens (b, t, f) as keys and values: (b, 1, f).
 
-    The network is one for which `pools_class_token` is true. The other tokens would be dropped afterwards, which would
+    `pools_class_token` must be true for the network. Computing the other tokens, which are dropped afterwards, would
     waste five sixths of the block's work. The result equals that of the whole block up to rounding.
     """
     block: Any = vit.blocks[-1]
@@ -174,7 +174,7 @@ def head_count(vit: Any) -> int:
 
 
 def find_patch_embedding(net: nn.Module) -> Any:
-    """Return the patch embedding of a timm network that keeps its patch grid to the end, or ``None``."""
+    """Return the patch embedding of a timm network with a constant patch grid, or ``None``."""
     found = getattr(net, "patch_embed", None) or getattr(net, "stem", None)
     # networks with stages merge patches later
     staged = any(hasattr(net, name) for name in ("layers", "stages", "levels"))
@@ -185,8 +185,8 @@ def find_patch_embedding(net: nn.Module) -> Any:
 def allow_any_image_size(net: nn.Module) -> Iterator[None]:
     """Context manager that lets a plain ViT accept any image size divisible by its patch size.
 
-    Other networks stay unchanged. Position embeddings are resampled for other sizes and unchanged for the network's own
-    size, as when timm builds it with ``dynamic_img_size``.
+    Other networks stay unchanged. Position embeddings are resampled for sizes other than the network's own, as when
+    timm builds it with ``dynamic_img_size``.
     """
     from timm.layers.format import Format
     from timm.layers.patch_embed import PatchEmbed
@@ -208,7 +208,7 @@ def allow_any_image_size(net: nn.Module) -> Iterator[None]:
 
 
 def keep_window_size(net: nn.Module) -> None:
-    """Let a Swin transformer accept images of any size with its window size unchanged.
+    """Make a Swin transformer accept images of any size with its window size unchanged.
 
     Other networks stay unchanged. Maps are padded to whole windows, and windows are shifted at every size.
     """

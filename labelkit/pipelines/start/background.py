@@ -10,7 +10,7 @@ from functools import partial
 from multiprocessing import active_children, get_context
 
 from labelkit.commands.common.results import SimpleResult
-from labelkit.data.end_with_main import end_with_main
+from labelkit.data.exit_with_parent import exit_with_parent
 from labelkit.options.base import StageConfig
 from labelkit.progress import Progress, current_progress, use_progress
 
@@ -53,7 +53,7 @@ def in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mappin
 
 
 def _begin() -> None:
-    end_with_main("the steps in the background")
+    exit_with_parent("the steps in the background")
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
 
 

@@ -18,7 +18,7 @@ from labelkit.commands.common.label_files import LabeledImages, find_images_by_p
 from labelkit.commands.common.labels import similar_names
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.path_rule import escape_path, find_paths
-from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths
+from labelkit.data.tables import FILE_COLUMN, class_name, read_file_labels, read_label_csv, read_paths_and_labels
 from labelkit.errors import DatasetError
 from labelkit.files import sha256_file
 from labelkit.progress import current_progress
@@ -123,7 +123,7 @@ def collect_labels(
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
     filled.append(_with_files(corrected, stores))
     filled.append([label for label in browser if label.text])
-    read = read_paths(folder / CHECK) if tables.was_edited(CHECK) else {}
+    read = read_paths_and_labels(folder / CHECK) if tables.was_edited(CHECK) else {}
     emptied = {path for path, text in read.items() if not text}
     for where, removed in (
         ("the browser", [(label.path, label.file) for label in browser if not label.text]),
@@ -311,7 +311,7 @@ def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[s
 
     A photo that has a label by now is skipped no longer.
     """
-    following, before = ({} if not path.is_file() else read_paths(path) for path in (table, kept))
+    following, before = ({} if not path.is_file() else read_paths_and_labels(path) for path in (table, kept))
     left = [path for path, text in following.items() if not text] if any(following.values()) else []
     return sorted({*before, *left} - labels.keys())
 

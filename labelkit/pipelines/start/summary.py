@@ -11,7 +11,7 @@ import numpy as np
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.stored_predictions import StoredPredictions, read_stored_predictions
 from labelkit.data.path_rule import escape_path
-from labelkit.data.tables import class_name, read_paths
+from labelkit.data.tables import class_name, read_paths_and_labels
 from labelkit.errors import StoreError
 from labelkit.files import sha256_file
 from labelkit.pipelines.start.given import GIVEN, LABELS, NEXT, GeneratedTables, TableLabel
@@ -140,7 +140,7 @@ def corrected_labels(
             continue
         before = {escape_path(row[0]): class_name(row[1]) or "" for row in rows}
         given = {escape_path(row[0]) for row in rows if row[2] == "given"}
-        if emptied := sum(not text and name in given for name, text in read_paths(path).items()):
+        if emptied := sum(not text and name in given for name, text in read_paths_and_labels(path).items()):
             current_progress().warning(
                 f"{path}: {emptied} of your labels {'was' if emptied == 1 else 'were'} emptied there, and "
                 f"{'is' if emptied == 1 else 'are'} kept: to remove a label, delete its line in {tables.folder / GIVEN}"

@@ -25,7 +25,7 @@ from labelkit.commands.common.embeddings import split_rows
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.label_files import find_labels_result
 from labelkit.commands.common.outputs import check_output
-from labelkit.data.decode import BadImage, read_image_file
+from labelkit.data.decode import BadImageError, read_image_file
 from labelkit.errors import ConfigError, DatasetError, StoreError, output_exists
 from labelkit.progress import current_progress
 from labelkit.store.commit import commit_bytes, commit_file, commit_folder, temporary_name, translate_os_errors
@@ -228,7 +228,7 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
             task.advance(1)
             try:
                 content = read_image_file(root / name)
-            except BadImage as error:
+            except BadImageError as error:
                 bad.append(f"{name}: {error.reason}")
                 continue
             if digests is not None and hashlib.sha256(content).digest() != digests[row].tobytes():

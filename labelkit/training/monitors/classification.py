@@ -1,4 +1,4 @@
-"""Accuracy of a classifier on images that it is not trained on."""
+"""Evaluation of a classifier's accuracy on held-out images."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from labelkit.training.method import FullPass, Method, Monitor, ScoreTable, Trai
 
 
 class ClassificationMonitor(Monitor):
-    """Monitor of classification accuracy on held-out images, including that of the best epoch.
+    """Monitor of classification accuracy on held-out images, for the current and the best epoch.
 
     Args:
         held_out: images to classify; ``None``: nothing is measured.
-        class_order: class of the dataset for each column of the classifier; further columns have none.
+        class_order: dataset class of each classifier output; further outputs have none.
     """
 
     def __init__(self, held_out: HeldOutImages | None, class_order: Sequence[int]) -> None:
@@ -26,7 +26,7 @@ class ClassificationMonitor(Monitor):
         self._best = 0.0
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Classify the held-out images with a known class; those whose class has no column count as wrong."""
+        """Classify the held-out images with a known class; images whose class has no output count as wrong."""
         if self._held_out is None:
             return {}
         bank, labels, rows = self._held_out.bank, self._held_out.labels, self._held_out.known
@@ -64,7 +64,7 @@ class ClassificationMonitor(Monitor):
             return None
         names = ("accuracy", "best_accuracy", "top5_accuracy")
         return ScoreTable(
-            "held-out images, accuracy in %: last epoch, best of all epochs, and among the five likeliest",
+            "held-out images, accuracy in %: last epoch, best epoch, and top 5",
             ("top 1", "best", "top 5"),
             tuple(percent(metrics[name]) if name in metrics else None for name in names),
         )

@@ -1,4 +1,4 @@
-"""Evaluation after each epoch with labels that are hidden from the method."""
+"""Evaluation of category discovery after each epoch, with labels that are hidden from the method."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -20,13 +20,13 @@ PairOfViews: TypeAlias = Callable[[int], tuple[ViewSpec, ViewSpec]]
 
 
 class _CategoryMonitor(Monitor):
-    """Base of monitors that report accuracy over old and new classes."""
+    """Base class of monitors that report accuracy on old and new classes."""
 
     #: Origin of the groups, appended to the title of the table.
     groups_from = ""
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return the known accuracies and the number of clusters in use for the progress line."""
+        """Return the available accuracies and the number of clusters in use for the progress line."""
         names = [name for name in ("all", "old", "new") if not math.isnan(metrics.get(f"{name}_accuracy", math.nan))]
         parts = [f"{name} {percent(metrics[f'{name}_accuracy'])}" for name in names]
         return [*parts, f"clusters {int(metrics['used_clusters'])}"] if "used_clusters" in metrics else parts
@@ -46,15 +46,15 @@ class _CategoryMonitor(Monitor):
 class ClusteringMonitor(_CategoryMonitor):
     """Monitor of the All/Old/New accuracy of semi-supervised k-means on the embeddings (GCD).
 
-    For methods without a classifier. The groups are those of ``cluster ss-kmeans`` on a store of the same images, with
-    the same seed and its defaults; without labels, those of ``cluster k-means``.
+    It is used for methods without a classifier. The groups equal those of ``cluster ss-kmeans`` on a store of the same
+    images, with the same seed and its defaults; without labels, those of ``cluster k-means``.
 
     Args:
-        rows: (m,) int64, rows of the dataset that can be read.
+        rows: (m,) int64, rows of readable images.
         labels: (n,) int64 training labels, -1 = unlabeled.
-        truth: (n,) int64 class of each row of the dataset, -1 = unknown.
-        old_classes: (k,) bool per class of the dataset.
-        num_clusters: number of groups to form, one for each class.
+        truth: (n,) int64 class of each image, -1 = unknown.
+        old_classes: (k,) bool, whether each class is old.
+        num_clusters: number of clusters, one per class.
         seed: seed of the clustering.
     """
 
@@ -79,13 +79,13 @@ class ClusteringMonitor(_CategoryMonitor):
         self.groups_from = f", groups as by `labelkit cluster {algorithm} --num-clusters {num_clusters}{seeded}`"
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Cluster all images on the main process, score the unlabeled ones whose truth is known."""
+        """Cluster all images on the main process, and score the unlabeled ones whose class is known."""
         features = torch.nn.functional.normalize(
             state.embed(method.network.embed, self._rows, FullPass(by_network=True)), dim=1
         ).numpy()
         labeled = self._labels >= 0
         found = torch.zeros(int((~labeled).sum()), dtype=torch.int64)
-        if state.is_main:  # on all processes, equal runs would compete for the same processor
+        if state.is_main:  # on all processes, equal clusterings would compete for the CPU
             found = torch.from_numpy(self._cluster(features, labeled).astype(np.int64))
         cluster_ids = state.combine(found, "sum").numpy()
         metrics = {
@@ -95,7 +95,7 @@ class ClusteringMonitor(_CategoryMonitor):
         return metrics | accuracy_metrics(self._truth[~labeled], cluster_ids, self._old_classes)
 
     def _cluster(self, features: NDArray[np.float32], labeled: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the groups of the rows without a label."""
+        """Return the cluster ids of the unlabeled rows."""
         generator = keyed_generator(self._seed, "cluster")
         if not labeled.any():
             return kmeans(features, self._num_clusters, generator=generator).cluster_ids
@@ -112,7 +112,7 @@ class ClusteringMonitor(_CategoryMonitor):
 def accuracy_metrics(
     truth: NDArray[np.int64], cluster_ids: NDArray[np.int64], old_classes: NDArray[np.bool_]
 ) -> dict[str, float]:
-    """Compute clustering accuracy (v2) and error rates over rows whose class is known; empty if there are none."""
+    """Compute clustering accuracy (v2) and error rates on rows whose class is known; empty if there are none."""
     known = truth >= 0
     if not known.any():
         return {}
@@ -125,10 +125,10 @@ class DiscoveryMonitor(_CategoryMonitor):
     """Monitor of the All/Old/New accuracy on unlabeled training images.
 
     Args:
-        rows: (m,) int64, unlabeled rows of the dataset that can be read.
-        truth: (n,) int64 class of each row of the dataset, -1 = unknown.
-        old_classes: (k,) bool per class of the dataset.
-        num_old_outputs: number of the classifier's first columns, which stand for old classes.
+        rows: (m,) int64, rows of readable, unlabeled images.
+        truth: (n,) int64 class of each image, -1 = unknown.
+        old_classes: (k,) bool, whether each class is old.
+        num_old_outputs: number of classifier outputs for old classes, which come first.
         views: if set, teacher and student are also evaluated on their own views (FlipClass, Fig. 1, 9 and 11).
     """
 
@@ -147,7 +147,7 @@ class DiscoveryMonitor(_CategoryMonitor):
         self._views = views
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Classify the unlabeled images and compare with the truth where it is known."""
+        """Classify the unlabeled images and score those whose class is known."""
         pseudo_labels, unit = self._classify(method, state, FullPass(by_network=True))
         shares = np.bincount(pseudo_labels, minlength=method.network.num_outputs) / max(1, len(pseudo_labels))
         seen = shares[shares > 0]
@@ -155,7 +155,7 @@ class DiscoveryMonitor(_CategoryMonitor):
             "used_clusters": float(len(seen)),
             "predicted_old_share": float((pseudo_labels < self._num_old_outputs).mean()),
             "assignment_entropy": float(-(seen * np.log(seen)).sum() / math.log(max(2, method.network.num_outputs))),
-            # length of the mean unit feature: 1 when all images look alike to the network
+            # length of the mean unit feature: 1 if all features are equal
             "feature_concentration": float(unit.mean(dim=0).norm()),
         }
         metrics |= accuracy_metrics(self._truth, pseudo_labels, self._old_classes)
@@ -183,9 +183,9 @@ class DiscoveryMonitor(_CategoryMonitor):
     def _measure_view_gap(
         self, method: Method[Any], state: TrainState, views: tuple[ViewSpec, ViewSpec]
     ) -> dict[str, float]:
-        """Return the accuracies on teacher's and student's views, and the distances of their features, in [0, 2].
+        """Return the accuracies on the teacher's and student's views, and the distances of their features, in [0, 2].
 
-        Each view is matched with the classes separately. Attention is not aligned here, as in every evaluation.
+        Predictions are matched to the classes separately for each view. As in every evaluation, attention is unaligned.
         """
         metrics: dict[str, float] = {}
         seen = []

@@ -1,4 +1,4 @@
-"""Evaluation of features by the kNN accuracy of held-out images, and of the method's own groups."""
+"""Evaluation of features by kNN accuracy on held-out images, and of the method's own clusterings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ MAX_TABLE = 50_000_000
 class RepresentationMonitor(Monitor):
     """Monitor that scores features by kNN accuracy, and the method's clusterings against true classes.
 
-    Features are the embeddings of the network that embeds after training, in evaluation mode; the gallery is the
-    training images whose class is known.
+    Features are the main network's embeddings in evaluation mode; the gallery consists of the training images whose
+    class is known.
 
     Attributes:
-        inputs: images and classes; without held-out images, only the groups are scored.
-        num_classes: number of classes of the dataset.
+        inputs: images and classes; without held-out images, only the clusterings are scored.
+        num_classes: number of classes in the dataset.
         k, temperature: number of neighbors and temperature of the kNN vote.
     """
 
@@ -36,7 +36,7 @@ class RepresentationMonitor(Monitor):
     temperature: float = 0.1
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Score groups and features; empty where no class is known."""
+        """Score clusterings and features; empty if no class is known."""
         known, held_out = self.inputs.known, self.inputs.held_out
         classes = self.inputs.truth[known]
         metrics = group_scores(method, known, classes)
@@ -52,7 +52,7 @@ class RepresentationMonitor(Monitor):
         return metrics
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return the kNN accuracy and the NMI of the groups for the progress line."""
+        """Return the kNN accuracy and the NMI of the clusterings for the progress line."""
         accuracy = [f"kNN {percent(metrics['knn_accuracy'])}"] if "knn_accuracy" in metrics else []
         return accuracy + describe_groups(metrics)
 
@@ -62,7 +62,7 @@ class RepresentationMonitor(Monitor):
 
 
 def describe_groups(metrics: Mapping[str, float]) -> list[str]:
-    """Return the NMI for the progress line, if groups were scored."""
+    """Return the NMI for the progress line, if clusterings were scored."""
     return [f"NMI {metrics['nmi']:.3f}"] if "nmi" in metrics else []
 
 
@@ -72,10 +72,10 @@ def representation_table(metrics: Mapping[str, float]) -> ScoreTable | None:
         return None
     groups = [metrics.get(name) for name in ("nmi", "ari", "majority_accuracy")]
     if "knn_accuracy" not in metrics:
-        title = "groups of the images trained on, against the truth; no image is held out, so features are not scored"
+        title = "clusters of the training images against true classes; without held-out images, features are not scored"
         return ScoreTable(title, ("NMI", "ARI", "purity"), tuple(groups))
     return ScoreTable(
-        "held-out images: kNN accuracy in %; groups of training images against the truth: NMI, ARI, purity",
+        "held-out images: kNN accuracy in %; clusters of training images against true classes: NMI, ARI, purity",
         ("kNN", "NMI", "ARI", "purity"),
         (percent(metrics["knn_accuracy"]), *groups),
     )
@@ -91,7 +91,7 @@ def group_scores(method: Method[Any], rows: NDArray[np.int64], truth: NDArray[np
         groups = table.cpu().numpy()[rows].astype(np.int64)
         classes = truth[groups >= 0]
         groups = groups[groups >= 0]
-        # a larger table of all groups and classes would not fit into memory
+        # a larger contingency table would not fit into memory
         if not len(groups) or (int(groups.max()) + 1) * (int(classes.max()) + 1) > MAX_TABLE:
             continue
         found = (

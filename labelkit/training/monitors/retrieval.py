@@ -1,4 +1,4 @@
-"""Evaluation after each epoch by retrieval among held-out images, whose classes training did not use."""
+"""Evaluation of retrieval among held-out images, of classes not used for training, after each epoch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ class RetrievalMonitor(Monitor):
 
     compares_with_start: ClassVar[bool] = True
 
-    inputs: MonitorInputs  # images and classes; groups of the method are scored too, and alone if no image is held out
-    ks: Sequence[int]  # K of Recall@K; values not below the number of images are left out
+    inputs: MonitorInputs  # images and classes; clusterings are also scored, and alone if there are no held-out images
+    ks: Sequence[int]  # values of K for Recall@K; those not below the number of images are ignored
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Score groups and embeddings; empty if no class is known or none has two images."""
+        """Score clusterings and embeddings; empty if no class is known or none has two images."""
         metrics = group_scores(method, self.inputs.known, self.inputs.truth[self.inputs.known])
         found, embeddings = self._search(method.network.embed, state)
         metrics |= found
@@ -43,7 +43,7 @@ class RetrievalMonitor(Monitor):
     def _search(
         self, embed: Callable[[Tensor], Tensor], state: TrainState
     ) -> tuple[dict[str, float], NDArray[np.float32] | None]:
-        """Search the held-out images for each other; empty if no class is known or none has two images."""
+        """Score retrieval among the held-out images; empty if no class is known or none has two images."""
         held_out = self.inputs.held_out
         classes = np.zeros(0, dtype=np.int64) if held_out is None else held_out.labels[held_out.known]
         if held_out is None or not len(classes) or np.bincount(classes).max() < 2:
@@ -56,7 +56,7 @@ class RetrievalMonitor(Monitor):
         return found | {"map_at_r": scores.map_at_r}, embeddings
 
     def describe(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return Recall@1 and the NMI of the groups for the progress line."""
+        """Return Recall@1 and the NMI of the clusterings for the progress line."""
         recall = [f"R@1 {percent(metrics['recall_at_1'])}"] if "recall_at_1" in metrics else []
         return recall + describe_groups(metrics)
 
@@ -78,7 +78,7 @@ class RetrievalMonitor(Monitor):
             return representation_table(metrics)
         recall = [name for name in metrics if name.startswith("recall_at_")]
         return ScoreTable(
-            "held-out images, in %: a match among the K nearest (R@K), mean average precision at R (MAP@R)",
+            "held-out images, in %: recall at K (R@K), mean average precision at R (MAP@R)",
             (*(f"R@{name.removeprefix('recall_at_')}" for name in recall), "MAP@R"),
             (*(percent(metrics[name]) for name in recall), percent(metrics["map_at_r"])),
         )

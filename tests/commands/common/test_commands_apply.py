@@ -131,7 +131,7 @@ def test_processes_begin_without_torch() -> None:
     code = (
         "import queue, sys\n"
         "from labelkit.commands.common import apply\n"
-        "apply.end_with_main = lambda name: None\n"
+        "apply.exit_with_parent = lambda name: None\n"
         "apply._initialize_process(queue.Queue(), 2, False)\n"
         "sys.exit('torch' in sys.modules)"
     )
@@ -140,7 +140,7 @@ def test_processes_begin_without_torch() -> None:
 
 @pytest.mark.parametrize(("visible", "seen"), [(None, "1"), ("4,7", "7")])
 def test_processes_take_gpus_in_turn(visible: str | None, seen: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(apply_module, "end_with_main", lambda name: None)
+    monkeypatch.setattr(apply_module, "exit_with_parent", lambda name: None)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(os, "environ", {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     numbers: Any = queue.Queue()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from labelkit.commands.discover.few import discover_lmcs, discover_snowball
 from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
-from labelkit.data.splits import Classes, few_labels_split
+from labelkit.data.splits import ClassLabels, few_labels_split
 from labelkit.methods.few_labels.critical_samples import discover_critical
 from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.store.embeddings import EmbeddingStore
@@ -238,7 +238,7 @@ def test_a_store_without_labels_takes_its_classes_from_the_file(make_store: Any,
 
 def test_labels_are_drawn_to_measure(store: EmbeddingStore) -> None:
     told = snowball(store, num_labels=6, label_seed=3)
-    split = few_labels_split(Classes(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
+    split = few_labels_split(ClassLabels(TRUTH, np.ones(60, dtype=bool), 3), total=6, seed=3)
 
     arrays = read_result(store, "snowball").arrays
     assert (arrays["sources"] == 1).tolist() == split.labeled.tolist()

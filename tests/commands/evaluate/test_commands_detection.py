@@ -103,7 +103,7 @@ def test_training_leaves_the_statistics_of_batch_normalization_as_they_are(root:
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a set that has them"),
+        (("--dataset", "scenes"), 3, "scenes: has no boxes. Choose a dataset with boxes"),
         (("--eval-split", "train"), 2, "are used for training (--split train)"),
         (("--split", "probe"), 3, "no split 'probe'"),
     ],

@@ -130,7 +130,7 @@ def test_images_are_read_for_their_digests_and_sizes(labelkit: Any, tmp_path: Pa
     (tmp_path / "a.png").unlink()
     answer = labelkit("import", *words, "--out", tmp_path / "t.h5")
     assert answer.code == 3
-    assert "1 of 2 images cannot be used: a.png: the file is gone" in answer.err
+    assert "1 of 2 images cannot be used: a.png: the file no longer exists" in answer.err
     assert not (tmp_path / "t.h5").exists()
 
 

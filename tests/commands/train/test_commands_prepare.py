@@ -69,7 +69,7 @@ def folders(root: Path, photos: Path, sizes: dict[str, int]) -> Path:
 @pytest.mark.parametrize(
     ("sizes", "note"),
     [
-        ({"a": 3}, "there is one folder, 'a', so folders are not used as classes"),
+        ({"a": 3}, "there is only one folder, 'a', so folders are not used as classes"),
         (
             {"a": 3, "b": 1, "c": 1},
             "2 of 3 folders have only one image, first: 'b', so folders",

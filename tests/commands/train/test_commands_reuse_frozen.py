@@ -19,7 +19,7 @@ from labelkit.commands.train import run as training
 from labelkit.commands.train.reuse import FrozenFeatureCache
 from labelkit.data.batch import ViewGeometry
 from labelkit.data.image_bank import CachedViewBank, ImageBank, draw_views
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.spec import Normalize
 from labelkit.models.backbones.registry import Backbone
 from labelkit.training.trainer import Trainer
@@ -92,16 +92,16 @@ class DrawnImages(CachedViewBank):
         self.images = None
         self._views = reuse.plan.counts[0]
 
-    def make_views(self, rows: Any, draws: Draws, views: Sequence[Any], *, normalize: Any, **_: Any) -> Any:
+    def make_views(self, rows: Any, draws: KeyedRNG, views: Sequence[Any], *, normalize: Any, **_: Any) -> Any:
         kinds = self._reuse.kinds
         specs = [view for view, place in self._reuse.views if place is not None]
-        own = Draws(self._seed, draws.epoch, draws.keys)
+        own = KeyedRNG(self._seed, draws.epoch, draws.keys)
         drawn = draw_views(own, kinds, self._views, followers=self._reuse.followers)
         # as they lie one after the other: draw by draw, that outside of training in the first one
         numbers = [(0, kind) for kind in range(len(specs) + 1)]
         numbers += [(draw, kind) for draw in range(1, self._views) for kind in range(len(specs))]
         order = [self._reuse.views[kind][0] for _, kind in numbers]
-        made, where = self._bank.make_views(rows, Draws(self._seed, 0, rows), order, normalize=normalize)
+        made, where = self._bank.make_views(rows, KeyedRNG(self._seed, 0, rows), order, normalize=normalize)
         found, places = [], []
         for place, kind in enumerate(kinds):
             at = [(numbers.index((int(draw), kind)), row) for row, draw in enumerate(drawn[:, place])]
@@ -111,7 +111,7 @@ class DrawnImages(CachedViewBank):
 
     def unaugmented(self, rows: Any) -> Any:
         view = self._reuse.views[-1][0]
-        (made,), _ = self._bank.make_views(rows, Draws(0, 0, rows), [view], normalize=self._reuse_normalize)
+        (made,), _ = self._bank.make_views(rows, KeyedRNG(0, 0, rows), [view], normalize=self._reuse_normalize)
         return made
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from labelkit.data.named.benchmark_classes import benchmark_classes
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import Classes, gcd_split
+from labelkit.data.splits import ClassLabels, gcd_split
 from labelkit.errors import DatasetError
 from tests.miniature_sets import write_cub
 
@@ -70,7 +70,7 @@ def test_splits_have_the_published_sizes(name: str, num_images: int, labeled: fl
     assert DATASETS[name].num_images["train"].agrees(num_images)
     labels = np.sort(np.arange(num_images) % classes.num_classes)
     split = gcd_split(
-        Classes(labels, np.ones(num_images, dtype=np.bool_), classes.num_classes),
+        ClassLabels(labels, np.ones(num_images, dtype=np.bool_), classes.num_classes),
         old_classes=classes.old_classes,
         new_classes=classes.new_classes,
     )

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from labelkit.data.datasets import ImageDataset
-from labelkit.data.named.layouts import Count
+from labelkit.data.named.layouts import ImageCount
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.splits import Classes, gcd_split
+from labelkit.data.splits import ClassLabels, gcd_split
 from labelkit.errors import DatasetAbsent, DatasetError, DatasetIncomplete
 from tests.miniature_sets import (
     CAR_CLASSES,
@@ -29,7 +29,7 @@ from tests.miniature_sets import (
 
 def miniature(name: str, data_root: Path, train: int, val: int, **changed: Any) -> ImageDataset:
     """Load a set of class folders, of which fewer images are expected than are published."""
-    counts = {"train": Count(train), "val": Count(val)}
+    counts = {"train": ImageCount(train), "val": ImageCount(val)}
     return replace(DATASETS[name], num_images=counts, **changed).load(data_root)
 
 
@@ -67,7 +67,7 @@ def test_cub_labels_are_drawn_in_the_order_of_images_txt(tmp_path: Path) -> None
     train = dataset.select(dataset.in_split("train"))
     assert train.draw_order is not None
     split = gcd_split(
-        Classes(train.labels, train.given, 3),
+        ClassLabels(train.labels, train.given, 3),
         old_classes=[2, 0],
         new_classes=[1],
         draw_order=train.draw_order,
@@ -98,13 +98,13 @@ def test_images_that_the_list_names_and_that_are_not_there_are_counted(tmp_path:
 
 
 CONTRADICTIONS: list[tuple[str, Callable[[str], str], str]] = [
-    ("images.txt", lambda text: text.replace("2 001", "1 001"), r"images\.txt: line 2: names 1 again"),
+    ("images.txt", lambda text: text.replace("2 001", "1 001"), r"images\.txt: line 2: repeats the key 1"),
     ("images.txt", lambda text: text + "10\n", r"images\.txt: line 10: '10' is not `<key> <value>`"),
     ("images.txt", lambda text: text.replace("Auk_0009", "Auk_0046"), r"lists images/001\.Auk/Auk_0046\.jpg 2 times"),
-    ("image_class_labels.txt", lambda text: text.replace("9 3", "9 4"), "its lists are damaged: list index"),
+    ("image_class_labels.txt", lambda text: text.replace("9 3", "9 4"), "has damaged file lists: list index"),
     ("image_class_labels.txt", lambda text: text.replace("9 3", "9 1"), r"image 9 is 003\.Crow/.*its class is 001"),
-    ("image_class_labels.txt", lambda text: text.replace("9 3\n", ""), "its lists are damaged: '9'"),
-    ("classes.txt", lambda text: text.replace("3 003", "4 003"), "its lists are damaged: '3'"),
+    ("image_class_labels.txt", lambda text: text.replace("9 3\n", ""), "has damaged file lists: '9'"),
+    ("classes.txt", lambda text: text.replace("3 003", "4 003"), "has damaged file lists: '3'"),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.data.datasets import ImageDataset, Objects
+from labelkit.data.datasets import ImageDataset, ImageObjects
 from labelkit.data.object_images import ExamplePlan, encode_outline, rasterize, read_example
 from labelkit.data.registry import load_dataset
 from labelkit.errors import DatasetError
@@ -165,7 +165,7 @@ def test_outlines_of_both_kinds_become_masks(outline: object) -> None:
 def test_what_is_no_outline_is_refused(listed: ImageDataset, outline: object, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         rasterize([outline], 5, 6)
-    objects = Objects(np.ones((1, 4)), np.zeros(1, np.int64), np.zeros(1, np.bool_), np.ones(1), (outline,))
+    objects = ImageObjects(np.ones((1, 4)), np.zeros(1, np.int64), np.zeros(1, np.bool_), np.ones(1), (outline,))
     with pytest.raises(DatasetError, match=r"jpg: .*Correct its annotation"):
         read_example(listed.source, 3, ExamplePlan.of(listed, 0, objects=objects, masks=True))
 

@@ -40,7 +40,7 @@ def test_published_numbers_are_those_of_the_development_kit() -> None:
 @pytest.mark.parametrize(
     ("name", "text", "said"),
     [
-        ("ImageSets/Main/boat_test.txt", "200000  1\n", "the list of boat contains different images than that"),
+        ("ImageSets/Main/boat_test.txt", "200000  1\n", "the lists of boat and aeroplane contain different images"),
         (
             "ImageSets/Main/boat_test.txt",
             "200000  2\n",

@@ -7,7 +7,7 @@ import torch
 from labelkit.algorithms.regions import source_boxes
 from labelkit.data.datasets import ArraySource, ImageDataset, join_datasets
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.boxes import overlap_areas, sample_crop_boxes
@@ -45,8 +45,8 @@ def dataset(n: int, side: int = 40, name: str = "set", labels: int = 0) -> Image
 
 
 def test_views_have_the_asked_for_part_in_common() -> None:
-    found = sample_crop_boxes(views(), SIDES, SIDES, Draws(0, 0, KEYS))
-    free = sample_crop_boxes([replace(v, anchors=()) for v in views()], SIDES, SIDES, Draws(0, 0, KEYS))
+    found = sample_crop_boxes(views(), SIDES, SIDES, KeyedRNG(0, 0, KEYS))
+    free = sample_crop_boxes([replace(v, anchors=()) for v in views()], SIDES, SIDES, KeyedRNG(0, 0, KEYS))
     least = 0.01 * 60 * 90
     assert (overlap_areas(found[0], found[1]) >= 2 * least).all()
     for local in found[2:]:
@@ -61,17 +61,17 @@ def test_views_have_the_asked_for_part_in_common() -> None:
 def test_two_views_have_one_box_where_it_is_drawn_for_both() -> None:
     for crop in ("same", "independent"):
         made = siamese_views(32, crop=crop, scale=(0.1, 0.9), flip=0.5, jitter=0, gray=0, blur=0)
-        first, second = sample_crop_boxes(made, SIDES, SIDES, Draws(4, 2, KEYS))
+        first, second = sample_crop_boxes(made, SIDES, SIDES, KeyedRNG(4, 2, KEYS))
         assert (first == second).all() == (crop == "same")
         # each is mirrored by itself all the same
-        mirrored = [affine_matrices(view, Draws(4, 2, KEYS), i)[:, 0, 0] for i, view in enumerate(made)]
+        mirrored = [affine_matrices(view, KeyedRNG(4, 2, KEYS), i)[:, 0, 0] for i, view in enumerate(made)]
         assert 100 < (mirrored[0] != mirrored[1]).sum() < 300
 
 
 def test_a_box_depends_on_its_own_image_alone() -> None:
-    every = sample_crop_boxes(views(), SIDES, SIDES, Draws(0, 0, KEYS))
+    every = sample_crop_boxes(views(), SIDES, SIDES, KeyedRNG(0, 0, KEYS))
     sides = (SIDES[0][7:9], SIDES[1][7:9])
-    some = sample_crop_boxes(views(), sides, sides, Draws(0, 0, KEYS[7:9]))
+    some = sample_crop_boxes(views(), sides, sides, KeyedRNG(0, 0, KEYS[7:9]))
     for whole, part in zip(every, some, strict=True):
         assert np.array_equal(whole[7:9], part)
 
@@ -80,7 +80,7 @@ def test_a_box_that_never_fits_ends_in_its_anchors() -> None:
     small = ViewSpec(32, area_range=(0.1, 0.2))
     never = replace(small, area_range=(0.3, 1.0), anchors=(0,), min_overlap=0.5)
     of_two = replace(never, anchors=(0, 1))
-    first, second, third = sample_crop_boxes((small, never, of_two), SIDES, SIDES, Draws(0, 0, KEYS))
+    first, second, third = sample_crop_boxes((small, never, of_two), SIDES, SIDES, KeyedRNG(0, 0, KEYS))
     assert np.array_equal(second, first)
     # what both have in common is the first box: sides of half to all of it, anywhere inside
     assert (third[:, :2] >= first[:, :2]).all()
@@ -92,7 +92,7 @@ def test_a_box_that_never_fits_ends_in_its_anchors() -> None:
 
 def test_all_views_of_an_image_are_mirrored_or_none() -> None:
     images = torch.zeros(400, 3, 40, 40, dtype=torch.uint8)
-    _, geometry = apply_views(images, Draws(0, 0, KEYS), views(), normalize=Normalize((0.5,) * 3, (0.5,) * 3))
+    _, geometry = apply_views(images, KeyedRNG(0, 0, KEYS), views(), normalize=Normalize((0.5,) * 3, (0.5,) * 3))
     mirrored = torch.stack([view.matrices[:, 0, 0] < 0 for view in geometry])
     assert torch.equal(mirrored, mirrored[:1].expand(4, -1))
     assert 120 < int(mirrored[0].sum()) < 280
@@ -103,7 +103,7 @@ def test_places_of_a_mirrored_image_are_found_in_all_of_its_views() -> None:
     """The same pixel of two views, by their boxes, is the same pixel of the image."""
     ramp = torch.arange(40, dtype=torch.uint8).expand(4, 3, 40, 40) * 6
     specs = [replace(view, hflip=1.0, interpolation="bilinear") for view in views()[:2]]
-    made, geometry = apply_views(ramp, Draws(1, 0, np.arange(4)), specs, normalize=Normalize((0.0,) * 3, (1.0,) * 3))
+    made, geometry = apply_views(ramp, KeyedRNG(1, 0, np.arange(4)), specs, normalize=Normalize((0.0,) * 3, (1.0,) * 3))
     for pixels, view in zip(made, geometry, strict=True):
         box = source_boxes(view.matrices)
         centers = (torch.arange(32) + 0.5) / 32

@@ -12,7 +12,7 @@ import torch
 from labelkit.algorithms.homographies import compute_view_homographies, sample_second_views
 from labelkit.data.decode import EncodedImage
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.loaders import TrainLoader
 from labelkit.data.registry import load_dataset
 from labelkit.data.samplers import UniformSampler
@@ -35,7 +35,7 @@ PLAIN = Normalize((0.0,), (1.0,))
 
 
 def homographies(transform: PairTransform, epoch: int = 0) -> np.ndarray:
-    return pair_homographies(transform, Draws(0, epoch, KEYS), 1)
+    return pair_homographies(transform, KeyedRNG(0, epoch, KEYS), 1)
 
 
 def smooth_images(count: int) -> torch.Tensor:
@@ -63,7 +63,7 @@ class Ramps:
 def test_a_reduced_second_image_shows_the_same_part(shown: int, second: dict[str, Any], link: int) -> None:
     first = ViewSpec(16, area_range=(0.05, 0.1))
     pairs = PairPlan(np.array([shown]), np.array([link]), np.array([[[-0.9, -0.5, -0.2, 0.5], [0.2, -0.5, 0.9, 0.5]]]))
-    plan = BatchPlan(np.array([0]), Draws(0, 0, np.array([0])), (first, replace(first, **second)), pairs=pairs)
+    plan = BatchPlan(np.array([0]), KeyedRNG(0, 0, np.array([0])), (first, replace(first, **second)), pairs=pairs)
 
     whole, reduced = (_read_crops(Ramps(), 1, replace(plan, least_side=side)) for side in (None, 80))
 
@@ -112,10 +112,10 @@ def test_recorded_geometry_leads_from_first_to_second_view(kind: PairKind) -> No
     first = ViewSpec(32, interpolation="bilinear", area_range=(0.5, 0.9), hflip=0.5)
     transform = PairTransform(kinds=(kind,))
     second = ViewSpec(32, interpolation="bilinear", area_range=(0.5, 0.9), hflip=0.5, follows=transform)
-    views, geometry = apply_views(images, Draws(0, 3, KEYS[:8]), (first, second), normalize=PLAIN)
+    views, geometry = apply_views(images, KeyedRNG(0, 3, KEYS[:8]), (first, second), normalize=PLAIN)
 
     between = compute_view_homographies(geometry[0].matrices, geometry[1].matrices)
-    drawn = pair_homographies(transform, Draws(0, 3, KEYS[:8]), 1)
+    drawn = pair_homographies(transform, KeyedRNG(0, 3, KEYS[:8]), 1)
     np.testing.assert_allclose(between / between[:, 2:, 2:], drawn / drawn[:, 2:, 2:], atol=2e-5)
     # what the second view shows where the first view's pixels went is what the first view shows
     found, visible = sample_second_views(views[1], between, (32, 32))
@@ -128,8 +128,8 @@ def test_views_of_the_whole_image_are_the_image_looked_up_where_it_comes_from() 
         ViewSpec(32, interpolation="bilinear"),
         ViewSpec(32, interpolation="bilinear", padding="reflection", follows=PairTransform()),
     )
-    views, _ = apply_views(images, Draws(0, 0, KEYS[:4]), (first, second), normalize=PLAIN)
-    drawn = torch.from_numpy(pair_homographies(PairTransform(), Draws(0, 0, KEYS[:4]), 1))
+    views, _ = apply_views(images, KeyedRNG(0, 0, KEYS[:4]), (first, second), normalize=PLAIN)
+    drawn = torch.from_numpy(pair_homographies(PairTransform(), KeyedRNG(0, 0, KEYS[:4]), 1))
     torch.testing.assert_close(views[0], images / 255)
     expected, _ = sample_second_views(images.double() / 255, torch.linalg.inv(drawn), (32, 32), padding="reflection")
     torch.testing.assert_close(views[1], expected.float(), atol=1e-4, rtol=0)
@@ -144,7 +144,7 @@ def test_matched_images_show_their_boxes_and_others_follow_themselves() -> None:
     boxes = np.tile(np.array([[-1.0, -1, 0, 0], [0, 0, 1, 1]]), (3, 1, 1))
     plan = PairPlan(np.array([1, 1, 2]), np.array([7, -1, -1]), boxes)
     views, geometry = apply_views(
-        images, Draws(0, 0, KEYS[:3]), (spec, following), normalize=PLAIN, pairs=plan, partners=images[[1, 1, 2]]
+        images, KeyedRNG(0, 0, KEYS[:3]), (spec, following), normalize=PLAIN, pairs=plan, partners=images[[1, 1, 2]]
     )
 
     torch.testing.assert_close(views[0][0], images[0, :, :16, :16] / 255)
@@ -158,8 +158,10 @@ def test_a_rotation_is_counter_clockwise_on_the_screen() -> None:
     right = torch.zeros(1, 1, 9, 9, dtype=torch.uint8)
     right[0, 0, 4, 8] = 255
     spec = ViewSpec(9, interpolation="bilinear", padding="zeros", follows=PairTransform(kinds=("rotation",), hflip=0))
-    views, _ = apply_views(right, Draws(0, 0, KEYS[:1]), (ViewSpec(9, interpolation="bilinear"), spec), normalize=PLAIN)
-    drawn = pair_homographies(spec.follows or PairTransform(), Draws(0, 0, KEYS[:1]), 1)[0]
+    views, _ = apply_views(
+        right, KeyedRNG(0, 0, KEYS[:1]), (ViewSpec(9, interpolation="bilinear"), spec), normalize=PLAIN
+    )
+    drawn = pair_homographies(spec.follows or PairTransform(), KeyedRNG(0, 0, KEYS[:1]), 1)[0]
     row, column = divmod(int(views[1][0, 0].argmax()), 9)
     angle = math.atan2(4 - row, column - 4)
     assert angle == pytest.approx(math.atan2(drawn[0, 1], drawn[0, 0]), abs=0.15)

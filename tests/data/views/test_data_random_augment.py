@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.colors import (
     OPERATIONS,
     apply_color_operations,
@@ -109,9 +109,9 @@ def test_strong_views_are_keyed_and_stay_in_range(recipe: str, channels: int, rn
     views = semi_supervised_views(16, recipe, chiral=recipe == "digits")  # type: ignore[arg-type] # a Literal
     plain = Normalize((0.0,) * channels, (1.0,) * channels)
     keys = np.arange(64)
-    (weak, strong), _ = apply_views(images.clone(), Draws(0, 0, keys), views, normalize=plain)
-    (_, again), _ = apply_views(images.clone()[10:20], Draws(0, 0, keys[10:20]), views, normalize=plain)
-    (_, later), _ = apply_views(images.clone(), Draws(0, 1, keys), views, normalize=plain)
+    (weak, strong), _ = apply_views(images.clone(), KeyedRNG(0, 0, keys), views, normalize=plain)
+    (_, again), _ = apply_views(images.clone()[10:20], KeyedRNG(0, 0, keys[10:20]), views, normalize=plain)
+    (_, later), _ = apply_views(images.clone(), KeyedRNG(0, 1, keys), views, normalize=plain)
     torch.testing.assert_close(strong[10:20], again, atol=1e-6, rtol=0)
     assert not torch.equal(strong, later)
     assert not torch.equal(weak, strong)
@@ -125,7 +125,7 @@ def test_a_strong_view_without_its_operations_is_the_weak_one(rng: np.random.Gen
     weak, strong = semi_supervised_views(16, "crop-flip", chiral=False)
     assert replace(strong, random_operations=0, cutout=0.0) == weak
     made = [
-        apply_views(images.clone(), Draws(0, 0, np.arange(8)), (view,), normalize=PLAIN)[0][0]
+        apply_views(images.clone(), KeyedRNG(0, 0, np.arange(8)), (view,), normalize=PLAIN)[0][0]
         for view in (weak, replace(strong, random_operations=0))
     ]
     painted = made[1] == 0.5
@@ -137,7 +137,7 @@ def test_weak_views_move_by_whole_pixels_within_an_eighth(rng: np.random.Generat
     image = torch.from_numpy(rng.integers(0, 256, (1, 3, 32, 32), dtype=np.uint8))
     images = image.expand(40, -1, -1, -1).contiguous()
     weak = semi_supervised_views(32, "crop-flip", chiral=True)[0]
-    (view,), geometry = apply_views(images, Draws(0, 0, np.arange(40)), (weak,), normalize=PLAIN)
+    (view,), geometry = apply_views(images, KeyedRNG(0, 0, np.arange(40)), (weak,), normalize=PLAIN)
     shifts = geometry[0].matrices[:, :, 2] * 16
     torch.testing.assert_close(shifts, shifts.round())
     assert int(shifts.abs().max()) == 4

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from labelkit.data.keyed_random import Draws
+from labelkit.data.keyed_random import KeyedRNG
 from labelkit.data.views.colors import rgb_to_gray
 from labelkit.data.views.spec import Normalize, ViewSpec
 from labelkit.data.views.transforms import finish_view
@@ -24,7 +24,7 @@ def test_finished_views_have_the_bits_of_one_division_one_mirror_and_one_normali
     kept = crops.clone()
     boxes, sizes = np.tile([0.0, 0.0, 16.0, 16.0], (4, 1)), np.full((4, 2), 16)
     spec = ViewSpec(16, hflip=0.5)
-    made, geometry = finish_view(crops, boxes, sizes, spec, Draws(0, 0, np.arange(4)), 0, normalize=normalize)
+    made, geometry = finish_view(crops, boxes, sizes, spec, KeyedRNG(0, 0, np.arange(4)), 0, normalize=normalize)
     mirrored = geometry.matrices[:, 0, 0] < 0
     assert 0 < mirrored.sum() < 4
     plain = kept.float() / 255

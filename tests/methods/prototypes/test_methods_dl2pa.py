@@ -11,8 +11,8 @@ import torch
 from labelkit.algorithms.prototypes import uniformity_gradient
 from labelkit.cli.main import main
 from labelkit.commands.common.training_data import PreparedData
-from labelkit.data.keyed_random import Draws
-from labelkit.data.splits import Classes, use_dataset_labels
+from labelkit.data.keyed_random import KeyedRNG
+from labelkit.data.splits import ClassLabels, use_dataset_labels
 from labelkit.data.views.recipes import classification_view
 from labelkit.data.views.transforms import affine_matrices, warp
 from labelkit.errors import ConfigError
@@ -132,7 +132,7 @@ def test_labels_with_gaps_are_numbered_without_them_and_named_by_their_own_names
     make: Make, prepared: PreparedData
 ) -> None:
     labels = prepared.dataset.labels
-    split = use_dataset_labels(Classes(labels, np.isin(labels, [1, 4, 8]), 10))
+    split = use_dataset_labels(ClassLabels(labels, np.isin(labels, [1, 4, 8]), 10))
     gaps = PreparedData(prepared.dataset, split, split.training_labels(labels))
     setup = make("dl2pa", data=gaps, epochs=1)
     setup.trainer.fit()
@@ -162,7 +162,7 @@ def one_class(path: Path, *names: str) -> Path:
         (("--prototypes", "simplex"), 2, "require 9 dimensions"),
         (("--loss", "cross-entropy"), 2, "--reduction sum requires --loss inner-product"),
         (("--prototypes-from", "ONE"), 3, "contains no checkpoint"),
-        (("--batch-size", "4096"), 2, "exceed the number of images in an epoch (1437)"),
+        (("--batch-size", "4096"), 2, "exceeds the number of images in an epoch (1437)"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_with_its_code(
@@ -182,7 +182,7 @@ def test_a_crop_flip_view_shifts_by_whole_pixels_and_shows_black_beyond() -> Non
     padded = torch.nn.functional.pad(image.float() / 255, (4, 4, 4, 4))
     shifts = set()
     for key in range(60):
-        matrices = affine_matrices(view, Draws(0, 0, np.array([key])), 0)
+        matrices = affine_matrices(view, KeyedRNG(0, 0, np.array([key])), 0)
         shown = warp(image, matrices, view)[0]
         x, y = (round(float(matrices[0, axis, 2]) * 16) for axis in (0, 1))
         assert torch.allclose(shown, padded[0, :, 4 + y : 36 + y, 4 + x : 36 + x], atol=1e-4)

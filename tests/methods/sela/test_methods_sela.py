@@ -232,7 +232,7 @@ from labelkit.cli.main import main
 from labelkit.options.presets import resolve
 from labelkit.data.registry import load_dataset
 from labelkit.data.image_bank import ImageBank
-from labelkit.data.splits import Classes, no_labels_split
+from labelkit.data.splits import ClassLabels, no_labels_split
 from labelkit.training.devices import Runtime
 from labelkit.training.trainer import Trainer
 from labelkit.methods.registry import METHODS
@@ -240,7 +240,7 @@ from labelkit.commands.common.training_data import PreparedData
 
 torch.set_num_threads(1)
 digits = load_dataset("digits", data_root=Path("data")).select(np.arange(101))
-split = no_labels_split(Classes(digits.labels, digits.given, 10))
+split = no_labels_split(ClassLabels(digits.labels, digits.given, 10))
 data = PreparedData(digits, split, split.training_labels(digits.labels))
 options = {"dataset": "digits", "batch_size": 16, "epochs": 1, "device": "cpu", "num_clusters": (8,)}
 config = resolve(METHODS["sela"].config, preset="digits", overrides=options).config

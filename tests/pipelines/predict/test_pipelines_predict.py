@@ -200,7 +200,7 @@ def test_photos_that_cannot_be_read_are_named_and_the_others_answered(labelkit: 
     assert told.code == 3
     assert set(lines_of(told.out)) == {"red.png", "green.png", "blue.png"}
     assert "bad.png: not an image" in told.err
-    assert "gone.png: the file is gone" in told.err
+    assert "gone.png: the file no longer exists" in told.err
     assert "2 of 5 cannot be read" in told.err
     assert labelkit(*words, "--max-bad", 0.5).code == 0
 

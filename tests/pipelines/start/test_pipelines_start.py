@@ -960,7 +960,7 @@ def test_guesses_are_not_taken_for_labels(
     code = main(["start", str(photos), "--labels", str(tmp_path / "photos-labeled" / "labels.csv")])
 
     assert code == 3
-    assert "24 of 30 rows were predicted by labelkit" in capsys.readouterr().err
+    assert "24 of 30 labels were predicted by labelkit" in capsys.readouterr().err
     assert (tmp_path / "photos-labeled" / "given.csv").read_bytes() == given
 
 
@@ -1036,7 +1036,7 @@ def test_a_table_of_labels_that_cannot_be_read_ends_the_call_before_any_label_is
     (folder / name).write_text(f"path,label,sha256\n{200_000 * 'x'},red,\n")  # longer than a field may be
     before = {path.name: path.read_bytes() for path in folder.glob("*.csv")}
 
-    with pytest.raises(DatasetError, match=f"{name}: 1 fault\n  line 2: unreadable: field larger"):
+    with pytest.raises(DatasetError, match=f"{name}: contains 1 error\n  line 2: unreadable: field larger"):
         run(photos, num_classes=3)
 
     assert {path.name: path.read_bytes() for path in folder.glob("*.csv")} == before

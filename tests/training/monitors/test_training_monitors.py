@@ -145,6 +145,6 @@ def test_a_table_of_groups_alone_says_that_features_are_not_judged() -> None:
     groups = {"nmi": 0.75, "ari": 0.5, "majority_accuracy": 0.8}
     alone, both = representation_table(groups), representation_table({**groups, "knn_accuracy": 0.9})
     assert (alone.columns, alone.values) == (("NMI", "ARI", "purity"), (0.75, 0.5, 0.8))
-    assert "no image is held out" in alone.title
+    assert "without held-out images" in alone.title
     assert both.columns == ("kNN", "NMI", "ARI", "purity")
     assert "held-out images" in both.title

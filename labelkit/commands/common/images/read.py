@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.commands.common.locations import find_image_location
-from labelkit.data.datasets import FileSource, ImageDataset, listing
-from labelkit.data.decode import BadImage
+from labelkit.data.datasets import FileSource, ImageDataset, build_listing
+from labelkit.data.decode import BadImageError
 from labelkit.data.registry import DATASETS, load_dataset
-from labelkit.data.tables import is_there
+from labelkit.data.tables import path_exists
 from labelkit.errors import DatasetError, LabelkitError
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
@@ -40,14 +40,14 @@ def open_single_image(path: Path) -> ImageDataset:
     Raises:
         DatasetError: the file does not exist or is not an image.
     """
-    if not is_there(path):
+    if not path_exists(path):
         raise DatasetError(str(path), "does not exist", "Pass an image file, a folder of images, or a store.")
     source = FileSource(path.parent, (path.name,))
     try:
         source.read(0).decode(3)
-    except BadImage as error:
+    except BadImageError as error:
         raise DatasetError(str(path), f"cannot be read as an image: {error}", "Pass a JPEG or PNG file.") from error
-    return listing(path.name, path.parent, (path.name,), [None], [None], source)
+    return build_listing(path.name, path.parent, (path.name,), [None], [None], source)
 
 
 def open_store_images(store: EmbeddingStore, dataset: str | None, data_root: Path) -> ImageDataset:
@@ -103,7 +103,7 @@ def read_embedded_image(
         if encoded.sha256 != sha256.tobytes():
             return "not the image that was embedded"
         return encoded.decode(channels, least_side=least_side)
-    except BadImage as error:
+    except BadImageError as error:
         return error.reason
 
 
@@ -111,7 +111,7 @@ def read_image_pixels(images: ImageDataset, row: int) -> NDArray[np.uint8] | Non
     """Read an image as (h, w, c) uint8; return ``None`` if it cannot be read."""
     try:
         return images.source.read(row).decode(images.in_channels)
-    except BadImage:
+    except BadImageError:
         return None
 
 

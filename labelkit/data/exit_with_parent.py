@@ -1,4 +1,4 @@
-"""Ending a process together with its parent; without torch, which takes seconds to load."""
+"""Exit of a process together with its parent; does not import torch, which takes seconds."""
 
 import os
 from multiprocessing import parent_process
@@ -6,8 +6,8 @@ from multiprocessing.connection import wait
 from threading import Thread
 
 
-def end_with_main(name: str) -> None:
-    """End this process when its parent process ends, for whatever reason."""
+def exit_with_parent(name: str) -> None:
+    """Exit this process when its parent process ends, for whatever reason."""
     main = parent_process()
     assert main is not None
 
