@@ -43,7 +43,7 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
         path = Path(str(module.__file__))
         where = OwnSource(path.name if source.endswith(".py") else source, path, sha256_file(path))
         for name, spec in table.items():
-            _check(source, name, spec)
+            _check_spec(source, name, spec)
             if name in found or name in shipped:
                 raise _source_error(
                     source, f"defines a method named {name!r}, which is already taken", "Choose another name."
@@ -85,7 +85,7 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _check(source: str, name: object, spec: object) -> None:
+def _check_spec(source: str, name: object, spec: object) -> None:
     """Raise ``ConfigError`` unless an entry of a user's table defines a method."""
     if not isinstance(spec, MethodSpec):
         raise _source_error(source, f"the entry {name!r} is not a MethodSpec", "See labelkit.methods.spec.")

@@ -42,7 +42,7 @@ def _import_class(named: str | type[T]) -> type[T]:
 
 @dataclass(frozen=True)
 class OwnSource:
-    """Name, path and digest of the file that defines a user's own method."""
+    """Name, path and digest of the file that contains a user-defined method."""
 
     name: str  # file name, or name of the module
     path: Path  # path of the file

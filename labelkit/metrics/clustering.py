@@ -125,7 +125,7 @@ def cluster_accuracy(
 def score_other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
     """Compute the accuracy for ``all``, ``old`` and ``new`` classes under the other protocols, v1 and v2b.
 
-    - ``v1`` matches old and new samples separately; each number is at least that of v2.
+    - ``v1`` matches old and new samples separately; its accuracies are never below those of v2.
     - ``v2b`` uses the matching of v2, and averages the accuracies of the classes that have samples.
 
     Args:
@@ -157,7 +157,7 @@ def accuracy_intervals(
     Every resample keeps the clusters and the matching found on all samples: the intervals reflect
     the choice of evaluated samples, but not the variation from repeated clustering, matching or
     training. Since only the class and correctness of a sample then matter, n draws with replacement
-    reduce to one multinomial draw, whatever n is.
+    reduce to one multinomial draw for any n.
 
     Args:
         score: result of :func:`cluster_accuracy`.

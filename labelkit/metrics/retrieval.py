@@ -181,7 +181,7 @@ class _SortedRows:
             self.unit[part] = self.exact(part)
 
     def __reduce__(self) -> tuple[type[_SortedRows], tuple[Any, ...]]:
-        return _SortedRows, self._arguments  # another process reads rows of a store itself
+        return _SortedRows, self._arguments  # other processes read stored embeddings themselves
 
     def exact(self, places: Ints | slice) -> Floats:
         """Return the float64 unit vectors at the given positions, which must be sorted."""
@@ -256,7 +256,7 @@ class _Ranking:
         exactly = self.wanted[block] > self._limit
         for is_exact in (False, True):
             chosen = np.flatnonzero(exactly == is_exact)
-            similar = self._similar(block.start + chosen, exactly=is_exact)
+            similar = self._compute_cosines(block.start + chosen, exactly=is_exact)
             step = max(1, (_EXACT_PART_PAIRS if is_exact else _PART_PAIRS) // similar.shape[1])
             for start in range(0, len(chosen), step):
                 part = chosen[start : start + step]
@@ -265,7 +265,7 @@ class _Ranking:
             del similar
         return found
 
-    def _similar(self, rows: Ints, *, exactly: bool) -> NDArray[Any]:
+    def _compute_cosines(self, rows: Ints, *, exactly: bool) -> NDArray[Any]:
         """Return cosines of queries with the whole gallery, in float32 or as float64 multiples of the resolution."""
         if exactly:
             num_gallery, dim = self.gallery_side.unit.shape

@@ -201,7 +201,7 @@ def find_neighbors(
 
 
 def _read_neighbors(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
-    """Read the file, which must contain at least k neighbors of these rows."""
+    """Read a neighbor file, which must contain at least k neighbors for each of the rows."""
     found = read_neighbors(path)
     # earlier versions did not store the digest of the image files
     known = {key: value for key, value in recipe.items() if key != IMAGES_SHA256 or key in found.recipe}

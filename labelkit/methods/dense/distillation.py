@@ -54,7 +54,7 @@ class RunningCenter(nn.Module):
         self._seen: list[tuple[Tensor, int]] = []
 
     def reset(self) -> None:
-        """Discard the outputs collected so far; called at the start of a step."""
+        """Discard the outputs collected so far; call at the start of a step."""
         self._seen = []
 
     @torch.no_grad()
@@ -267,7 +267,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         self._notes = self._initialize_from(source if source is not None and source.is_file() else None)
 
     def _initialize_from(self, path: Path | None) -> list[str]:
-        """Initialize student, target and centers from a file, or the target from the student without one; return notes.
+        """Initialize student, target and centers from a file, or just the target from the student; return warnings.
 
         The student already has the backbone of the file. A full checkpoint provides the weights and head of each
         network, and the centers.

@@ -197,7 +197,7 @@ class DenseObjective(nn.Module):
     # ------------------------------------------------------------------ patches
 
     def _align_overlaps(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], AlignedFeatures]:
-        """Align the overlaps, keyed by the numbers of the student's and the teacher's view."""
+        """Return the aligned features of overlapping views, keyed by the numbers of student and teacher view."""
         config = self.config
         if config.patch_alignment:
             pairs = [(v, a) for a in (0, 1) for v in range(len(online.patches)) if v != a]
@@ -280,7 +280,6 @@ class DenseObjective(nn.Module):
 
 
 def _split_views(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
-    """Split the tokens of a batch into views."""
     return [Tokens(*pair) for pair in zip(*(torch.split(values, lengths) for values in tokens), strict=True)]
 
 

@@ -184,10 +184,10 @@ class MergedOrder:
             t_{bi} = \sum_{r_j < \theta(r_i),\; B(j) < B(i)} x_{bj}
 
         where r are the ranks, :math:`\theta` the thresholds and B the blocks of positions. Time O(n log n) and memory
-        O(n) per row, whatever the data.
+        O(n) per row for any data.
 
         Args:
-            payload: (c, b, n) float, x, c numbers of each item; use float64 where sums cancel.
+            payload: (c, b, n) float, x, c values per item; use float64 if sums cancel.
             earlier: False: sum over blocks with B(j) > B(i) instead.
 
         Returns:
@@ -198,7 +198,7 @@ class MergedOrder:
         held = payload.new_zeros(2 * width, total)
         held[:width].scatter_(1, self.items.expand(width, -1), payload.reshape(width, -1))
         now: Tensor | None = None
-        for level, (is_right, source, there) in enumerate(_halvings(self.blocks, self.batch, self.tags)):
+        for level, (is_right, source, there) in enumerate(_iter_levels(self.blocks, self.batch, self.tags)):
             takes = is_right.to(payload.dtype)
             gives = 1 - takes
             if not earlier:
@@ -217,8 +217,8 @@ class MergedOrder:
         return of_items.view(payload.shape), of_queries.view(payload.shape)
 
 
-def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Yield for each level which items lie in right halves and their sources for the next; finally, all positions.
+def _iter_levels(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Yield, for each level, which items are in right halves and their sources for the next; last, all positions.
 
     Levels are yielded one by one: all at once would take more memory than the sums.
     """
@@ -315,13 +315,13 @@ def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float)
     more = blocks.length - n
     # by targets, then scores, then targets again: equal targets fall by score, equal scores rise by target
     sorted_targets, by_target = targets.sort(dim=1, stable=True)
-    below = _first_equal(sorted_targets)
+    below = _run_starts(sorted_targets)
     falling, by_score = scores.gather(1, by_target).sort(dim=1, descending=True, stable=True)
     places = below.gather(1, by_score).sort(dim=1, stable=True).indices
     order = by_target.gather(1, by_score).gather(1, places)
     ranks = n - 1 - places
     rising = falling.flip(1).double()
-    worse = _first_equal(rising)
+    worse = _run_starts(rising)
     # where the margin is below the spacing of floats, p - margin is p
     far_worse = torch.minimum(torch.searchsorted(rising, rising - margin, right=True), worse)
     p = rising.gather(1, ranks)
@@ -340,8 +340,8 @@ def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float)
     )
 
 
-def _first_equal(values: Tensor) -> Tensor:
-    """Return the start of the run of equal numbers that contains each of the sorted (b, n) values, (b, n) int64."""
+def _run_starts(values: Tensor) -> Tensor:
+    """Return, for each of the sorted values (b, n), the index where its run of equal values starts, (b, n) int64."""
     index = torch.arange(values.shape[1], device=values.device).expand(values.shape)
     is_first = pad(values[:, 1:] != values[:, :-1], (1, 0))
     return (index * is_first).cummax(1).values

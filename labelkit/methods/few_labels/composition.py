@@ -153,7 +153,7 @@ class ComposedNetwork(InferenceNetwork):
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Keep the network in evaluation mode; only the mode of its composition is switched, by the training code."""
+        """Stay in evaluation mode; the training code switches only the composition to training mode."""
         del mode
         return super().train(False)
 
@@ -285,7 +285,6 @@ class MasterTraining:
 
     @property
     def _unlabeled(self) -> NDArray[np.int64]:
-        """Return the rows without a label."""
         return self.rows[self.labels[self.rows] < 0]
 
     def batches(self) -> Iterator[Batch]:

@@ -74,7 +74,7 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Label ``count`` unlabeled rows of features (n, d) that are near the classes yet ambiguous.
+    """Label ``count`` unlabeled rows of features (n, d) that are near the labeled classes yet ambiguous.
 
     Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
     Rows are ordered by ``criterion``. If ``confine``, only the nearest rows are considered: 10 times as many as
@@ -153,7 +153,6 @@ def _choose_classes(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> ND
 
 
 def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: SearchRound) -> CriticalDiscovery:
-    """Choose the rows of a round; see :func:`discover_critical`."""
     warnings = []
     confined = np.concatenate(_confine(turn) if confine else turn.groups)
     candidates = turn.pool[confined]

@@ -171,7 +171,7 @@ class FreeMatchObjective(StudentObjective):
         self.fairness = FairnessLoss()
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
-        """Return the loss of labeled rows and others, with gradients only for the student; no teacher is used."""
+        """Return the loss on labeled and unlabeled rows, with gradients only for the student; no teacher is used."""
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)

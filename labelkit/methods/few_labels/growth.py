@@ -128,7 +128,7 @@ class LabelGrowth(nn.Module):
         return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
 
     def record_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
-        """Store the predicted classes (m,) of ``rows`` (m,) at the end of a phase and return how many changed.
+        """Store the classes (m,) predicted for ``rows`` (m,) at the end of a phase; return the shares that changed.
 
         Returns:
             Share of the rows without a given label whose class has changed since the end of the last phase, and since
@@ -194,7 +194,7 @@ _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation"
 
 
 class GrowthMonitor(ClassificationMonitor):
-    """Monitor of held-out accuracy that also writes and scores the discovered labels."""
+    """Monitor that tracks held-out accuracy, and writes and evaluates the discovered labels."""
 
     def __init__(self, growth: LabelGrowth, data: DataInfo, inputs: MonitorInputs) -> None:
         super().__init__(inputs.held_out, data.class_order)
@@ -204,11 +204,11 @@ class GrowthMonitor(ClassificationMonitor):
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
         """Evaluate the networks and the discovered labels, and write the table of discoveries."""
         metrics = dict(super().__call__(method, state))
-        self._inputs.write_text(DISCOVERED, self.discovered())
-        return metrics | self._errors()
+        self._inputs.write_text(DISCOVERED, self.discoveries_csv())
+        return metrics | self._error_rates()
 
-    def discovered(self) -> str:
-        """Return the table of discovered images as CSV, with true classes where known."""
+    def discoveries_csv(self) -> str:
+        """Return the table of discovered images as CSV, with true classes if known."""
         known = bool((self._inputs.truth >= 0).any())
         lines: list[list[object]] = []
         found, scores = self._growth.table()
@@ -223,7 +223,7 @@ class GrowthMonitor(ClassificationMonitor):
             return ""
         return self._names[label] if self._names else str(label)
 
-    def _errors(self) -> dict[str, float]:
+    def _error_rates(self) -> dict[str, float]:
         """Return the shares of wrong labels in this generation: among all, discovered and newest labels."""
         growth, truth = self._growth, self._inputs.truth
         labels = growth.labels()

@@ -98,7 +98,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         return replace(phase, lr=lambda step: rate(start + step))
 
     def _first_steps(self, rows: NDArray[np.int64]) -> int:
-        """Return the number of updates before the first discovery, or all if there is nothing to discover."""
+        """Return the number of updates before the first discovery, or of the run if there is nothing to discover."""
         config, given = self.config, int((self.data.labels >= 0).sum())
         if not self.growth.rules.next_count(given, given, int((self.data.labels[rows] < 0).sum())):
             return config.steps

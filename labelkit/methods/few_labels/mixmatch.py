@@ -97,7 +97,7 @@ class MixMatchObjective(StudentObjective):
         self.consistency = SquaredConsistency()
 
     @torch.no_grad()
-    def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
+    def guess_labels(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
         """Compute a student's sharpened mean prediction (u, k) for two views (u, c, h, w) of unlabeled images."""
         with batch_statistics(student):
             predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
@@ -127,7 +127,7 @@ class MixMatchObjective(StudentObjective):
             shares = draw_blending_plan(rows, MIXUP_ALPHA, generator, images.device)
             logits, targets = head_logits(student, shares.blend(images))[0], shares.blend(targets)
         else:
-            guesses = self.guess(student, others)
+            guesses = self.guess_labels(student, others)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
             shares = draw_blending_plan(3 * rows, MIXUP_ALPHA, generator, images.device)
             logits = self._interleaved_logits(student, torch.split(shares.blend(torch.cat([images, *others])), rows))

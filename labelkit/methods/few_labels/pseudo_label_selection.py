@@ -236,7 +236,6 @@ def search(
 
 
 def _join_rounds(found: list[D], warnings: tuple[str, ...]) -> D:
-    """Concatenate the results of the rounds."""
     columns: dict[str, Any] = {}
     for field in dataclasses.fields(found[0]):
         values = [getattr(one, field.name) for one in found]

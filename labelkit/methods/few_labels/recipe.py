@@ -179,7 +179,7 @@ def learning_rate(
 def teacher_decay(
     config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
 ) -> Schedule:
-    """Return the teacher's EMA decay in a phase, capped at 1 - 10 / steps so that short phases forget their start.
+    """Return a phase's EMA decay of the teacher, capped at 1 - 10 / steps so that short phases forget initial weights.
 
     During the first ``ramp_steps`` updates of the run, it is ``start`` if that is lower.
     """
@@ -299,7 +299,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Recalibrate the batch norm statistics of all networks, used for evaluation and saving but not training."""
+        """Recalibrate the batch norm statistics of all networks, which only evaluation and saving use."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)
@@ -310,7 +310,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return self.chain.master or self.chain.teacher
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return the student, its EMA and, if it exists, the master by name."""
+        """Return the student, its EMA and, if it exists, the master, keyed by name."""
         networks = {"student": self.network, "teacher": self.chain.teacher}
         return networks if self.chain.master is None else networks | {"master": self.chain.master}
 
@@ -352,6 +352,6 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
         return self.objective.runs_teacher
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the loss of the objective for one batch."""
+        """Compute the objective's loss for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
         return self.objective(batch, networks, self._state)

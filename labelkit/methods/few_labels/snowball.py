@@ -81,7 +81,7 @@ class PastFeatures(nn.Module):
 
 
 class Snowball(StudentObjectiveMethod[SnowballConfig]):
-    """Snowball training method: a label set that grows by discovery; needs at least one label per class."""
+    """Snowball training method: repeated discovery of labels for unlabeled images; needs a label for every class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)

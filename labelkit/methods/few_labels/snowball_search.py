@@ -47,11 +47,11 @@ def discover_confident(
 
     Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
     Features are an (n, d) array, or a list or tuple of such arrays, one per network, combined by ``fusion``:
-    ``distance`` averages distances; ``cascade`` concatenates features; ``rank`` averages ranks, with majority labels.
+    ``distance`` averages distances; ``cascade`` concatenates features; ``rank`` averages ranks and votes on labels.
 
-    Within each class (or overall), ``select`` chooses: ``min``, the nearest; ``far``, the farthest of a confident set,
-    the 10 times as many nearest, at most half of the candidates (but at least as many as requested); ``random``, with
-    the same seed in each round; ``max``, the farthest.
+    Within each class (or overall), ``select`` chooses ``min``, the nearest; ``far``, the farthest of a confident set of
+    the nearest candidates, 10 times as many as requested, but at most half of all (and at least as many as requested);
+    ``random``, with the same seed in each round; or ``max``, the farthest.
 
     Returns:
         The selected rows with labels and distances (``rank``: mean ranks).
@@ -108,7 +108,6 @@ def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _choose(select: Select, seed: int, turn: SearchRound) -> Discovery:
-    """Choose the rows of a round; see :func:`discover_confident`."""
     generator = np.random.RandomState(seed)
     warnings, chosen = [], []
     for group, want in zip(turn.groups, turn.wants, strict=True):

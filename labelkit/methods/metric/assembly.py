@@ -134,7 +134,7 @@ class SpatialAssembly(nn.Module):
         return votes.flatten(2).transpose(1, 2)
 
     def _coordinates(self, like: Tensor) -> Tensor:
-        """Return column and row of every cell's center in (-1, 1), (b, 2, h, w)."""
+        """Return the x and y coordinates of all cell centers in (-1, 1), as (b, 2, h, w)."""
         h, w = self.grid
         x = (2 * torch.arange(w, device=like.device, dtype=like.dtype) + 1) / w - 1
         y = (2 * torch.arange(h, device=like.device, dtype=like.dtype) + 1) / h - 1
@@ -174,7 +174,7 @@ def assembly_correlation(weights: Tensor) -> Tensor:
     .. math:: C = \sum_{u_1 \ne u_2} \sum_v w_{u_1 v} w_{u_2 v} + \sum_{v_1 \ne v_2} \sum_u w_{u v_1} w_{u v_2}
         = \sum_v c_v^2 + \sum_u r_u^2 - 2 \|w\|^2
 
-    with sums c of columns and r of rows. In [0, 2 (n - 1)] where these are 1; 0 for a permutation.
+    with column sums c and row sums r. In [0, 2 (n - 1)] if these are 1; 0 for a permutation.
 
     Args:
         weights: ``(..., n, n)`` float >= 0. Gradients flow.

@@ -185,6 +185,6 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     images = MatchedImages(replace(found.matches.take(kept), pairs=pairs[kept]), sizes, found.content_digest)
     coverage = float(np.isin(np.arange(count), images.matches.pairs[:, 0]).mean())
     inputs.show_message(
-        f"{len(kept)} matches; {percent(coverage)}% of the images have a partner; the others are their own partners"
+        f"{len(kept)} matches; {percent(coverage)}% of the images have a partner; the others match themselves"
     )
     return images

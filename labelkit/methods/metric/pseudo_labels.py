@@ -107,7 +107,7 @@ class PseudoLabels(nn.Module):
 
 
 def _moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
-    """Return the share of images that left the majority of their old cluster (-1 = none), whatever the numbering."""
+    """Return the share of images that left the majority of their old cluster (-1 = none), for any numbering."""
     known = before >= 0
     if not known.any():
         return 0.0
@@ -143,7 +143,7 @@ class MemoryBank(nn.Module):
         self._filled = None
 
     def __len__(self) -> int:
-        """Return q."""
+        """Return the memory size q."""
         return len(self.rows)
 
     @torch.no_grad()

@@ -61,7 +61,7 @@ MEMORY_START_EPOCH = 1
 
 
 class SAN(MetricMethod[SANConfig]):
-    """SAN training method: metric learning with a spatial assembly of feature maps, from labels or clusters."""
+    """SAN training method: metric learning from labels or clusters with spatially reassembled feature maps."""
 
     def __init__(self, config: SANConfig, data: DataInfo) -> None:
         super().__init__(config, data)

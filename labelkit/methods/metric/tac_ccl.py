@@ -85,7 +85,7 @@ class ContrastiveClusteringLoss(nn.Module):
 
 
 class TransformedAttentionLoss(nn.Module):
-    r"""Mean squared difference in attention between corresponding places of two views.
+    r"""Mean squared difference in attention between corresponding locations in two views.
 
     .. math:: L = \frac{1}{|V|} \sum_{p \in V} (M(p) - M'(H p))^2
 

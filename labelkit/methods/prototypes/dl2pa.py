@@ -59,7 +59,7 @@ SMALLEST_GAIN = 1e-6
 
 
 class PrototypeHead(nn.Module):
-    """Head without trained parameters that scores embeddings by their cosines with fixed class prototypes.
+    """Parameter-free head that scores embeddings by their cosines with fixed class prototypes.
 
     Args:
         num_classes: c.

@@ -148,7 +148,6 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
 def _load_or_compute(
     recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], show_note: Callable[[str], None]
 ) -> Prototypes:
-    """Return the prototypes from the cache, or compute and cache them."""
     path = cache_path(recipe)
     found = _read_cache(path, recipe, show_note) if path.exists() else None
     if found is not None:

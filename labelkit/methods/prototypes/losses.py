@@ -54,7 +54,7 @@ class InnerProductLoss(nn.Module):
 
 
 class WeightedCrossEntropy(nn.Module):
-    r"""Cross-entropy averaged over a batch in which each image has a weight.
+    r"""Cross-entropy averaged over a batch of weighted images.
 
     .. math:: L = -\frac{1}{b} \sum_i \omega_i \log \text{softmax}(\ell_i)_{y_i}
 
@@ -107,7 +107,7 @@ class UniformityLoss(nn.Module):
 
 
 def balancing_weights(counts: Tensor) -> Tensor:
-    """Compute class weights with which all classes present contribute equally.
+    """Compute class weights that make all classes present contribute equally.
 
     Args:
         counts: ``(c,)`` number of images of each class, in a batch over all processes or in the whole dataset.

@@ -161,7 +161,6 @@ class DetectionBackbone(nn.Module):
         return extract_level_maps(self.backbone.net, images, self.backbone.info.name)
 
     def _stages(self, image_size: int) -> tuple[list[int], tuple[int, ...]]:
-        """Return the widths and strides of the maps."""
         side = -(-image_size // self.divisible) * self.divisible
         info = self.backbone.info
         device = next(self.backbone.parameters()).device
@@ -226,7 +225,7 @@ def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) 
     .. math:: L_{box} = \frac{1}{m} \sum_{i: y_i > 0} \sum_{k=1}^4 s(o_{ik} - w_{ik}),
               \quad s(x) = \frac{9 x^2}{2} \text{ if } |x| < \frac19 \text{ else } |x| - \frac{1}{18}
 
-    Both are >= 0; the second is 0 without objects.
+    Both are >= 0; the second is 0 if there are no objects.
 
     Shape:
         - logits: ``(m, c)`` float; class 0 is the background.

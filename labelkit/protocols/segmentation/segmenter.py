@@ -43,7 +43,7 @@ _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
 class Segmenter(nn.Module):
-    """Segmentation network of a backbone and a head, which returns the logits of each position as patch features.
+    """Segmentation network with a backbone and a head, which provides logits in place of patch features.
 
     Args:
         inner: a network with a backbone, which is copied; its layers on top of the backbone are not used.
