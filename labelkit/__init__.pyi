@@ -143,7 +143,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Dense self-supervised learning: group patches by object by preserving the order of their similarities."""
+        """Dense self-supervised learning: group patches by object, preserving the order of their similarities."""
 
     @staticmethod
     def dino(
@@ -1497,7 +1497,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels, baseline: cross-entropy on the labeled images only."""
+        """Few-label baseline: cross-entropy on the labeled images only."""
 
     @staticmethod
     def tac_ccl(

@@ -10,7 +10,7 @@ from labelkit.methods.spec import MethodSpec, OwnSource
 
 METHODS: dict[str, MethodSpec] = {
     "cotap": MethodSpec(
-        "Dense self-supervised learning: group patches by object by preserving the order of their similarities.",
+        "Dense self-supervised learning: group patches by object, preserving the order of their similarities.",
         "labelkit.methods.dense.options:CoTAPConfig",
         "labelkit.methods.dense.cotap:CoTAP",
     ),
@@ -90,7 +90,7 @@ METHODS: dict[str, MethodSpec] = {
         "labelkit.methods.prototypes.softmax:Softmax",
     ),
     "supervised": MethodSpec(
-        "Few labels, baseline: cross-entropy on the labeled images only.",
+        "Few-label baseline: cross-entropy on the labeled images only.",
         "labelkit.methods.few_labels.options:SupervisedConfig",
         "labelkit.methods.few_labels.supervised:Supervised",
     ),

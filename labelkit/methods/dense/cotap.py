@@ -76,7 +76,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
             problem = "each process needs at least two images for --patch-ranking"
             raise ConfigError("--batch-size", problem, "Raise --batch-size, or pass --patch-ranking 0.")
         if config.image_concentration and config.num_neighbors >= self._num_objects:
-            problem = f"{config.num_neighbors} neighbors require more than {self._num_objects} images"
+            problem = f"{config.num_neighbors} neighbors per image require more than {self._num_objects} images"
             raise ConfigError("--num-neighbors", problem, "Lower --num-neighbors.")
         self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)

@@ -230,7 +230,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             return 0
         if found.exhausted:
             short = sum(report["taken"] < (report["quota"] or 0) for report in found.per_class)
-            state.warn(f"warning: found {len(found.indices)} critical samples, too few in {short} classes")
+            state.warn(f"warning: found {len(found.indices)} critical samples, but too few in {short} classes")
         add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 

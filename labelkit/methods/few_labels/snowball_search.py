@@ -120,7 +120,7 @@ def _choose(select: Select, seed: int, turn: SearchRound) -> Discovery:
             confident, limit = min(_FAR_FACTOR * want, len(group)), max(want, len(group) // _FAR_PART)
             group = group[: min(confident, limit)][-want:]
             if limit < confident:
-                warnings.append(f"--select far: the confident set is limited to {1 / _FAR_PART} of the candidates")
+                warnings.append("--select far: the confident set is limited to half of the candidates")
         chosen.append(group[:want])
     tie = {"max": -turn.keys, "random": turn.nearest}.get(select, turn.keys)
     return turn.build_discovery(chosen, [tie[np.concatenate(chosen)]], warnings)

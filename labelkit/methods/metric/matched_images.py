@@ -168,7 +168,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
         known = int((rows >= 0).sum())
         raise StoreError(
             where,
-            f"contains no pair of training images ({known} of its {len(rows)} images are in {inputs.dataset_name})",
+            f"contains no pairs of training images ({known} of its {len(rows)} images are in {inputs.dataset_name})",
             "Match the images of this dataset with `labelkit match`, or remove --matches.",
         )
     for place in np.flatnonzero(rows >= 0)[:_NUM_CHECKED].tolist():
