@@ -235,7 +235,7 @@ class MasterTraining:
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
         """Compose the master from the student and its EMA after the block, and train it.
 
-        Both must have batch norm statistics for evaluation. The ``first`` master has no other previous student.
+        Both must have batch norm statistics for evaluation. For the ``first`` master, the previous student is the same.
 
         Returns:
             Means of J_X (``cross_entropy``), J_C (``agreement``) and J_D (``discrimination``) over the last quarter of

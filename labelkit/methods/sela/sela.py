@@ -9,7 +9,7 @@ Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous 
     4. after the last step: recompute the labels once more
 Departures: the label pass uses neither augmentation nor dropout (published: ``--label-pass official``), the schedule
 has no off-by-one error (published: ``--optimization-schedule official-*``), and step 4 is added, so that the stored
-labels match the network. Stored embeddings are augmented by noise or stored views, and used as is in the label pass.
+labels match the network. Stored embeddings are perturbed or replaced by stored views, but not for the label pass.
 Second stage, ``--labels-from RUN --rotation``: a new network trained on a finished run's labels and on rotations.
 """
 
