@@ -126,8 +126,6 @@ class DenseObjective(nn.Module):
         loss = torch.stack([getattr(config, name) * term for name, term in terms.items()]).sum()
         return StepOutput(loss, {name: term.detach() for name, term in terms.items()} | logs)
 
-    # ------------------------------------------------------------------ networks
-
     def _branch(
         self, network: DenseNetwork, views: Sequence[Tensor], objects: Tensor, count: int, *, num_maps: int
     ) -> Branch:
@@ -173,8 +171,6 @@ class DenseObjective(nn.Module):
             reduce=None if get_rank_and_world_size()[1] == 1 else state.combine,
         )
 
-    # ------------------------------------------------------------------ images
-
     def _image_terms(
         self, online: Branch, target: Branch, state: TrainState, logs: dict[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -193,8 +189,6 @@ class DenseObjective(nn.Module):
             assigned = self._assignments(target.images[2], state)
             terms["image_concentration"] = torch.stack([self.assignment(view, assigned) for view in logits]).mean()
         return terms
-
-    # ------------------------------------------------------------------ patches
 
     def _align_overlaps(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], AlignedFeatures]:
         """Return the aligned features of overlapping views, keyed by the numbers of student and teacher view."""

@@ -28,9 +28,6 @@ BLOCK_ROWS = 4096
 _DECIMALS = 9
 
 
-# ---------------------------------------------------------------- distances and their order
-
-
 def check_features(array: ArrayLike) -> NDArray[Any]:
     """Check features (n, d) and return them as an array.
 
@@ -73,9 +70,6 @@ def round_for_sorting(values: NDArray[np.float64]) -> NDArray[np.float64]:
 def compute_min_and_max(values: NDArray[np.float64]) -> tuple[float, float]:
     """Return the minimum and maximum of an array, or two NaNs if it is empty."""
     return (float(values.min()), float(values.max())) if len(values) else (float("nan"), float("nan"))
-
-
-# ---------------------------------------------------------------- results
 
 
 @dataclass(frozen=True)
@@ -157,9 +151,6 @@ class SearchRound:
         nearest, farthest = compute_min_and_max(distances)
         report = {"round": self.number, "label": label, "candidates": int((self.nearest == label).sum())}
         return {**report, "quota": quota, "taken": len(distances), "nearest": nearest, "farthest": farthest}
-
-
-# ---------------------------------------------------------------- the search
 
 
 class SearchArguments(TypedDict, total=False):
