@@ -27,7 +27,7 @@ from labelkit.commands.discover.few import discover_lmcs, discover_snowball
 from labelkit.commands.discover.few_options import DiscoverLMCSConfig, DiscoverSnowballConfig
 from labelkit.commands.embed.embed import embed_images
 from labelkit.methods.few_labels.critical_samples import discover_critical
-from labelkit.methods.few_labels.pseudo_label_selection import Discovery, Round, search
+from labelkit.methods.few_labels.pseudo_label_selection import Discovery, SearchRound, search
 from labelkit.methods.few_labels.snowball_search import discover_confident
 from labelkit.options.embed import EmbedConfig
 from labelkit.store.embeddings import open_store
@@ -50,10 +50,10 @@ def classifier(features: Array, labels: Array) -> LogisticRegression:
         return LogisticRegression(C=1, max_iter=300).fit(features[held], labels[held])
 
 
-def surest(turn: Round) -> Discovery:
+def surest(turn: SearchRound) -> Discovery:
     """Return the rows with the most confident predictions."""
     chosen = [group[:wanted] for group, wanted in zip(turn.groups, turn.wants, strict=True)]
-    return turn.table(chosen, [turn.keys[np.concatenate(chosen)]])
+    return turn.build_discovery(chosen, [turn.keys[np.concatenate(chosen)]])
 
 
 def self_train(features: Array, labels: Array, count: int | str, rounds: int, **options: Any) -> tuple[Array, Array]:
@@ -69,7 +69,7 @@ def self_train(features: Array, labels: Array, count: int | str, rounds: int, **
         found = search(measure, surest, current, wanted, original=labels, **options)
         rows.append(found.indices)
         named.append(found.labels)
-        current = found.grown(current)
+        current = found.added_to(current)
     return np.concatenate(rows), np.concatenate(named)
 
 
@@ -160,7 +160,7 @@ def use(num_labels: int, seed: int) -> dict[str, dict[str, float]]:
     found = {}
     for name, grow in growers().items():
         discovery = grow(features, labels, seed)
-        grown = labels if discovery is None else discovery.grown(labels)
+        grown = labels if discovery is None else discovery.added_to(labels)
         found[name] = judge(features, grown, classes, pixels[test], truth[test])
     rows, named = self_train(features, labels, "double", 3)
     grown = labels.copy()

@@ -143,7 +143,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Dense self-supervision: make patches group by object, by preserving the order of their similarities."""
+        """Dense self-supervised learning: group patches by object, preserving the order of their similarities."""
 
     @staticmethod
     def dino(
@@ -224,7 +224,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: predict from one crop what the network's own average outputs for another."""
+        """Self-supervised learning: match the outputs of the network's own moving average across crops."""
 
     @staticmethod
     def dl2pa(
@@ -314,7 +314,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Classification: fixed prototypes on the sphere, reassigned to classes during training."""
+        """Classification: fixed prototypes on the hypersphere, reassigned to classes during training."""
 
     @staticmethod
     def flipclass(
@@ -401,7 +401,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Category discovery: a teacher whose attention follows the student's."""
+        """Category discovery: self-distillation from a teacher whose attention is aligned with the student's."""
 
     @staticmethod
     def freematch(
@@ -475,7 +475,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: confident pseudo-labels, learned on strongly augmented images (FixMatch as an option)."""
+        """Few labels: confident pseudo-labels as targets for strongly augmented images (FixMatch as an option)."""
 
     @staticmethod
     def gcd(
@@ -558,7 +558,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Category discovery baseline: contrastive learning, then k-means with labels."""
+        """Category discovery baseline: contrastive learning, then semi-supervised k-means."""
 
     @staticmethod
     def ibot(
@@ -640,7 +640,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: DINO, and predicting hidden patches from their surroundings."""
+        """Self-supervised learning: DINO plus masked patch prediction."""
 
     @staticmethod
     def lmcs(
@@ -724,7 +724,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: a master composed of three student versions guides the student; critical samples get labels."""
+        """Few labels: a master composed of three student versions guides the student; critical samples are labeled."""
 
     @staticmethod
     def mean_teacher(
@@ -806,7 +806,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: a student that agrees with its own average on all images."""
+        """Few labels: a student trained to agree with its own moving average on all images."""
 
     @staticmethod
     def mixmatch(
@@ -876,7 +876,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: guessed labels, mixed with given labels (MixUp)."""
+        """Few labels: images with guessed labels, mixed with labeled images (MixUp)."""
 
     @staticmethod
     def san(
@@ -980,7 +980,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Metric learning, from labels or clusters: features are re-assembled in space before the embedding."""
+        """Metric learning with labels or clusters: feature maps are spatially reassembled before the embedding."""
 
     @staticmethod
     def sela(
@@ -1071,7 +1071,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: balanced self-labelling and training, in alternation."""
+        """Self-supervised learning: alternate between balanced self-labeling and training."""
 
     @staticmethod
     def siamese(
@@ -1151,7 +1151,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Representation without labels: make two views alike, with the SimCLR, Barlow Twins, MoCo or SimSiam loss."""
+        """Self-supervised learning: make two views agree, with the SimCLR, Barlow Twins, MoCo or SimSiam loss."""
 
     @staticmethod
     def simgcd(
@@ -1338,7 +1338,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels: discovery adds labels during training, with a student, a teacher and a master."""
+        """Few labels: student, teacher and master networks discover additional labels during training."""
 
     @staticmethod
     def softmax(
@@ -1497,7 +1497,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Few labels, baseline: cross-entropy on the labeled images only."""
+        """Few-label baseline: cross-entropy on the labeled images only."""
 
     @staticmethod
     def tac_ccl(
@@ -1583,7 +1583,7 @@ class _Train:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Metric learning without labels: clusters, a memory, and attention that moves with the image."""
+        """Metric learning without labels: clustering, a memory bank, and attention consistency across transforms."""
 
 train: _Train
 

@@ -1,4 +1,4 @@
-"""Losses of several families of methods, usable on their own; losses of one family are in its folder."""
+"""Losses shared by several method families, usable on their own; other losses are in their family's folder."""
 
 from labelkit.losses.consistency import DistillationLoss, LabelLoss, MeanEntropyRegularizer
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss

@@ -1,4 +1,4 @@
-"""Losses on the cosine logits of a classifier: consistency of views, balance of classes, labels.
+"""Losses on a classifier's cosine logits: view consistency, class balance and supervised cross-entropy.
 
 Source: SimGCD (CVMI-Lab/SimGCD), ``DistillLoss`` and its training loop.
 """
@@ -19,8 +19,8 @@ class DistillationLoss(nn.Module):
     .. math:: L = -\frac1b \sum_i \sum_k q_{ik} \log p_{ik}, \quad
         q_i = \text{softmax}(t_i / \tau_t), \; p_i = \text{softmax}(s_i / \tau_s)
 
-    In nats, >= 0; equal to the entropy of q if both agree, and to log c if the student's
-    logits are all equal.
+    In nats, >= 0; equal to the entropy of q if both agree, and to log c if all of the student's
+    logits are equal.
 
     Args:
         student_temperature: :math:`\tau_s > 0`.
@@ -54,12 +54,12 @@ class DistillationLoss(nn.Module):
 
 
 class MeanEntropyRegularizer(TemperatureLoss):
-    r"""Regularizer ``log c`` minus the entropy of a batch's mean prediction, which is smallest for balanced classes.
+    r"""Class-balance regularizer: log c minus the entropy of a batch's mean prediction.
 
     .. math:: L = \log c - H(\bar p), \quad \bar p = \frac1m \sum_i \text{softmax}(l_i / \tau)
 
     In nats, in [0, log c]: 0 when the mean prediction is uniform, log c when every sample is
-    assigned to one class with certainty.
+    assigned to the same class with certainty.
 
     Args:
         temperature: :math:`\tau > 0`.
@@ -94,14 +94,14 @@ class LabelLoss(TemperatureLoss):
 
     .. math:: L = -\frac{1}{|A|} \sum_{i \in A} \log \text{softmax}(l_i / \tau)_{y_i}
 
-    with A the rows whose label y is not -1. In nats, >= 0; equal to log c when all logits agree.
+    with A the rows whose label y is not -1. In nats, >= 0; equal to log c when all logits are equal.
 
     Args:
         temperature: :math:`\tau > 0`.
 
     Shape:
         - logits: ``(m, c)`` float; gradients reach labeled rows only.
-        - labels: ``(m,)`` int64 in ``[-1, c)``; -1 leaves the row out.
+        - labels: ``(m,)`` int64 in ``[-1, c)``; rows with -1 are ignored.
         - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is labeled.
 
     Raises:

@@ -12,19 +12,19 @@ from labelkit.algorithms.temperature import TemperatureLoss
 
 
 class InfoNCELoss(TemperatureLoss):
-    r"""InfoNCE loss: cross-entropy for finding the other view of an image among all views of the batch.
+    r"""InfoNCE loss: cross-entropy for identifying the other view of an image among all views of the batch.
 
     .. math:: L = -\frac{1}{2b} \sum_a \log
         \frac{\exp(z_a \cdot z_{a'} / \tau)}{\sum_{c \ne a} \exp(z_a \cdot z_c / \tau)}
 
     with unit projections z and :math:`a'` the other view of a. In nats, >= 0 up to rounding, at most
-    :math:`\log(2b - 1) + 2/\tau`; equal to log(2b - 1) when all projections agree.
+    :math:`\log(2b - 1) + 2/\tau`; equal to log(2b - 1) when all projections are equal.
 
     Args:
         temperature: :math:`\tau > 0`.
 
     Shape:
-        - projections: ``(2b, d)`` float of any length; rows 0..b-1 are view 0, rows b..2b-1 view 1
+        - projections: ``(2b, d)`` float of any norm; rows 0..b-1 are view 0, rows b..2b-1 view 1
           of the same images; normalized here. Gradients reach all rows.
         - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if b is 0.
 
@@ -32,7 +32,7 @@ class InfoNCELoss(TemperatureLoss):
         ValueError: the temperature is not positive, or the number of rows is odd.
 
     Source:
-        SimGCD's ``info_nce_logits``; the sum runs over both views and over labeled images too.
+        SimGCD's ``info_nce_logits``; the sum runs over both views and also over labeled images.
     """
 
     def forward(self, projections: Tensor) -> Tensor:
@@ -53,13 +53,13 @@ class SupConLoss(TemperatureLoss):
         \frac{\exp(z_a \cdot z_p / \tau)}{\sum_{c \in M, c \ne a} \exp(z_a \cdot z_c / \tau)}
 
     with unit projections z, M the rows of labeled images and P(a) the other rows with the label
-    of a. In nats, >= 0; equal to log(\|M\| - 1) when all projections agree.
+    of a. In nats, >= 0; equal to log(\|M\| - 1) when all projections are equal.
 
     Args:
         temperature: :math:`\tau > 0`.
 
     Shape:
-        - projections: ``(2b, d)`` float of any length; rows as in `InfoNCELoss`. Gradients reach
+        - projections: ``(2b, d)`` float of any norm; rows as in `InfoNCELoss`. Gradients reach
           labeled rows only.
         - labels: ``(b,)`` int64, -1 = unlabeled.
         - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is labeled.
@@ -68,14 +68,14 @@ class SupConLoss(TemperatureLoss):
         ValueError: the temperature is not positive, or there are not two rows per label.
 
     Source:
-        SimGCD's ``SupConLoss`` on labeled rows. No selection of images: one pass without
-        synchronization, whatever the number of labels.
+        SimGCD's ``SupConLoss`` on labeled rows, which are not extracted first: one pass without
+        synchronization for any number of labels.
     """
 
     def forward(self, projections: Tensor, labels: Tensor) -> Tensor:
         """Compute the loss from projections (2b, d) and labels (b,), averaged over labeled views."""
         if len(projections) != 2 * len(labels):
-            raise ValueError(f"projections must be two per label, got {len(projections)} for {len(labels)} labels")
+            raise ValueError(f"projections must have 2 rows per label, got {len(projections)} for {len(labels)} labels")
         if not len(labels):
             return projections.sum()
         with without_autocast(projections):

@@ -1,4 +1,4 @@
-"""The training methods, in one folder per family, and their table."""
+"""Training methods, in one folder per family, and their registry."""
 
 OWN_METHODS_VARIABLE = "LABELKIT_METHODS"
-"""Environment variable that lists files or modules with methods of your own, separated as in PATH."""
+"""Environment variable that lists files or modules with user-defined methods, separated as in PATH."""

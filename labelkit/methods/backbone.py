@@ -1,4 +1,4 @@
-"""What several families share: arguments for building a backbone, views of stored embeddings, and a kNN monitor."""
+"""Code shared by several method families: backbone arguments, views of stored embeddings, and a kNN monitor."""
 
 from typing import TypeVar
 
@@ -21,10 +21,10 @@ from labelkit.training.monitors.representation import RepresentationMonitor
 RepresentationConfigT = TypeVar("RepresentationConfigT", bound=RepresentationRunConfig)
 
 
-def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | None:
-    """Return the weak and the strong view of stored embeddings, or ``None`` when training on images.
+def embedding_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | None:
+    """Return the weak and strong views of stored embeddings, or ``None`` when training on images.
 
-    The weak one only adds noise. If the store has views, both are stored ones: a store keeps views of one kind.
+    The weak view only adds noise. If the store contains views, both are stored views, since a store has only one kind.
     """
     if data.row_dim is None or not isinstance(config, RowOptions):
         return None
@@ -39,7 +39,7 @@ def row_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSpec] | 
 
 
 def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
-    """Collect the keyword arguments for building the backbone from the data and the options of a method."""
+    """Return the keyword arguments for building the backbone, based on a method's options and data."""
     assert isinstance(config, BackboneConfig)
     rows = None
     if data.row_dim is not None and isinstance(config, RowOptions):
@@ -60,13 +60,13 @@ def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
 
 
 class RepresentationMethod(Method[RepresentationConfigT]):
-    """Base class of methods that learn a representation without labels."""
+    """Base class for methods that learn a representation without labels."""
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
-        """Return the monitor that evaluates features on held-out images and the clusterings, if there are any."""
+        """Return the monitor that evaluates features on held-out images and, if there are any, clusterings."""
         k, temperature = self.config.knn_neighbors, self.config.knn_temperature
         return RepresentationMonitor(inputs, len(self.data.class_names), k, temperature)
 
     def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, or the whole image if the input size is small."""
+        """Return the evaluation view: a center crop, or the whole image if the input size is small."""
         return plain_view(self.network.input_spec.size)

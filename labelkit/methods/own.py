@@ -1,6 +1,6 @@
-"""Methods that labelkit does not ship: found in the files or modules that ``LABELKIT_METHODS`` names.
+"""User-defined methods, loaded from the files or modules listed in ``LABELKIT_METHODS``.
 
-Such a file is code that is executed. Only the variable can name it: no checkpoint, store or option does.
+These files are executed as code. Only the environment variable can name them; checkpoints, stores and options cannot.
 """
 
 import hashlib
@@ -18,18 +18,18 @@ from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.spec import MethodSpec, OwnSource
 
 TABLE_NAME = "METHODS"
-"""Name of the table in such a file: a dictionary of ``MethodSpec`` by the name of the method."""
+"""Name of the dictionary in such a file that maps method names to ``MethodSpec`` objects."""
 
 
 def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, MethodSpec], dict[str, OwnSource]]:
     """Import a user's method files or modules and return their methods and sources.
 
     Args:
-        named: their names, separated as in PATH; a file ends with ``.py``.
-        shipped: names that are taken by shipped methods.
+        named: file or module names, separated as in PATH; file names end with ``.py``.
+        shipped: names of the methods that labelkit ships.
 
     Raises:
-        ConfigError: a file does not exist or cannot be imported, or its table cannot be used.
+        ConfigError: a file does not exist or cannot be imported, or its table is invalid.
     """
     found: dict[str, MethodSpec] = {}
     sources: dict[str, OwnSource] = {}
@@ -38,15 +38,15 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
         table = getattr(module, TABLE_NAME, None)
         if not isinstance(table, dict) or not table:
             raise _source_error(
-                source, f"has no table {TABLE_NAME}", f'Write {TABLE_NAME} = {{"my-method": MethodSpec(...)}} into it.'
+                source, f"does not define {TABLE_NAME}", f'Add {TABLE_NAME} = {{"my-method": MethodSpec(...)}} to it.'
             )
         path = Path(str(module.__file__))
         where = OwnSource(path.name if source.endswith(".py") else source, path, sha256_file(path))
         for name, spec in table.items():
-            _check(source, name, spec)
+            _check_spec(source, name, spec)
             if name in found or name in shipped:
                 raise _source_error(
-                    source, f"names its method {name!r}, which is already taken", "Choose another name."
+                    source, f"defines a method named {name!r}, which is already taken", "Choose another name."
                 )
             found[name] = spec
             sources[name] = where
@@ -56,19 +56,19 @@ def import_own_methods(named: str, shipped: Container[str]) -> tuple[dict[str, M
 def _import_source(source: str) -> ModuleType:
     is_file = source.endswith(".py")
     if is_file and not Path(source).is_file():
-        raise _source_error(str(Path(source).absolute()), "no such file", "Set it to files with methods, or unset it.")
+        raise _source_error(str(Path(source).absolute()), "no such file", "Correct the path, or unset the variable.")
     try:
         module = _import_file(Path(source).resolve()) if is_file else import_module(source)
-    except (Exception, SystemExit) as error:  # whatever the code of a user raises
+    except (Exception, SystemExit) as error:  # user code may raise anything
         problem = f"cannot be imported: {type(error).__name__}: {error}"
         raise _source_error(source, problem, f"Correct the file, or unset {OWN_METHODS_VARIABLE}.") from error
     if module.__file__ is None:
-        raise _source_error(source, "is a folder without a module", "Pass the module with the table.")
+        raise _source_error(source, "is a folder, not a module", f"Name the module that defines {TABLE_NAME}.")
     return module
 
 
 def _import_file(path: Path) -> ModuleType:
-    """Import a file under a unique name; it can import modules next to it."""
+    """Import a file under a unique module name, letting it import other modules in its folder."""
     name = f"labelkit_own_{path.stem}_{hashlib.sha256(os.fsencode(path)).hexdigest()[:8]}"
     spec = spec_from_file_location(name, path)
     assert spec is not None  # it ends with .py
@@ -76,7 +76,7 @@ def _import_file(path: Path) -> ModuleType:
     module = module_from_spec(spec)
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    sys.modules[name] = module  # where classes look for the names in their annotations
+    sys.modules[name] = module  # classes resolve the names in their annotations here
     try:
         spec.loader.exec_module(module)
     except BaseException:
@@ -85,18 +85,14 @@ def _import_file(path: Path) -> ModuleType:
     return module
 
 
-def _check(source: str, name: object, spec: object) -> None:
-    """Check a row of a table.
-
-    Raises:
-        ConfigError: it cannot be a method.
-    """
+def _check_spec(source: str, name: object, spec: object) -> None:
+    """Raise ``ConfigError`` unless an entry of a user's table defines a method."""
     if not isinstance(spec, MethodSpec):
-        raise _source_error(source, f"has no MethodSpec for {name!r}", "See labelkit.methods.spec.")
+        raise _source_error(source, f"the entry {name!r} is not a MethodSpec", "See labelkit.methods.spec.")
     command = getattr(spec.options, "command", None)
     if command != ("train", name):
-        problem = f"the options of {name!r} are not an options class with this command, but {command}"
-        raise _source_error(source, problem, f'Write `command = ("train", "{name}")` in the class.')
+        problem = f"the options class of {name!r} must have the command {('train', name)}, got {command}"
+        raise _source_error(source, problem, f'Set `command = ("train", "{name}")` in the class.')
 
 
 def _source_error(source: str, problem: str, remedy: str) -> ConfigError:

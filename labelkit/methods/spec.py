@@ -1,4 +1,4 @@
-"""Rows of the table of methods."""
+"""Entries of the method registry."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class MethodSpec:
     """Registry entry of a training method: summary, options class and method class."""
 
     summary: str  # purpose of the method
-    options: str | type[RunConfig]  # class of its options, or its name as ``module:Class``
-    target: str | type[Method[Any]]  # class of the method, or its name as ``module:Class``, imported on use
+    options: str | type[RunConfig]  # options class, or its name as ``module:Class``
+    target: str | type[Method[Any]]  # method class, or its name as ``module:Class``, imported on first use
 
     @property
     def config(self) -> type[RunConfig]:
-        """Return the options class of this method, importing no other method."""
+        """Return the options class of this method without importing other methods."""
         return _import_class(self.options)
 
     def load(self) -> type[Method[Any]]:
@@ -33,7 +33,7 @@ class MethodSpec:
 
 
 def _import_class(named: str | type[T]) -> type[T]:
-    """Return the class with a name ``module:Class``, or the class itself."""
+    """Return the class named ``module:Class``, or the class itself."""
     if not isinstance(named, str):
         return named
     module, _, name = named.partition(":")
@@ -42,7 +42,7 @@ def _import_class(named: str | type[T]) -> type[T]:
 
 @dataclass(frozen=True)
 class OwnSource:
-    """Name, path and digest of the file that defines a user's own method."""
+    """Name, path and digest of the file that contains a user-defined method."""
 
     name: str  # file name, or name of the module
     path: Path  # path of the file

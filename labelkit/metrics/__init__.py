@@ -1,4 +1,4 @@
-"""Scores of predictions against labels: clustering, classification, retrieval."""
+"""Evaluation metrics for classification, clustering, retrieval, segmentation and discovered labels."""
 
 from labelkit.metrics.classification import (
     eleven_point_average_precision,

@@ -1,4 +1,4 @@
-"""Score predicted classes and logits against labels, and the presence of a class in images as in VOC 2007."""
+"""Classification metrics: accuracy of predictions and logits, and VOC 2007's 11-point average precision."""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -9,18 +9,18 @@ from labelkit.algorithms.matching import as_ids, contingency
 def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> float:
     """Compute the 11-point interpolated average precision of VOC 2007; NaN if no image has the class.
 
-    The mean over recall levels 0, 0.1, ..., 1 of the highest precision at this recall or more.
+    This is the mean over recall levels 0, 0.1, ..., 1 of the highest precision at that recall or above.
 
     Args:
         scores: (n,), larger = more likely.
         present: (n,) bool, whether the image has the class.
 
     Raises:
-        ValueError: shapes do not match, or NaN.
+        ValueError: shapes do not match, or scores contain NaN.
 
     Source:
         M. Everingham et al., "The PASCAL Visual Object Classes (VOC) Challenge" (IJCV 2010), Sec. 4.2: until VOC 2009.
-        There, images with equal scores are ranked by their position in the file; here, they enter together.
+        There, images with equal scores are ranked by their position in the file; here, they enter the ranking together.
     """
     from sklearn.metrics import precision_recall_curve
 
@@ -28,7 +28,7 @@ def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> flo
     if not has.any():
         return float("nan")
     precision, recall, _ = precision_recall_curve(has, np.asarray(scores, dtype=np.float64))
-    # compare whole numbers: 3 of 10 is a recall of 0.3; the last point of the curve does not belong to the ranking
+    # compare integers, since 3 of 10 is exactly a recall of 0.3; the curve's last point is not part of the ranking
     hits, count = np.rint(recall[:-1] * has.sum()), int(has.sum())
     return float(np.where(10 * hits >= np.arange(11)[:, None] * count, precision[:-1], 0.0).max(axis=1).mean())
 
@@ -36,8 +36,8 @@ def eleven_point_average_precision(scores: ArrayLike, present: ArrayLike) -> flo
 def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
     """Compute the fraction, in [0, 1], of samples whose class is among the k largest logits.
 
-    If the class ties with others for the last places, its probability under a random order of the
-    tied classes counts: equal logits score k / c, not the share of class 0.
+    If the class is tied for the last places, the sample contributes the probability that a random order
+    of the tied classes includes it: equal logits score k / c, not the share of class 0.
 
     Args:
         logits: (n, c) scores, larger = more likely.
@@ -45,7 +45,7 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
         k: from 1 to c.
 
     Raises:
-        ValueError, IndexError: shapes do not match, NaN, a label or k is out of range.
+        ValueError, IndexError: shapes do not match, logits contain NaN, or a label or k is out of range.
     """
     scores, classes = np.asarray(logits), as_ids(labels, "labels")
     if np.isnan(scores).any():
@@ -59,10 +59,10 @@ def top_k_accuracy(logits: ArrayLike, labels: ArrayLike, k: int = 1) -> float:
 
 
 def per_class_accuracy(predictions: ArrayLike, labels: ArrayLike, num_classes: int) -> NDArray[np.float64]:
-    """Compute the accuracies (c,) float64 of all classes; NaN for an absent class.
+    """Compute the accuracy of each class, (c,) float64; NaN for classes without samples.
 
     Args:
-        predictions: (n,) integers in ``[0, c)``, or (n, c) logits, whose largest counts (the first of equals).
+        predictions: (n,) integers in ``[0, c)``, or (n, c) logits, of which the largest counts (the first if tied).
         labels: (n,) integers in ``[0, c)``.
         num_classes: c.
 
@@ -78,7 +78,7 @@ def per_class_accuracy(predictions: ArrayLike, labels: ArrayLike, num_classes: i
     return accuracy
 
 
-# Number of many-shot classes, and of many-shot and medium-shot classes together, by frequency.
+# By number of classes: frequency ranks at which medium-shot and few-shot classes begin.
 _RANKS = {10: (3, 7), 100: (36, 71)}
 _MANY_ABOVE, _FEW_BELOW = 100, 20
 
@@ -86,15 +86,15 @@ _MANY_ABOVE, _FEW_BELOW = 100, 20
 def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
     """Group classes into many-shot, medium-shot and few-shot by their number of training images.
 
-    10 or 100 classes are ranked by frequency (the first of equals first) and cut at 3 and 7, or 36 and 71 (code of
-    DL2PA); otherwise, groups have above 100, 20 to 100, and below 20 images (ImageNet-LT). There are no groups if no
-    class has twice the images of another.
+    10 or 100 classes are ranked by frequency (ties keep their order) and split at ranks 3 and 7, or 36 and 71 (DL2PA's
+    code); otherwise, classes in the groups have more than 100, 20 to 100, and fewer than 20 images (ImageNet-LT). There
+    are no groups unless some class has at least twice as many images as another.
 
     Args:
-        train_counts: (c,) training images of each class.
+        train_counts: (c,) number of training images of each class.
 
     Returns:
-        class ids, increasing, under ``many``, ``medium`` and ``few``; empty groups are left out.
+        Sorted class ids of the groups ``many``, ``medium`` and ``few``; empty groups are omitted.
     """
     counts = np.asarray(train_counts, dtype=np.int64)
     if not len(counts) or counts.max() < 2 * counts.min():
@@ -113,13 +113,13 @@ def shot_groups(train_counts: ArrayLike) -> dict[str, NDArray[np.int64]]:
 def share_interval(hits: int, count: int, *, num_resamples: int, generator: np.random.Generator) -> tuple[float, float]:
     """Compute the 95% bootstrap percentile interval of the proportion ``hits / count``.
 
-    Only the correctness of each sample matters, so that drawing ``count`` samples again is one binomial number.
+    Since only the correctness of each sample matters, resampling ``count`` samples is a single binomial draw.
 
     Args:
         hits: number of correct samples.
         count: number of samples, at least 1.
         num_resamples: number of resamples, at least 1.
-        generator: source of all randomness.
+        generator: random number generator.
     """
     shares = generator.binomial(count, hits / count, size=num_resamples) / count
     low, high = np.quantile(shares, [(1 - 0.95) / 2, (1 + 0.95) / 2])

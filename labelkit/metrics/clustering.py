@@ -1,10 +1,10 @@
-"""Score cluster ids against labels: accuracy by matching, for old and new classes, and its bootstrap intervals.
+"""Clustering accuracy after matching clusters to classes, for old and new classes, with bootstrap intervals.
 
 Sources: protocols of S. Vaze et al., "Generalized Category Discovery" (v1, v2) and of the code of "SimGCD" (v2b);
-error kinds of "Flipped Classroom", Fig. 2 and App. B.3; B. Efron, "Bootstrap Methods: Another Look at the Jackknife"
+error types of "Flipped Classroom", Fig. 2 and App. B.3; B. Efron, "Bootstrap Methods: Another Look at the Jackknife"
 (percentile intervals).
-Departure: the released codes match a square matrix of counts, padded with zeros. All is the same; Old and New can
-differ if several matchings have the same All (``algorithms.matching``).
+Departure: the released code pads the count matrix with zeros to a square before matching. All is the same; Old and New
+can differ if several matchings have the same All (``algorithms.matching``).
 """
 
 from dataclasses import asdict, dataclass
@@ -24,14 +24,14 @@ class ClusterAccuracy:
 
     Attributes:
         all_accuracy: over all samples, in [0, 1].
-        old_accuracy: over samples of old classes; NaN if there is none.
-        new_accuracy: over samples of new classes; NaN if there is none.
+        old_accuracy: over samples of old classes; NaN if there are none.
+        new_accuracy: over samples of new classes; NaN if there are none.
         true_old: old samples assigned to another old class, as a share of the old samples.
         false_old: old samples assigned to a new class or none, as a share of the old samples.
         true_new: new samples assigned to another new class or none, as a share of the new samples.
         false_new: new samples assigned to an old class, as a share of the new samples.
         mapping: (k,) int64, class of each cluster, -1 = unmatched; the matching over all samples
-            (or the one passed in). ``1 - old_accuracy = true_old + false_old``, and the same for new.
+            (or the one passed in). ``1 - old_accuracy = true_old + false_old``, and likewise for new.
         confusion: (k, c) int64, samples per cluster (rows) and class (columns).
         used_clusters: number of clusters with at least one sample.
         num_samples: number of samples scored.
@@ -73,18 +73,18 @@ def cluster_accuracy(
 
     One matching over all samples is used for all three numbers (protocol ``v2``), so that
     ``All = s Old + (1 - s) New`` with s the share of old samples. All is unique; Old and New may differ between
-    matchings of equal All, in which case scipy's choice is used. Pairs of cluster and class without a common sample
-    are not matched.
+    matchings of equal All, in which case scipy's choice is used. A cluster and a class without a sample in common
+    are never matched.
 
     Args:
         labels: (n,) integers in ``[0, c)``.
         cluster_ids: (n,) integers >= 0; the numbers of clusters and classes may differ.
         old_mask_per_class: (c,) bool, true for the old classes, in any order.
-        mapping: (k,) integers, class of each cluster or -1, fitted elsewhere and used unchanged; by default it is
-            fitted here.
+        mapping: (k,) integers, class of each cluster or -1, computed elsewhere and used unchanged; by default, it is
+            computed here.
 
     Raises:
-        ValueError: lengths differ, arrays are empty, an id is out of range, or a mapping names a class twice.
+        ValueError: lengths differ, arrays are empty, an id is out of range, or the mapping repeats a class.
     """
     old_classes = np.asarray(old_mask_per_class)
     if old_classes.ndim != 1 or old_classes.dtype != np.bool_:
@@ -96,7 +96,7 @@ def cluster_accuracy(
         class_of_cluster = np.asarray(mapping, dtype=np.int64)
         named, times = np.unique(class_of_cluster[class_of_cluster >= 0], return_counts=True)
         if (times > 1).any():
-            raise ValueError(f"mapping must not repeat a class, got class {named[times > 1][0]} twice or more")
+            raise ValueError(f"mapping must not repeat a class, but class {named[times > 1][0]} occurs more than once")
         counts = contingency(cluster_ids, labels, num_clusters=len(class_of_cluster), num_classes=len(old_classes))
 
     per_class, hits = counts.sum(axis=0), _count_correct(counts, class_of_cluster)
@@ -122,18 +122,18 @@ def cluster_accuracy(
     )
 
 
-def other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
-    """Compute the accuracies for ``all``, ``old`` and ``new`` classes by the other protocols, v1 and v2b.
+def score_other_protocols(score: ClusterAccuracy, old_mask_per_class: ArrayLike) -> dict[str, dict[str, float]]:
+    """Compute the accuracy for ``all``, ``old`` and ``new`` classes under the other protocols, v1 and v2b.
 
-    - ``v1`` matches old and new samples separately; each number is at least that of v2.
+    - ``v1`` matches old and new samples separately; its accuracies are never below those of v2.
     - ``v2b`` uses the matching of v2, and averages the accuracies of the classes that have samples.
 
     Args:
-        score: the accuracies by v2.
+        score: result of :func:`cluster_accuracy` (v2).
         old_mask_per_class: (c,) bool, the same as for ``score``.
 
     Returns:
-        By protocol and group, in [0, 1]; NaN without a sample.
+        Accuracy in [0, 1] by protocol and group; NaN for groups without samples.
     """
     old, counts = np.asarray(old_mask_per_class, dtype=bool), score.confusion
     sizes, groups = counts.sum(axis=0), {"all": np.ones_like(old), "old": old, "new": ~old}
@@ -154,19 +154,19 @@ def accuracy_intervals(
 ) -> dict[str, tuple[float, float]]:
     """Compute 95% bootstrap percentile intervals of the accuracies for ``all``, ``old`` and ``new`` classes.
 
-    Clusters and their matching with classes are those of all samples, in every resample: the
-    intervals include the uncertainty from the choice of the samples scored, but not that of repeated
-    clustering, matching or training. Only the class and the correctness of a sample then matter,
-    so that n draws with replacement are one draw of multinomial counts, whatever n is.
+    Every resample keeps the clusters and the matching found on all samples: the intervals reflect
+    the choice of evaluated samples, but not the variation from repeated clustering, matching or
+    training. Since only the class and correctness of a sample then matter, n draws with replacement
+    reduce to one multinomial draw for any n.
 
     Args:
-        score: the accuracies.
+        score: result of :func:`cluster_accuracy`.
         old_mask_per_class: (c,) bool, the same as for ``score``.
         num_resamples: number of resamples, at least 1.
-        generator: source of all randomness.
+        generator: random number generator.
 
     Returns:
-        (low, high) of each in [0, 1]; NaN without a sample.
+        (low, high) of each accuracy in [0, 1]; NaN for groups without samples.
     """
     sizes = score.confusion.sum(axis=0)
     present = np.flatnonzero(sizes)
@@ -193,8 +193,8 @@ def _count_correct(counts: NDArray[np.int64], mapping: NDArray[np.int64]) -> NDA
 def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     """Compute the purity, in (0, 1]: the fraction of samples with the most frequent class of their cluster.
 
-    Use it for more clusters than classes, when a one-to-one matching would leave out most clusters. It grows
-    with the number of clusters, up to 1 for clusters of one sample each.
+    Use it if there are more clusters than classes, so that a one-to-one matching would leave most clusters
+    unmatched. It tends to grow with the number of clusters and is 1 if every cluster has one sample.
 
     Args:
         labels: (n,) integers >= 0.
@@ -203,7 +203,7 @@ def majority_accuracy(labels: ArrayLike, cluster_ids: ArrayLike) -> float:
     Raises:
         ValueError: lengths differ, or there are no samples.
     """
-    # ids may be far apart
+    # ids may be sparse
     classes, clusters = (np.unique(np.asarray(ids), return_inverse=True)[1] for ids in (labels, cluster_ids))
     counts = contingency(classes, clusters)
     return float(counts.max(axis=0).sum() / counts.sum())

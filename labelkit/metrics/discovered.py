@@ -1,4 +1,4 @@
-"""Score labels that were found for unlabeled rows against the true classes."""
+"""Error rates of labels discovered for unlabeled images, compared with the true classes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 FIRST = (20, 40, 80, 160)
-"""Numbers of best-ranked rows whose precision is shown."""
+"""Numbers of top-ranked labels for which precision is reported."""
 
 
 def discovery_errors(
@@ -19,22 +19,22 @@ def discovery_errors(
     num_given: int,
     class_names: Sequence[str],
 ) -> dict[str, Any]:
-    """Compute the error rates of found labels by comparing them with the true classes.
+    """Compute the error rates of discovered labels by comparing them with the true classes.
 
     Args:
         labels: (s,) integers, predicted classes.
         truth: (s,) integers, true classes, -1 = unknown.
         rounds: (s,) integers from 1.
         ranks: (s,) integers, 1 = best.
-        num_given: number of labels that existed before.
-        class_names: by number.
+        num_given: number of labels given before discovery.
+        class_names: names of the classes, by class number.
 
     Returns:
-        ``found``, rows whose truth is known; ``wrong``, number of wrong labels among them; ``error`` = wrong /
-        found, NaN without any; ``held_error`` = wrong / (given + found), the error in the training set of a classifier
-        that uses all of them; the first three for each ``round`` in ``per_round`` and each predicted ``class`` in
-        ``per_class``, in order; and ``precision_of_first``, the share of correct labels among the first by rank, for
-        each of :data:`FIRST` up to their number.
+        ``found``: number of labels whose true class is known; ``wrong``: number of these that are wrong; ``error`` =
+        wrong / found, NaN if there are none; ``held_error`` = wrong / (given + found), the label error in a training
+        set that contains all of them; ``per_round`` and ``per_class``: the first three for each ``round`` and each
+        predicted ``class``, in order; ``precision_of_first``: precision of the top-ranked labels, for each number in
+        :data:`FIRST` up to the number of labels.
     """
     columns = [np.asarray(column, dtype=np.int64) for column in (labels, truth, rounds, ranks)]
     is_known = columns[1] >= 0

@@ -1,13 +1,13 @@
-"""Score retrieval of samples of the same class: recall@k, R-precision, MAP@R.
+"""Retrieval metrics for samples of the same class: recall@k, R-precision and MAP@R.
 
-Queries are ranked against a gallery by cosine; without a gallery, all samples are ranked against each other, except
-against themselves. Queries whose class has no (other) member in the gallery are left out. Cosines are rounded to
-multiples of 2^-29 (2e-9); if they are equal, a metric is its expected value over random orders of the tied samples, so
-that a model that maps all images to one point has the score of random guessing.
+For each query, the gallery is ranked by cosine similarity; without a gallery, each sample is ranked against all others.
+Queries without another sample of their class in the gallery are skipped. Cosines are rounded to multiples of 2^-29
+(2e-9); on ties, a metric is its expected value over random orders of the tied samples, so that a model that maps all
+images to one point scores like random guessing.
 
-Blocks of queries are compared with the whole gallery by a float32 product, which decides comparisons unless its
-rounding, at most (d + 4) 2^-24, could matter. The few relevant pairs that are too close are recomputed in float64; for
-a row with many such pairs (a collapsed model), or of a large class, as a product with the whole gallery.
+Blocks of queries are compared with the whole gallery by a float32 matrix product, which decides all comparisons that
+its rounding error, at most (d + 4) 2^-24, cannot change. The few relevant pairs that are too close are recomputed in
+float64; queries with many such pairs (a collapsed model) or of a large class use a product with the whole gallery.
 
 Sources: K. Musgrave et al., "A Metric Learning Reality Check" (R-precision, MAP@R); F. McSherry and M. Najork,
 "Computing information retrieval performance measures efficiently in the presence of tied scores". We use our own code,
@@ -30,15 +30,15 @@ from labelkit.algorithms.matching import as_ids
 from labelkit.algorithms.row_blocks import StoredRows
 
 _RESOLUTION = float(2**29)
-# Similarities computed at a time (8 MB, or this many rows), and processed at a time, so that they stay in the cache.
+# Similarities computed at a time (8 MB, or this many rows) and processed at a time, so that they fit in the cache.
 _PRODUCT_PAIRS, _MIN_ROWS, _PART_PAIRS, _EXACT_PART_PAIRS = 1 << 21, 64, 1 << 19, 1 << 17
 # Numbers per temporary float64 array: 2 MB.
 _EXACT_NUMBERS = 1 << 18
-# Above this share of a row, a float64 product of the row is faster than computing its pairs one by one.
+# Above this fraction of a row (its inverse is given), a float64 product of the row is faster than single pairs.
 _ONE_BY_ONE_SHARE, _MIN_ONE_BY_ONE = 256, 32
-# The lower limit of the r nearest is the r-th largest of the maxima of this many groups, or this many per rank r.
+# The threshold for the r nearest is the r-th largest of the maxima of this many groups, or this many per rank r.
 _MIN_GROUPS, _GROUPS_PER_RANK = 256, 8
-# Minimum number of queries that another process ranks; preparing the gallery then takes at most a tenth of the time.
+# Minimum number of queries per worker process, so that preparing the gallery takes at most a tenth of the time.
 _PART_QUERIES = 1 << 13
 
 Ints = NDArray[np.int64]
@@ -54,11 +54,11 @@ class RetrievalScores:
         ks: requested numbers of neighbors.
         query_rows: (q,) int64, ascending positions of the scored queries.
         labels: (q,) int64, their classes.
-        recall: (q, len(ks)) float64 in [0, 1], (probability of) a match among the k nearest.
-        r_precision: (q,) float64 in [0, 1], share of matches among the R nearest, if requested; R: all matches.
-        average_precision: (q,) float64 in [0, r_precision], average precision at R, if requested.
-        tied: (q,) bool, whether the nearest match is as near as a sample of another class.
-        num_lone, block_rows: numbers of queries left out, without a match in the gallery; and ranked at a time.
+        recall: (q, len(ks)) float64 in [0, 1], whether a match is among the k nearest; a probability on ties.
+        r_precision: (q,) float64 in [0, 1], share of matches among the R nearest, R = number of matches; if requested.
+        average_precision: (q,) float64 in [0, r_precision], average precision at R; if requested.
+        tied: (q,) bool, whether a sample of another class is exactly as near as the nearest match.
+        num_lone, block_rows: number of queries skipped for lack of a match; number of queries ranked at a time.
     """
 
     ks: tuple[int, ...]
@@ -104,24 +104,24 @@ def score_retrieval(
     """Rank the gallery for every query and score the rankings by recall@k, R-precision and MAP@R.
 
     Args:
-        queries: (q, d) rows of any length except zero; rows of a store are read once.
+        queries: (q, d) embeddings of any nonzero norm; stored embeddings are read once.
         labels: (q,) integers >= 0.
-        gallery: (g, d), likewise; by default the queries, each without itself.
+        gallery: (g, d), likewise; by default, the queries, excluding each query itself.
         gallery_labels: (g,) integers >= 0; required with a gallery.
-        own_rows: (q,) int64, row of the gallery that is the query and is left out, -1 (default with a gallery): none.
-        ks: numbers of neighbors, each from 1 to the rows of the gallery, minus one if some query is among them.
-        at_r: also compute R-precision and MAP@R, which takes some more time.
-        max_bytes: maximum size of the blocks of similarities; each thread holds at least one row.
-        num_threads: blocks processed at a time; with several threads, each product uses one.
-        on_block: called with the number of queries completed, block by block.
-        spread: applies a function to parts, possibly in other processes, which read the rows of a store themselves, and
-            yields the results in order; ``None``: everything runs here, block by block. The scores are the same.
+        own_rows: (q,) int64, gallery row that is the query itself and is excluded; -1 (default with a gallery): none.
+        ks: numbers of neighbors, each from 1 to the gallery size (minus one if the gallery contains any query).
+        at_r: also compute R-precision and MAP@R, which takes longer.
+        max_bytes: maximum memory for blocks of similarities in bytes; each thread holds at least one row.
+        num_threads: number of blocks processed in parallel; if more than one, each matrix product uses one thread.
+        on_block: called after each block with the number of its queries.
+        spread: applies a function to parts of the queries, possibly in other processes (which read stored embeddings
+            themselves), and yields the results in order; ``None``: run everything here. The scores are the same.
 
     Raises:
-        ValueError: shapes do not match, NaN or infinity, a zero row, or a k out of range.
+        ValueError: shapes do not match, an embedding is zero or not finite, or a k is out of range.
     """
     if (gallery is None) != (gallery_labels is None):
-        raise ValueError("gallery and gallery_labels must be given together")
+        raise ValueError("gallery and gallery_labels must be passed together")
     gallery_side = query_side = _SortedRows(queries, labels, "")
     if gallery is not None and gallery_labels is not None:
         gallery_side = _SortedRows(gallery, gallery_labels, "gallery ")
@@ -136,7 +136,7 @@ def score_retrieval(
         found = np.concatenate([*spread(score, [range(i, min(i + step, n)) for i in range(0, max(1, n), step)])])
     order = np.argsort(query_rows := query_side.order[ranking.places])
     above, strangers, matches, r_precision, average_precision = found[order].T
-    recall = [_chance_of_a_match(k, above, strangers, matches) for k in ks]
+    recall = [_expected_recall(k, above, strangers, matches) for k in ks]
     return RetrievalScores(
         ks=tuple(ks),
         query_rows=query_rows[order],
@@ -155,7 +155,7 @@ def _mean(values: Floats | None) -> float:
 
 
 class _SortedRows:
-    """Original rows and their lengths; the order that sorts them by class; in this order, labels and float32 units."""
+    """Embeddings with their norms, and a class-sorted order with labels and float32 unit vectors in this order."""
 
     def __init__(self, values: ArrayLike | StoredRows, labels: ArrayLike, name: str) -> None:
         self._arguments = values, labels, name
@@ -181,7 +181,7 @@ class _SortedRows:
             self.unit[part] = self.exact(part)
 
     def __reduce__(self) -> tuple[type[_SortedRows], tuple[Any, ...]]:
-        return _SortedRows, self._arguments  # another process reads rows of a store itself
+        return _SortedRows, self._arguments  # other processes read stored embeddings themselves
 
     def exact(self, places: Ints | slice) -> Floats:
         """Return the float64 unit vectors at the given positions, which must be sorted."""
@@ -192,8 +192,8 @@ class _SortedRows:
 class _Ranking:
     """Queries and gallery, preprocessed for ranking.
 
-    For the queries with a match, sorted by class: ``places`` among all queries; ``own``, the place of the query itself
-    in the gallery, -1 for none; ``starts`` and ``ends`` of its class there; ``wanted``, the number of matches.
+    Attributes of the queries with a match, sorted by class: ``places``, positions among all queries; ``own``, position
+    of the query itself in the gallery, -1 = none; ``starts`` and ``ends`` of its class there; ``wanted``, matches.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class _Ranking:
     def score_part(
         self, part: range, *, size: int, num_threads: int, on_block: Callable[[int], object] | None = None
     ) -> Floats:
-        """Rank the gallery for one part of the queries, ``size`` at a time; return (p, 5) as ``score`` does."""
+        """Rank the gallery for a part of the queries, ``size`` at a time; return (p, 5) as ``score`` does."""
         blocks = [slice(start, min(start + size, part.stop)) for start in part[::size]]
         found = [np.empty((0, 5))]
         with threadpool_limits(1 if num_threads > 1 else None, "blas"), ThreadPoolExecutor(num_threads) as pool:
@@ -250,13 +250,13 @@ class _Ranking:
     def score(self, block: slice) -> Floats:
         """Rank the gallery for a block of queries, using float64 for large classes or many near ties.
 
-        Returns (b, 5): numbers of strangers nearer than the nearest match, strangers and matches as near; scores at R.
+        Returns (b, 5): counts of samples nearer than the nearest match, of other-class and matching ties; scores at R.
         """
         found = np.empty((block.stop - block.start, 5))
         exactly = self.wanted[block] > self._limit
         for is_exact in (False, True):
             chosen = np.flatnonzero(exactly == is_exact)
-            similar = self._similar(block.start + chosen, exactly=is_exact)
+            similar = self._compute_cosines(block.start + chosen, exactly=is_exact)
             step = max(1, (_EXACT_PART_PAIRS if is_exact else _PART_PAIRS) // similar.shape[1])
             for start in range(0, len(chosen), step):
                 part = chosen[start : start + step]
@@ -265,7 +265,7 @@ class _Ranking:
             del similar
         return found
 
-    def _similar(self, rows: Ints, *, exactly: bool) -> NDArray[Any]:
+    def _compute_cosines(self, rows: Ints, *, exactly: bool) -> NDArray[Any]:
         """Return cosines of queries with the whole gallery, in float32 or as float64 multiples of the resolution."""
         if exactly:
             num_gallery, dim = self.gallery_side.unit.shape
@@ -285,7 +285,7 @@ class _Ranking:
     def _rank(self, rows: Ints, similar: NDArray[Any], *, exactly: bool) -> tuple[Floats, Bools]:
         """Return the columns of ``score``, and which rows have too many pairs to recompute.
 
-        The pairs to recompute are those that float32 may order wrongly, those of the class, and possible R nearest.
+        Recomputed are pairs that float32 may misorder, pairs of the same class, and candidates for the R nearest.
         """
         margin = np.asarray(0.0 if exactly else self._margin, similar.dtype)
         ranges = list(zip(self.starts[rows].tolist(), self.ends[rows].tolist(), strict=True))
@@ -319,19 +319,19 @@ class _Ranking:
 
 
 def _rank_thresholds(values: NDArray[Any], ranks: Ints) -> NDArray[Any]:
-    """Return (b, 1) limits that at least r values of each row reach, hardly more: the r-th largest group maximum."""
-    # Neighboring columns belong to one class, so they are put in different groups.
+    """Return (b, 1) thresholds that at least r values of a row reach, and few more: the r-th largest group maximum."""
+    # Neighboring columns belong to the same class, so they are assigned to different groups.
     groups = min(max(_MIN_GROUPS, _GROUPS_PER_RANK * int(ranks.max())), values.shape[1])
     largest = values[:, : values.shape[1] // groups * groups].reshape(len(values), -1, groups).max(axis=1)
     places = groups - ranks
     return np.take_along_axis(np.partition(largest, np.unique(places), axis=1), places[:, None], axis=1)
 
 
-def _chance_of_a_match(k: int, above: Floats, tied_strangers: Floats, tied_matches: Floats) -> Floats:
-    """Compute the expected recall at k of each query: samples above the tie first, then the tie in random order."""
+def _expected_recall(k: int, above: Floats, tied_strangers: Floats, tied_matches: Floats) -> Floats:
+    """Compute each query's expected recall at k, with the tied samples in random order after the nearer ones."""
     from scipy.special import gammaln
 
-    # The first match is in the tie: all its places go to strangers in C(t, s) of C(t + m, s) draws.
+    # The first match is among the ties: all s places go to samples of other classes in C(t, s) of C(t + m, s) draws.
     t, m, s = tied_strangers, tied_matches, np.clip(k - above, 0, tied_strangers)
     missed = np.exp(gammaln(t + 1) - gammaln(t - s + 1) - gammaln(t + m + 1) + gammaln(t + m - s + 1))
     return np.where(k - above > t, 1.0, 1 - missed)
@@ -340,8 +340,8 @@ def _chance_of_a_match(k: int, above: Floats, tied_strangers: Floats, tied_match
 def _scores_at_r(rows: Ints, keys: Ints, hits: Bools, wanted: Ints) -> Floats:
     """Compute the expected R-precision and average precision at R of each row, (2, b); R is ``wanted``, (b,).
 
-    The p pairs include the R nearest of each row and all that tie with the last of them, sorted by row and from the
-    nearest: their row, cosine as an integer, and whether they are matches. A row may have none.
+    The p pairs include the R nearest of each row and all ties with the last of them, sorted by row and decreasing
+    similarity: their row, cosine as an integer, and whether they are matches. A row may have no pairs.
     """
     position, b = np.arange(len(rows)), len(wanted)
     first_of_row = np.searchsorted(rows, np.arange(b))[rows]

@@ -1,4 +1,4 @@
-"""Score predicted masks against true ones: IoU from one confusion matrix, and region and boundary scores of objects.
+"""Segmentation metrics: IoU from a confusion matrix, and region and boundary scores (J and F) of objects.
 
 Sources: M. Everingham et al., "The Pascal Visual Object Classes Challenge" (2010) for IoU; F. Perazzi et al., "A
 Benchmark Dataset and Evaluation Methodology for Video Object Segmentation" (CVPR 2016) for J and F.
@@ -60,7 +60,7 @@ class SegmentationCounts:
 
         Args:
             predictions: integers in [0, c), of any shape.
-            labels: integers in [0, c) of the same shape; pixels that are 255 are ignored.
+            labels: integers in [0, c) of the same shape; pixels labeled 255 are ignored.
 
         Raises:
             ValueError: shapes differ, or a class is out of range.
@@ -77,11 +77,11 @@ class SegmentationCounts:
         """Compute the scores of all masks added so far.
 
         Raises:
-            ValueError: nothing was added.
+            ValueError: no pixels were added.
         """
         total = int(self.counts.sum())
         if not total:
-            raise ValueError("no pixel has been counted")
+            raise ValueError("no pixels have been added")
         iou = iou_matrix(self.counts).diagonal().copy()
         per_class = self.counts.sum(axis=1)
         right = self.counts.diagonal()
@@ -90,7 +90,7 @@ class SegmentationCounts:
 
 
 def iou_matrix(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Compute the IoU of every row group with every column group from counts (k, c); NaN if both are empty."""
+    """Compute the IoU of each row group with each column group from counts (k, c); NaN if both are empty."""
     union = counts.sum(axis=1, keepdims=True) + counts.sum(axis=0, keepdims=True) - counts
     return np.divide(counts, union, out=np.full(counts.shape, np.nan), where=union > 0)
 
@@ -111,19 +111,19 @@ def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float 
 
     .. math:: F = 2 P R / (P + R)
 
-    with P the share of boundary pixels of the prediction within reach of a true one, and R the reverse. In [0, 1]; 1 if
-    neither mask has a boundary, 0 if only one has.
+    with P the share of predicted boundary pixels within the tolerance of a true one, and R the reverse. In [0, 1]; 1 if
+    neither mask has a boundary, 0 if only one does.
 
     Args:
         prediction: (h, w) bool.
         truth: (h, w) bool.
-        tolerance: reach as a share of the image diagonal, rounded up to whole pixels; values >= 1 are in pixels.
+        tolerance: distance as a share of the image diagonal, rounded up to whole pixels; values >= 1 are in pixels.
 
     Raises:
         ValueError: shapes differ, or the tolerance is negative.
 
     Source:
-        ``davisvideochallenge/davis2017-evaluation:davis2017/metrics.py``; our distance replaces its disk of pixels.
+        ``davisvideochallenge/davis2017-evaluation:davis2017/metrics.py``; a distance transform replaces its dilation.
     """
     from scipy.ndimage import distance_transform_edt
 
@@ -141,7 +141,7 @@ def boundary_accuracy(prediction: ArrayLike, truth: ArrayLike, tolerance: float 
 
 
 def mask_boundary(mask: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return a mask (h, w) of the boundary pixels: those unlike the pixel to the right, below or diagonally below."""
+    """Return a bool mask (h, w) of pixels that differ from the pixel to the right, below or diagonally below."""
     padded = np.pad(mask, ((0, 1), (0, 1)), mode="edge")
     return np.asarray((mask != padded[:-1, 1:]) | (mask != padded[1:, :-1]) | (mask != padded[1:, 1:]))
 

@@ -1,1 +1,1 @@
-"""Evaluation protocols of papers: detection, segmentation, tracking, probes, multi-label classification."""
+"""Heads and networks of published evaluation protocols: detection and segmentation."""

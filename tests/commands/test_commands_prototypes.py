@@ -11,7 +11,7 @@ from labelkit.algorithms.prototypes import measure_spread
 from labelkit.cli.main import main
 from labelkit.commands.prototypes.prototypes import make_prototypes
 from labelkit.errors import Damaged, OutputExistsError
-from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_make_prototypes
+from labelkit.methods.prototypes.files import Prototypes, cache_path, load_or_compute_prototypes
 from labelkit.options.prototypes import PrototypesConfig
 from labelkit.store.array_files import read_prototypes, write_prototypes
 from tests.running import flip_bit
@@ -26,7 +26,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def make(said: list[str] | None = None, **changes: object) -> Prototypes:
     show_message = None if said is None else said.append
-    return load_or_make_prototypes(
+    return load_or_compute_prototypes(
         **{"num_prototypes": 20, "dim": 4, "iterations": 10, "show_message": show_message, **changes}
     )
 

@@ -64,7 +64,7 @@ def test_interleaving_swaps_one_part_of_the_first_block_with_each_other_block() 
         [20, 21, 22, 23, 4, 5, 6],
     ]
     assert all(torch.equal(a, b) for a, b in zip(interleave(mixed), blocks, strict=True))
-    with pytest.raises(ValueError, match="equally many rows"):
+    with pytest.raises(ValueError, match="same number of rows"):
         interleave([torch.zeros(3), torch.zeros(4)])
 
 

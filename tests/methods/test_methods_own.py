@@ -165,13 +165,13 @@ def test_files_and_modules_are_separated_as_in_path(tmp_path: Path, monkeypatch:
         ("import nothing_of_this_name", "cannot be imported: ModuleNotFoundError"),
         ("def broken(:", "cannot be imported: SyntaxError"),
         ("raise SystemExit(3)", "cannot be imported: SystemExit"),
-        ("METHODS = {}", "has no table METHODS"),
+        ("METHODS = {}", "does not define METHODS"),
         (
             f'{HEAD.replace("mine", "softmax")}\nMETHODS = {{"softmax": MethodSpec("x", Config, {SOFTMAX})}}',
             "which is already taken",
         ),
-        (f'{HEAD}\nMETHODS = {{"mine": Config}}', "has no MethodSpec"),
-        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "are not an options class"),
+        (f'{HEAD}\nMETHODS = {{"mine": Config}}', "is not a MethodSpec"),
+        (f'{HEAD}\nMETHODS = {{"mine": MethodSpec("x", dict, {SOFTMAX})}}', "must have the command"),
         (f'{HEAD}\nMETHODS = {{"other": MethodSpec("x", Config, {SOFTMAX})}}', 'command = ("train", "other")'),
     ],
 )

@@ -17,7 +17,7 @@ from tests.tiers import quick_every
 def test_mean_teacher_ramps_up_and_down() -> None:
     config = resolve(METHODS["mean-teacher"].config, preset="cifar10").config
     rate, moments = learning_rate(config, config.steps, config.lr)
-    decay = MeanTeacher.average_decay(config)
+    decay = MeanTeacher.ema_decay_schedule(config)
     # ramps of 40,005 of 150,000 steps and of the last 25,005; the average is one of all steps at first
     expected = [
         (0, math.exp(-5), 0.5, 0.9),

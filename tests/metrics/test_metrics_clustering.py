@@ -10,7 +10,7 @@ from labelkit.algorithms.clustering import kmeans, semi_supervised_kmeans
 from labelkit.metrics.clustering import (
     cluster_accuracy,
     majority_accuracy,
-    other_protocols,
+    score_other_protocols,
 )
 from sklearn.datasets import load_digits
 
@@ -39,12 +39,12 @@ def test_worked_example_under_v2() -> None:
 
 
 def test_worked_examples_under_v1_and_v2b() -> None:
-    found = other_protocols(cluster_accuracy(LABELS, CLUSTERS, OLD), OLD)
+    found = score_other_protocols(cluster_accuracy(LABELS, CLUSTERS, OLD), OLD)
     assert list(found["v2b"].values()) == pytest.approx([0.629167, 0.708333, 0.55], abs=1e-6)
     two = np.array([True, False])
-    found = other_protocols(cluster_accuracy([0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0], two), two)
+    found = score_other_protocols(cluster_accuracy([0, 0, 0, 1, 1, 1], [0, 0, 1, 0, 0, 0], two), two)
     assert found["v1"] == pytest.approx({"all": 5 / 6, "old": 2 / 3, "new": 1})
-    alone = other_protocols(cluster_accuracy([0, 0], [0, 1], two), two)
+    alone = score_other_protocols(cluster_accuracy([0, 0], [0, 1], two), two)
     assert [math.isnan(alone[protocol]["new"]) for protocol in ("v1", "v2b")] == [True, True]
 
 
@@ -53,7 +53,7 @@ def test_worked_examples_under_v1_and_v2b() -> None:
 def test_v1_is_no_less_than_v2_in_each_number(pairs: list[tuple[int, int]]) -> None:
     labels, clusters = (np.array(column) for column in zip(*pairs, strict=True))
     scores = cluster_accuracy(labels, clusters, OLD)
-    apart = other_protocols(scores, OLD)["v1"]
+    apart = score_other_protocols(scores, OLD)["v1"]
     for name, share in (("all", scores.all_accuracy), ("old", scores.old_accuracy), ("new", scores.new_accuracy)):
         assert math.isnan(share) or apart[name] >= share - 1e-12
 

@@ -64,7 +64,7 @@ def test_a_line_says_where_its_value_comes_from_and_the_comment_what_its_marks_m
     assert lines["pretrained"] == ("true", "")
     assert lines["recall_ks"][0] == "[1, 2, 4, 8]"
     assert preset_comment(path).startswith("CUB-200-2011 with labels, Tables 5.1 and 5.4.")
-    assert preset_comment(path).endswith("[O] ours, none says.")
+    assert preset_comment(path).endswith("[O] ours, as none specifies it.")
 
 
 def test_every_folder_of_presets_belongs_to_a_command() -> None:

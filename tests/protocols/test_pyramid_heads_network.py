@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import build_backbone
 from labelkit.models.inference import BackboneNetwork, PixelNetwork
-from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
+from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelRescaler, UperNetHead, extract_level_maps
 from labelkit.protocols.segmentation.segmenter import Segmenter
 from tests.tiers import quick_every
 
@@ -34,7 +34,7 @@ def test_levels_of_a_vit_are_its_quarters(name: str, size: int, blocks: list[int
     net: Any = build_backbone(name, seed=0).net.eval()
     seen: list[torch.Tensor] = []
     hooks = [block.register_forward_hook(lambda _, __, tokens: seen.append(tokens)) for block in net.blocks]
-    found = level_maps(net, torch.rand(2, 3, size, size), name)
+    found = extract_level_maps(net, torch.rand(2, 3, size, size), name)
     for hook in hooks:
         hook.remove()
     side = size // net.patch_embed.patch_size[0]
@@ -47,14 +47,14 @@ def test_levels_of_a_vit_are_its_quarters(name: str, size: int, blocks: list[int
 def test_levels_of_a_convolutional_network_are_its_last_stages() -> None:
     net: Any = build_backbone("resnet18", seed=0).net.eval()
     images = torch.rand(1, 3, 64, 64)
-    found = level_maps(net, images, "resnet18")
+    found = extract_level_maps(net, images, "resnet18")
     assert [tuple(one.shape[1:]) for one in found] == [(64, 16, 16), (128, 8, 8), (256, 4, 4), (512, 2, 2)]
     torch.testing.assert_close(found[-1], net.forward_features(images))
 
 
 @torch.no_grad()
 def test_maps_of_one_size_become_four() -> None:
-    sizes = LevelSizes(4)
+    sizes = LevelRescaler(4)
     maps = [torch.rand(1, 4, 5, 5) for _ in range(4)]
     found = sizes(maps)
     assert [one.shape[-1] for one in found] == [20, 10, 5, 3]

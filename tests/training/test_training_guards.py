@@ -142,7 +142,7 @@ def test_clusters_that_stay_empty_tell_of_the_images_first_and_of_the_training_l
     labels = PseudoLabels(8, 3, 2, refresh_epochs=1, seed=0)
     apart, alike = torch.tensor([[0.0, 0.0], [5.0, 5.0], [9.0, 0.0], [0.0, 9.0]] * 2), torch.ones(8, 2)
     with pytest.raises(DatasetError, match="clusters are empty"):
-        labels.renew(alike, alike, TrainState())
-    labels.renew(apart, apart, TrainState())
+        labels.recluster(alike, alike, TrainState())
+    labels.recluster(apart, apart, TrainState())
     with pytest.raises(DivergenceError, match=r"epoch 1: 2 of 3 clusters are still empty: .* collapsed"):
-        labels.renew(alike, alike, TrainState(epoch=1))
+        labels.recluster(alike, alike, TrainState(epoch=1))

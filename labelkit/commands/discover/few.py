@@ -245,7 +245,7 @@ def _write(
     """Write the result and the table; return the path of the result."""
     store, given, rows = task.store, task.given, task.rows
     pseudo_labels, sources = np.full(store.n, -1, dtype=np.int64), np.zeros(store.n, dtype=np.uint8)
-    pseudo_labels[rows] = found.grown(given.labels)
+    pseudo_labels[rows] = found.added_to(given.labels)
     sources[rows[given.labels >= 0]] = SOURCES.index("given")
     sources[rows[found.indices]] = SOURCES.index("discovered")
     path = write_result(

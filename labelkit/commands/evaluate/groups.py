@@ -14,7 +14,7 @@ from labelkit.commands.evaluate.options import EvaluateClusteringConfig
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import StoreError
 from labelkit.formatting import percent, percent_range
-from labelkit.metrics.clustering import accuracy_intervals, cluster_accuracy, other_protocols
+from labelkit.metrics.clustering import accuracy_intervals, cluster_accuracy, score_other_protocols
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import Result, list_results, read_result
@@ -158,7 +158,7 @@ def _score_grouping(
                 group: None if np.isnan(share) or (group == "old" and known_old is None) else share
                 for group, share in shares.items()
             }
-            for protocol, shares in other_protocols(accuracy, old_classes).items()
+            for protocol, shares in score_other_protocols(accuracy, old_classes).items()
         },
         "intervals": intervals,
         "per_class": [

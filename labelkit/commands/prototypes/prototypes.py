@@ -7,7 +7,7 @@ from pathlib import Path
 
 from labelkit.algorithms.prototypes import Spread, build_t_schedule, max_cosine_bound, measure_spread, rms_cosine_bound
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.methods.prototypes.files import load_or_make_prototypes
+from labelkit.methods.prototypes.files import load_or_compute_prototypes
 from labelkit.options.prototypes import PrototypesConfig
 from labelkit.progress import current_progress
 from labelkit.store.array_files import write_prototypes
@@ -24,7 +24,7 @@ def make_prototypes(config: PrototypesConfig) -> SimpleResult:
     levels = build_t_schedule(config.t, config.sharpest_t)
     started = time.monotonic()
     with progress.task("spreading", total=len(levels) * config.num_inits) as task:
-        made = load_or_make_prototypes(
+        made = load_or_compute_prototypes(
             config.num_classes,
             config.embed_dim,
             seed=config.seed,

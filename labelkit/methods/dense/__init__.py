@@ -1,1 +1,1 @@
-"""Features of patches and images without labels: CoTAP, and its baselines DINO and iBOT."""
+"""Self-supervised learning of image and patch features: CoTAP, and its baselines DINO and iBOT."""

@@ -1,14 +1,14 @@
-"""CoTAP: fine-tune a vision transformer so that its patches group by object, without labels.
+"""CoTAP: fine-tune a vision transformer so that its patch features group by object, without labels.
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning".
 A student learns from its own moving average, the target, which sees two large views of each image:
     1. image alignment: class tokens of all views agree with balanced assignments of the target's     Eq. 5
     2. patch alignment: the same for patches, where two views overlap                           Eq. 5
-    3. image concentration: class tokens also agree with those of a neighbor, found beforehand          Eq. 7
+    3. image concentration: class tokens also agree with those of a precomputed nearest neighbor        Eq. 7
     4. patch ranking: similarities of the patches of two images are ordered like the target's         Eq. 12
     5. an object-aware filter after the backbone, whose prototypes each choose few images             Eq. 16 to 19
-Scenes of several objects are used only in 2 and 4. Stage 1 (from scratch) is 1 and 2 without filter; stage 2 starts
-from stage 1, or from a checkpoint of DINO, iBOT, Mugs or Leopart.
+Scenes with several objects are used only in 2 and 4. Stage 1 (from scratch) uses 1 and 2 without the filter; stage 2
+starts from stage 1, or from a checkpoint of DINO, iBOT, Mugs or Leopart.
 
 Departures, where the paper is ambiguous or suggests otherwise:
     - 4 ranks the aligned cells of an overlap (49 by 49 similarities), not whole maps (196 by 196 for images of 224
@@ -16,9 +16,9 @@ Departures, where the paper is ambiguous or suggests otherwise:
       are equally good, and whole maps take twice the time (3 seeds)
     - the filter follows the last LayerNorm of the backbone, and its prototypes are scaled to a fixed length
     - the class token passes the filter as if its neighborhood were constant
-    - 1, 3 and 5 are averaged over images of one object only, 2 and 4 over all images
-    - the warm-up of the learning rate is not DINO's (``training.schedules``)
-Others are listed in the descriptions of the options, ``labelkit.methods.dense.options``.
+    - 1, 3 and 5 are averaged over single-object images only, 2 and 4 over all images
+    - the learning-rate warm-up differs from DINO's (``training.schedules``)
+Others are given in the descriptions of the options (``labelkit.methods.dense.options``).
 """
 
 from collections.abc import Callable, Mapping
@@ -46,7 +46,7 @@ from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
 from labelkit.training.run_dir import IMAGES_SHA256
 
-#: Minimum share of the image that the two large views have in common, and that a small view shares with each.
+#: Minimum overlap, as a share of the image, of the two large views, and of a small view with each large one.
 MIN_OVERLAP = (0.02, 0.01)
 
 
@@ -59,7 +59,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
 
     def __init__(self, config: CoTAPConfig, data: DataInfo) -> None:
         network = DenseNetwork(config, data)
-        # otherwise, processes would wait for gradients of parameters that no term reaches
+        # otherwise, processes would wait for gradients of parameters that no term affects
         if not any((config.image_alignment, config.patch_alignment, config.image_concentration, config.patch_ranking)):
             network.requires_grad_(False)
         if network.filter is not None:
@@ -76,7 +76,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
             problem = "each process needs at least two images for --patch-ranking"
             raise ConfigError("--batch-size", problem, "Raise --batch-size, or pass --patch-ranking 0.")
         if config.image_concentration and config.num_neighbors >= self._num_objects:
-            problem = f"{config.num_neighbors} neighbors require more than {self._num_objects} images"
+            problem = f"{config.num_neighbors} neighbors per image require more than {self._num_objects} images"
             raise ConfigError("--num-neighbors", problem, "Lower --num-neighbors.")
         self.objective = DenseObjective(config, patch_size=network.patch_size, image_size=network.input_spec.size)
         shape = (self._num_objects if config.image_concentration else 0, config.num_neighbors)
@@ -102,7 +102,7 @@ class CoTAP(EMATargetMethod[CoTAPConfig, DenseNetwork]):
         return (self.mixed_phase(rows, views, pairing),)
 
     def on_train_start(self, state: TrainState) -> None:
-        """Find the neighbors of all images with the initial target network."""
+        """Find the nearest neighbors of all single-object images with the initial target network."""
         super().on_train_start(state)
         if not len(self.neighbors):
             return
@@ -169,16 +169,16 @@ def find_neighbors(
 
     Args:
         state: embeds images and communicates with the other processes.
-        network: images (b, c, h, w) to features (b, d).
-        rows: (m,) increasing rows of the images, whose neighbors are among these rows.
+        network: maps images (b, c, h, w) to features (b, d).
+        rows: (m,) increasing rows of the images; neighbors are among these.
         num_rows: length of the table.
         k: number of neighbors of each image.
-        of: identity of data and network, which a file must match.
+        of: identity of data and network, which the file must match.
         path: the file, or ``None``.
         writes: whether to save computed neighbors.
 
     Returns:
-        (num_rows, k) int32 on the CPU, equal on every process; -1 for other rows.
+        (num_rows, k) int32 on the CPU, equal on all processes; -1 for other rows.
 
     Raises:
         StoreError: the file is damaged, or belongs to other images or another network.
@@ -186,7 +186,7 @@ def find_neighbors(
     recipe = {**of, "metric": "cosine", "num_images": len(rows)}
     table = np.full((num_rows, k), -1, dtype=np.int32)
     found = _read_neighbors(path, recipe, rows, k) if state.is_main and path is not None and path.exists() else None
-    # the main process decides, or some would wait for an exchange that others never start
+    # the main process decides; otherwise, some processes would wait for an exchange that others never start
     if int(state.combine(torch.tensor([int(found is not None)]), "max")[0]) == 0:
         features = state.embed(network, rows)
         if state.is_main:
@@ -201,9 +201,9 @@ def find_neighbors(
 
 
 def _read_neighbors(path: Path, recipe: dict[str, object], rows: NDArray[np.int64], k: int) -> NeighborFile:
-    """Read the file, which must contain at least k neighbors of these rows."""
+    """Read a neighbor file, which must contain at least k neighbors for each of the rows."""
     found = read_neighbors(path)
-    # an earlier version did not store the digest of the image files
+    # earlier versions did not store the digest of the image files
     known = {key: value for key, value in recipe.items() if key != IMAGES_SHA256 or key in found.recipe}
     faults = [key for key, value in known.items() if found.recipe.get(key) != value]
     if not faults and not np.array_equal(found.query_rows, rows):
@@ -218,7 +218,7 @@ def _read_neighbors(path: Path, recipe: dict[str, object], rows: NDArray[np.int6
 
 
 class NeighborPairing:
-    """Pairing that shows each image with a randomly chosen neighbor, drawn again each time.
+    """Pairing that shows each image with a random neighbor, drawn anew each time.
 
     See ``labelkit.data.views.spec.Pairing``. ``table`` returns the (n, k) rows of neighbors, -1 = the image itself.
     """

@@ -1,6 +1,6 @@
-"""The network of CoTAP: a vision transformer, an object-aware filter and a projector.
+"""CoTAP's network: a vision transformer, an object-aware filter and a projector.
 
-Each patch queries learned prototypes for the object it may be part of. Source: "Semantic Concentration for
+Each patch queries learned prototypes for the object it may belong to. Source: "Semantic Concentration for
 Self-Supervised Dense Representations Learning", Eq. 17 to 19.
 """
 
@@ -29,7 +29,7 @@ class ObjectAwareFilter(nn.Module):
     .. math:: \mu^a_{xm} = \sum_\delta \langle q^a_{x + \delta}, k^a_{m \delta} \rangle, \qquad
         o^a_x = \sum_m \text{softmax}_m(\mu^a_{xm} / \sqrt d)\, \bar v^a_m
 
-    with :math:`\delta` over a square of 3 x 3 places, heads a of width d, and nothing beyond the border of the map. A
+    with :math:`\delta` over a square of 3 x 3 positions, heads a of width d, and zeros beyond the border of the map. A
     class token queries as if its neighborhood were constant.
 
     Args:
@@ -43,9 +43,9 @@ class ObjectAwareFilter(nn.Module):
         - returns: both with the last dimension ``out_dim``.
 
     Attributes:
-        prototypes: ``(m, 3, 3, f)`` parameter; only its directions matter, and only a loss on them changes it (the
-            paper does not say).
-        out_dim: 2f, for features and answers concatenated (Eq. 19).
+        prototypes: ``(m, 3, 3, f)`` parameter; only its directions matter, and only losses on it change it (not
+            specified in the paper).
+        out_dim: 2f, for features concatenated with attention outputs (Eq. 19).
     """
 
     def __init__(self, dim: int, num_prototypes: int, num_heads: int) -> None:
@@ -135,7 +135,7 @@ class DenseNetwork(TokenNetwork):
         """Return the patch features (b, rows, columns, d) of images (b, c, h, w), filtered if there is a filter.
 
         Raises:
-            ConfigError: the image size is not a whole number of patches.
+            ConfigError: the image size is not a multiple of the patch size.
         """
         patches = super().patch_features(images)
         return patches if self.filter is None else self.filter.filter_patches(patches)

@@ -1,4 +1,4 @@
-"""Shared parts of DINO and iBOT: all events but the step itself, losses, center of outputs, growing temperatures.
+"""Code shared by DINO and iBOT: all hooks except the training step, losses, output centers, temperature warm-up.
 
 A student learns the assignments of its own moving average.
 """
@@ -30,7 +30,7 @@ from labelkit.training.schedules import RampedWeight
 
 CenterOf = Literal["image", "patch"]
 
-#: EMA decay of the center of the target's outputs for patches.
+#: EMA decay of the center of the target's patch outputs.
 PATCH_CENTER_DECAY: Final = 0.9
 
 DistillationConfigT = TypeVar("DistillationConfigT", bound=SelfDistillationConfig)
@@ -54,7 +54,7 @@ class RunningCenter(nn.Module):
         self._seen: list[tuple[Tensor, int]] = []
 
     def reset(self) -> None:
-        """Discard the outputs collected so far; called at the start of a step."""
+        """Discard the outputs collected so far; call at the start of a step."""
         self._seen = []
 
     @torch.no_grad()
@@ -73,7 +73,7 @@ class RunningCenter(nn.Module):
 
 
 def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int], float]:
-    """Return a temperature schedule that grows linearly for ``steps`` steps and is then constant."""
+    """Return a temperature schedule that increases linearly for ``steps`` steps and is then constant."""
     share = RampedWeight(1.0, steps)
     return lambda step: start + (full - start) * share(step)
 
@@ -81,8 +81,8 @@ def warmup_temperature(start: float, full: float, steps: int) -> Callable[[int],
 def centered_targets(outputs: Tensor, center: Tensor, temperature: float) -> Tensor:
     r"""Compute the teacher's assignments (n, k) from its outputs t: :math:`\text{softmax}((t - c) / \tau_t)`.
 
-    The center c (k,), the running mean of outputs, is subtracted so that no output dominates; a small temperature keeps
-    the assignments from becoming equal. No gradient; float32 (float64 stays), rows sum to 1.
+    Subtracting the center c (k,), the running mean of outputs, keeps any output from dominating; a small temperature
+    keeps the assignments from becoming uniform. No gradient; float32 (float64 is preserved), rows sum to 1.
 
     Raises:
         ValueError: the temperature is not positive.
@@ -99,15 +99,15 @@ class MultiViewDistillationLoss(TemperatureLoss):
         \log \text{softmax}(s_{vi} / \tau_s)_k
 
     with the teacher's assignments q of views a, the student's outputs s of views v, and P all pairs with a != v. In
-    nats, at least the mean entropy of q; log k where all outputs of the student are equal.
+    nats, at least the mean entropy of q; log k if all outputs of the student are equal.
 
     Args:
         temperature: :math:`\tau_s > 0`.
 
     Shape:
-        - outputs: sequence of ``(b, k)`` float, one for each view; gradients reach them.
-        - targets: sequence of ``(b, k)`` float, of the first views in the same order; rows sum to 1, no gradient.
-        - returns: ``()`` float32 (float64 stays).
+        - outputs: sequence of ``(b, k)`` float, one for each view; receive gradients.
+        - targets: sequence of ``(b, k)`` float for the first views, in the same order; rows sum to 1, no gradient.
+        - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
         ValueError: the temperature is not positive, or there is no pair of different views.
@@ -137,22 +137,22 @@ class MultiViewDistillationLoss(TemperatureLoss):
 
 
 class MaskedPatchLoss(TemperatureLoss):
-    r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the same, unmasked ones.
+    r"""Cross-entropy between the student's assignments of masked patches and the teacher's of the unmasked patches.
 
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{|M_i|} \sum_{j \in M_i} -\sum_k q_{jk} \log \text{softmax}(s_j / \tau_s)_k
 
-    with the hidden patches :math:`M_i` of image i; without any, i contributes 0. In nats, >= 0; log k
-    where every image has hidden patches and all outputs of the student are equal.
+    with the masked patches :math:`M_i` of image i; images without any contribute 0. In nats, >= 0; log k
+    if every image has masked patches and all outputs of the student are equal.
 
     Args:
         temperature: :math:`\tau_s > 0`.
 
     Shape:
-        - outputs: ``(m, k)`` float of the student at hidden patches; gradients reach them.
-        - targets: ``(m, k)`` float of the teacher at the same places; rows sum to 1, no gradient.
-        - image: ``(m,)`` int64, the image in ``[0, num_images)`` that each belongs to.
+        - outputs: ``(m, k)`` float of the student at masked patches; receive gradients.
+        - targets: ``(m, k)`` float of the teacher at the same locations; rows sum to 1, no gradient.
+        - image: ``(m,)`` int64, image in ``[0, num_images)`` of each patch.
         - num_images: b.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, for m = 0.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, for m = 0.
 
     Raises:
         ValueError: the temperature is not positive, or the shapes differ.
@@ -182,9 +182,9 @@ def _cross_entropies(outputs: Tensor, targets: Tensor, temperature: float) -> Te
 
 
 class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]):
-    """Base class of DINO and iBOT, with a student, its EMA target and centers of the target's outputs.
+    """Base class for DINO and iBOT, with a student, its EMA target and centers of the target's outputs.
 
-    With ``hides_patches``, patches have targets, too, with a separate center.
+    With ``hides_patches``, patches also have targets, with a separate center.
     """
 
     remedy = "a lower --teacher-temperature, "
@@ -236,7 +236,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
 
     @torch.no_grad()
     def image_targets(self, class_tokens: Tensor) -> Tensor:
-        """Compute the target's assignments (n, k) for its class tokens (n, d), and collect its outputs."""
+        """Compute the target's assignments (n, k) for class tokens (n, d), and collect its outputs for the center."""
         outputs = self.target.outputs(class_tokens)
         self.center("image").collect(outputs)
         return centered_targets(outputs, self.center("image").value, self._temperature(self._state.step))
@@ -245,7 +245,7 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
     def collapse_diagnostics(self, targets: Tensor, outputs: Tensor) -> dict[str, Tensor]:
         """Return, if the step is logged, the normalized entropies of mean prediction and targets; warn of a collapse.
 
-        The first is 0 if one output takes all, the second 1 if targets are uniform.
+        The first is 0 if one output receives everything, the second is 1 if targets are uniform.
         """
         if not self._state.log_now:
             return {}
@@ -267,14 +267,14 @@ class DistilledStudent(EMATargetMethod[DistillationConfigT, DistillationNetwork]
         self._notes = self._initialize_from(source if source is not None and source.is_file() else None)
 
     def _initialize_from(self, path: Path | None) -> list[str]:
-        """Initialize student, target and centers from a file, or the target from the student without one; return notes.
+        """Initialize student, target and centers from a file, or just the target from the student; return warnings.
 
         The student already has the backbone of the file. A full checkpoint provides the weights and head of each
         network, and the centers.
 
         Raises:
             CheckpointError: the file does not fit.
-            ConfigError: its head has other sizes.
+            ConfigError: its head has a different size.
         """
         config, network, target = self.config, self.network, self.target
         target.load_state_dict(network.state_dict())

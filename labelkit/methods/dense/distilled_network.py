@@ -1,7 +1,7 @@
-"""The network of DINO and iBOT, and the contents of their full checkpoints besides a backbone.
+"""The network of DINO and iBOT, and the contents of their full checkpoints other than the backbone.
 
-A vision transformer with a head, to whose outputs class tokens and patches are assigned. A full checkpoint contains the
-heads of both networks, the mask token and centers.
+The network is a vision transformer with a head, to whose outputs class tokens and patches are assigned. A full
+checkpoint contains the heads of both networks, the mask token and the centers.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from labelkit.models.heads import DirectionLayer, Projector
 from labelkit.models.seeding import seeded_init
 
 _STUDENT, _MASK_TOKEN = "student", "masked_embed"
-# names of directions and lengths of a weight-normalized layer: as written by torch before 2.0, and by parametrizations
+# names of the directions and lengths of a weight-normalized layer, before torch 2.0 and as a parametrization
 _LAYER = (
     ("weight_v", "weight_g"),
     ("parametrizations.weight.original1", "parametrizations.weight.original0"),
@@ -30,7 +30,7 @@ _CENTERS = {"image": ("dino_loss.center", "ibot_loss.center"), "patch": ("ibot_l
 def split_checkpoint_branches(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return a checkpoint's student and teacher tensors, or the same tensors twice if it contains only one network.
 
-    A released teacher has no mask token, since it sees all patches; it gets the student's.
+    A released teacher has no mask token, since it sees all patches; it receives the student's.
     """
     networks = {name: value for name, value in state.items() if name.split(".")[0] not in ("optimizer", "fp16_scaler")}
     student = {name: value for name, value in networks.items() if name.split(".")[0] == _STUDENT}
@@ -74,7 +74,7 @@ def _finite(value: Tensor, name: str, where: str) -> Tensor:
 class DistillationNetwork(TokenNetwork):
     """Network of DINO and iBOT: a ViT with a projection head and a weight-normalized last layer.
 
-    Class tokens and patches share both. With ``hides_patches``, it has a mask token.
+    Class tokens and patches share both layers. With ``hides_patches``, there is a mask token.
     """
 
     def __init__(self, config: SelfDistillationConfig, data: DataInfo, *, hides_patches: bool) -> None:
@@ -86,7 +86,7 @@ class DistillationNetwork(TokenNetwork):
         self.mask_token = nn.Parameter(torch.zeros(1, width)) if hides_patches else None
 
     def masked_tokens(self, images: Tensor, hidden: Tensor) -> Tokens:
-        """Compute the tokens of images (b, c, h, w) in which a bool mask (b, rows, columns) hides patches."""
+        """Compute the tokens of images (b, c, h, w) whose patches are masked by a bool mask (b, rows, columns)."""
         assert self.mask_token is not None
         return Tokens(*token_maps(self.backbone.net, images, hidden, self.mask_token[0]))
 
@@ -95,7 +95,7 @@ class DistillationNetwork(TokenNetwork):
         return self.last_layer(self.projector(features))
 
     def copy_head(self, state: Mapping[str, Tensor], where: str) -> list[str]:
-        """Initialize projector, last layer and mask token from one network of a full checkpoint; return what it lacks.
+        """Load projector, last layer and mask token from one network of a full checkpoint; return the missing parts.
 
         A separate head for patches is ignored.
 

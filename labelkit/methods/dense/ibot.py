@@ -1,14 +1,14 @@
-"""iBOT: DINO, with a student that also predicts its moving average's outputs for patches hidden from the student.
+"""iBOT: DINO, with a student that also predicts its moving average's outputs for patches masked in its input.
 
 Source: J. Zhou et al., "iBOT: Image BERT Pre-Training with Online Tokenizer" (ICLR 2022), a baseline in CoTAP's Fig. 7
 and 10. Each step, on two large views of every image and some small ones:
-    1. blocks of patches of the large views are drawn; the student sees a mask token in their place          Sec. 3.1
+    1. mask random blocks of patches in the large views; the student sees a mask token in their place        Sec. 3.1
     2. the target, which sees all, assigns class tokens and patches to its outputs, centered by their running means
     3. class tokens: the student learns the assignments from all other views                                    Eq. 3
-    4. hidden patches: it learns those of the same place of the same view                                       Eq. 2
-    5. the target moves toward the student, and the running means toward this batch's
-Images of several objects are used like all others, for training on both kinds (CoTAP, Sec. 5.5).
-Training continues from a full checkpoint with both networks, their heads, the mask token and the running means.
+    4. masked patches: it learns the assignments of the same patches of the same view                           Eq. 2
+    5. update the target (EMA of the student) and the running means
+Images of several objects are treated like all others, for training on both kinds (CoTAP, Sec. 5.5).
+Training can continue from a full checkpoint with both networks, their heads, the mask token and the running means.
 
 Departures: those of DINO (``methods.dense.dino``); masks depend only on seed, step and image, not on workers.
 """
@@ -26,11 +26,11 @@ from labelkit.methods.dense.distillation import DistilledStudent, MaskedPatchLos
 from labelkit.methods.dense.options import IBOTConfig
 from labelkit.training.method import StepOutput
 
-#: Temperature of the target network for patches at the first step, if it grows.
+#: Initial temperature of the target network for patches, if there is a warm-up.
 PATCH_TEMPERATURE_START: Final = 0.04
 #: Mask ratios and their spreads; each view draws one pair and varies the ratio up or down by at most the spread.
 MASK_RATIOS: Final = ((0.0, 0.0), (0.3, 0.2))
-#: Attempts to place a block before the mask is left as it is.
+#: Maximum number of attempts to place a block before the mask is final.
 _TRIES: Final = 10
 #: Minimum ratio of a block's height to its width; the maximum is its inverse.
 SMALLEST_ASPECT: Final = 0.3
@@ -70,7 +70,7 @@ class IBOT(DistilledStudent[IBOTConfig]):
         return StepOutput(image + patches, logs)
 
     def draw_patch_masks(self, batch: Batch) -> NDArray[np.bool_]:
-        """Draw the patch masks (2 b, rows, columns) of both large views, those of all first views first."""
+        """Draw the patch masks (2 b, rows, columns) of both large views, with all first views first."""
         config, side = self.config, self.network.input_spec.size // self.network.patch_size
         images = batch.on_host.sample_index
         masks = np.zeros((2 * len(images), side, side), dtype=np.bool_)
@@ -88,15 +88,15 @@ def draw_mask_ratio(generator: np.random.Generator) -> float:
 
 
 def block_mask(rows: int, columns: int, ratio: float, generator: np.random.Generator) -> NDArray[np.bool_]:
-    """Draw a mask (rows, columns) of random rectangles that hides (true) at most a ratio, in [0, 1), of the patches.
+    """Draw a bool mask (rows, columns) of random rectangles that cover at most a ratio, in [0, 1), of the patches.
 
-    The area of a rectangle is uniform between a ninth of the shorter side's square and the area still to be hidden;
-    height over width is log-uniform in [0.3, 1 / 0.3]. A rectangle that would hide too many patches, or no new one, is
-    drawn again, at most 10 times; then the mask is left as it is. The ratio is never exceeded, and often not reached.
+    The area of a rectangle is uniform between a ninth of the shorter side's square and the area still to be masked;
+    height over width is log-uniform in [0.3, 1 / 0.3]. A rectangle that would mask too many patches, or no new one, is
+    drawn again, at most 10 times; then the mask is final. The ratio is never exceeded, and often not reached.
 
     Source:
         H. Bao et al., "BEiT" (ICLR 2022), Alg. 1, with the limits of iBOT (J. Zhou et al., ICLR 2022): no minimum block
-        of 16 patches, and a share that is not exceeded.
+        of 16 patches, and a ratio that is never exceeded.
     """
     mask = np.zeros((rows, columns), dtype=np.bool_)
     wanted, smallest = ratio * rows * columns, (min(rows, columns) // 3) ** 2

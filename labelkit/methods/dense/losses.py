@@ -1,4 +1,4 @@
-"""Losses of CoTAP on soft assignments, similarities of patches (``ranking_loss.py``) and object prototypes."""
+"""CoTAP's losses on soft assignments, patch similarities (``ranking_loss.py``) and object prototypes."""
 
 import math
 from typing import Literal
@@ -21,21 +21,21 @@ class SoftAssignmentLoss(TemperatureLoss):
 
     .. math:: L = -\frac{1}{n} \sum_i \sum_k q_{ik} \log \text{softmax}(a_i / \tau)_k
 
-    In nats, at least the mean entropy of q; log k where all logits of a row are equal.
+    In nats, at least the mean entropy of q; log k if all logits are equal.
 
     Args:
         temperature: :math:`\tau > 0`.
 
     Shape:
-        - logits: ``(n, k)`` float of any precision, gets gradients.
+        - logits: ``(n, k)`` float of any precision, receives gradients.
         - assignments: ``(n, k)`` float, rows sum to 1, no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, for n = 0.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, for n = 0.
 
     Raises:
         ValueError: the temperature is not positive, or shapes differ.
 
     Source:
-        "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 3 and 5, as DINO and Leopart.
+        "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 3, 5, as in DINO and Leopart.
     """
 
     def __init__(self, temperature: float = 0.1) -> None:
@@ -59,10 +59,10 @@ def batch_assignments(
     ``algorithms.sinkhorn.solve``. No gradient.
 
     Args:
-        scores: (b, k) finite float32 or float64, the rows of this process; of any size.
-        epsilon: > 0, entropy weight; 1 over the sharpness.
+        scores: (b, k) finite float32 or float64, the rows of this process; any number of them.
+        epsilon: entropy weight, > 0; smaller values sharpen the assignments.
         num_iterations: at least 1.
-        reduce: combines small CPU float64 tensors over processes, whose batches may differ in size; None for one.
+        reduce: combines small CPU float64 tensors over processes, whose batch sizes may differ; ``None``: one process.
 
     Returns:
         (b, k) of the dtype and device of the scores; rows sum to 1.
@@ -72,7 +72,7 @@ def batch_assignments(
     """
 
     def over_processes(values: Tensor, how: Literal["sum", "max"]) -> Tensor:
-        # a single process leaves them on the device, as a copy to the CPU would wait for a GPU
+        # a single process leaves them on the device, since copying to the CPU would synchronize with the GPU
         return values if reduce is None else reduce(values.cpu().double(), how).to(values)
 
     with torch.no_grad():
@@ -90,8 +90,8 @@ def batch_assignments(
 def patch_similarity(first: Tensor, second: Tensor) -> Tensor:
     """Compute the similarity (cosine + 1) / 2 of every patch of one image to every patch of another (Eq. 2).
 
-    Unit vectors (b, n, d) and (b, m, d) float give (b, n, m) in [0, 1], in at least float32: with three digits, most
-    pairs near 1 would be tied.
+    Unit vectors (b, n, d) and (b, m, d) float give (b, n, m) in [0, 1], in at least float32, since in half precision
+    most pairs near 1 would be tied.
     """
     with without_autocast(first):
         return 0.5 * (promote(first) @ promote(second).transpose(1, 2)) + 0.5
@@ -103,17 +103,17 @@ class DenseRankingLoss(nn.Module):
     - ``cotap``: the ranking loss of :func:`labelkit.methods.dense.ranking_loss.cotap_loss` (Eq. 12);
     - ``bce``: :math:`-q \log p - (1 - q) \log(1 - p)`, mean over entries, p clamped to [1e-6, 1 - 1e-6] (Eq. 8).
 
-    ``cotap`` is 0 where all targets are equal and less than 1.2 for targets up to 1 and the default floor; ``bce`` is
+    ``cotap`` is 0 if all targets are equal and less than 1.2 for targets up to 1 and the default floor; ``bce`` is
     log 2 for p = 1/2.
 
     Args:
-        kind: which loss.
+        kind: ``cotap`` or ``bce``.
         is_finite: see ``cotap_loss``.
 
     Shape:
-        - scores: ``(b, n)`` float, gets gradients.
+        - scores: ``(b, n)`` float, receives gradients.
         - targets: ``(b, n)`` float, no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, for b = 0.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, for b = 0.
 
     Raises:
         ValueError: shapes differ.
@@ -147,15 +147,15 @@ class PrototypeEntropyLoss(TemperatureLoss):
     .. math:: L = -\frac{1}{b m} \sum_{ij} \varphi_{ij} \log \varphi_{ij}, \qquad
         \varphi_{i \cdot} = \text{softmax}_j(u_i \cdot f_j / \tau)
 
-    In nats, between 0 and log(b)/b, which is reached if all images are equal.
+    In nats, between 0 and log(b)/b, which is attained if all images are equal.
 
     Args:
         temperature: :math:`\tau > 0`.
 
     Shape:
-        - prototypes: ``(m, d)`` float of any length; normalized here, gets gradients.
-        - images: ``(b, d)`` float of any length; normalized here, no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, for b = 0.
+        - prototypes: ``(m, d)`` float of any norm; normalized here, receives gradients.
+        - images: ``(b, d)`` float of any norm; normalized here, no gradient.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, for b = 0.
 
     Raises:
         ValueError: the temperature is not positive.

@@ -1,4 +1,4 @@
-"""A vision transformer with a projector, which provides features of class tokens and patches."""
+"""A vision transformer with a projector, which outputs features of class tokens and patches."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class TokenNetwork(BackboneNetwork):
 
     Raises:
         ConfigError: the backbone is not a plain vision transformer with a class token.
-        CheckpointError: its weights cannot be obtained.
+        CheckpointError: its weights cannot be loaded.
 
     Attributes:
         projector: applied to the tokens; created by the subclass that knows their width.
@@ -59,7 +59,7 @@ class TokenNetwork(BackboneNetwork):
 
     @property
     def identity(self) -> dict[str, str]:
-        """Return what identifies the embedding in a store, with the class token as pooling."""
+        """Return the identity of the embedding in a store, with the class token as pooling."""
         return {**super().identity, "pooling": "token"}
 
     def tokens(self, images: Tensor) -> Tokens:
@@ -76,7 +76,7 @@ class TokenNetwork(BackboneNetwork):
         return tokens.image, tokens.patches
 
     def copy_projector(self, layers: Mapping[str, Tensor], where: str) -> None:
-        """Initialize the projector from another (``hidden1.weight`` ...), padding a narrower first layer with zeros.
+        """Load the projector from the tensors of another one, padding a narrower first layer with zeros.
 
         Raises:
             ConfigError: widths differ.
@@ -89,12 +89,12 @@ class TokenNetwork(BackboneNetwork):
             given[first] = torch.cat((given[first], given[first].new_zeros(len(given[first]), missing)), dim=1)
         for name, value in own.items():
             if given[name].shape != value.shape:
-                problem = f"{name} of the projector in {where} is {list(given[name].shape)}, not {list(value.shape)}"
+                problem = f"{name} in {where} has shape {list(given[name].shape)} instead of {list(value.shape)}"
                 raise ConfigError("--projector-dims", problem, "Set --projector-dims to the widths in the file.")
         self.projector.load_state_dict(given)
 
     def copy_projector_tensors(self, state: Mapping[str, Tensor], where: str) -> bool:
-        """Initialize the projector from the head in a DINO, iBOT or Leopart state dict; return False if none exists.
+        """Load the projector from the head in a DINO, iBOT or Leopart state dict; return False if there is none.
 
         Raises:
             CheckpointError: there are several heads, or values are not finite.

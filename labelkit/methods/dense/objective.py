@@ -1,7 +1,7 @@
-"""Loss terms of CoTAP for one batch: the compared features, their targets, and diagnostics.
+"""CoTAP's loss terms for a batch: the compared features, their targets, and diagnostics.
 
-Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 2 to 16. A term of weight 0 is
-not computed, and only features that a term uses are projected.
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 2 to 16. Terms with weight 0
+are not computed, and only features used by a term are projected.
 """
 
 import itertools
@@ -47,9 +47,9 @@ LARGE_RATIO = 100.0
 class Branch:
     """Features and projections of one network for each view of a batch."""
 
-    # (o, p) unit projections of the class tokens of the images of one object
+    # (o, p) unit projections of the class tokens of single-object images
     images: list[Tensor] = field(default_factory=list)
-    # (b, h, w, p) unit projections of patches; empty where no term needs them
+    # (b, h, w, p) unit projections of patches; empty if no term needs them
     patches: list[Tensor] = field(default_factory=list)
     tokens: list[Tokens] = field(default_factory=list)  # features before the filter
     filtered: list[Tokens] = field(default_factory=list)  # features after the filter
@@ -57,16 +57,16 @@ class Branch:
 
 @dataclass(frozen=True, slots=True)
 class AlignedFeatures:
-    """Student and teacher features of the overlap of two views, aligned to the same places."""
+    """Student and teacher features of the overlap of two views, aligned to the same locations."""
 
     online: Tensor  # (b, g, g, p) unit features of the student's view
-    target: Tensor  # (b, g, g, p) of the teacher's view, the same places
+    target: Tensor  # (b, g, g, p) unit features of the teacher's view at the same locations
     valid: NDArray[np.bool_]  # (b,) bool on the CPU, whether the overlap has enough tokens in both views
     places: Tensor  # (v,) int64, positions of the valid overlaps
 
 
 class DenseObjective(nn.Module):
-    """CoTAP's training loss: the weighted sum of its terms; sides of patches and large views are in pixels."""
+    """CoTAP's training loss, the weighted sum of its terms; the sizes of patches and large views are in pixels."""
 
     def __init__(self, config: CoTAPConfig, *, patch_size: int, image_size: int) -> None:
         super().__init__()
@@ -93,11 +93,11 @@ class DenseObjective(nn.Module):
         """Return the loss, with gradients only for the student, and the values to log.
 
         Args:
-            batch: two large views, the small ones, and with image concentration a view of each image's neighbor.
+            batch: two large views, the small ones, and, with image concentration, a view of each image's neighbor.
             student: in training mode.
             teacher: in evaluation mode.
-            objects: (o,) int64, places in the batch of images of one object.
-            state: state of the run.
+            objects: (o,) int64, positions of single-object images in the batch.
+            state: training state.
         """
         config, views = self.config, batch.views
         shown = views[: 2 + config.num_local_views] if self.needs_small_views else views[:2]
@@ -126,12 +126,10 @@ class DenseObjective(nn.Module):
         loss = torch.stack([getattr(config, name) * term for name, term in terms.items()]).sum()
         return StepOutput(loss, {name: term.detach() for name, term in terms.items()} | logs)
 
-    # ------------------------------------------------------------------ networks
-
     def _branch(
         self, network: DenseNetwork, views: Sequence[Tensor], objects: Tensor, count: int, *, num_maps: int
     ) -> Branch:
-        """Run a network on views (b, c, h, w), or (o, c, h, w) of ``objects`` alone; those of one size together.
+        """Run a network on views (b, c, h, w), or (o, c, h, w) of ``objects`` only, batching views of the same size.
 
         Patches of the first ``num_maps`` views are projected; ``count`` is b.
         """
@@ -173,12 +171,10 @@ class DenseObjective(nn.Module):
             reduce=None if get_rank_and_world_size()[1] == 1 else state.combine,
         )
 
-    # ------------------------------------------------------------------ images
-
     def _image_terms(
         self, online: Branch, target: Branch, state: TrainState, logs: dict[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Compute the losses of class tokens against the teacher's two large views, and against one of a neighbor."""
+        """Compute the losses of class tokens against the teacher's two large views, and against a neighbor's view."""
         logits = online.images  # the softmax is over the dimensions of the projection
         terms: dict[str, Tensor] = {}
         if self.config.image_alignment:
@@ -194,23 +190,21 @@ class DenseObjective(nn.Module):
             terms["image_concentration"] = torch.stack([self.assignment(view, assigned) for view in logits]).mean()
         return terms
 
-    # ------------------------------------------------------------------ patches
-
     def _align_overlaps(self, batch: Batch, online: Branch, target: Branch) -> dict[tuple[int, int], AlignedFeatures]:
-        """Align the overlaps, keyed by the numbers of the student's and the teacher's view."""
+        """Return the aligned features of overlapping views, keyed by the numbers of student and teacher view."""
         config = self.config
         if config.patch_alignment:
             pairs = [(v, a) for a in (0, 1) for v in range(len(online.patches)) if v != a]
         else:
             pairs = list(GLOBAL_PAIRS) if config.patch_ranking and config.ranking_views == "aligned" else []
-        # on the CPU, where matrices come from: valid overlaps determine lengths, which would stall a GPU
+        # on the CPU, where the matrices are: lengths depend on the valid overlaps, which would stall a GPU
         boxes = [source_boxes(view.on_host) for view in batch.geometry]
         arrays: list[NDArray[np.generic]] = []
         for v, a in pairs:
             inside = [overlap_boxes(boxes[i], boxes[j], self._sizes[i]) for i, j in ((v, a), (a, v))]
             valid = [spans_min_tokens(box, self._patch_size, MIN_TOKENS) for box in inside]
             both = valid[0] & valid[1]
-            # a placeholder where the overlap is not valid
+            # a placeholder if the overlap is not valid
             whole = [inside[k].new_tensor([0, 0, self._sizes[i], self._sizes[i]]) for k, i in enumerate((v, a))]
             chosen = [torch.where(both[:, None], box, full).numpy() for box, full in zip(inside, whole, strict=True)]
             arrays += [*chosen, both.numpy(), np.flatnonzero(both.numpy())]
@@ -262,7 +256,7 @@ class DenseObjective(nn.Module):
         return self.ranking(p, q)
 
     def _draw_partners(self, count: int, state: TrainState) -> NDArray[np.int64]:
-        """Choose at random, for each image, another one of this process's batch, (b,) on the CPU."""
+        """Draw a random partner for each image from this process's batch, (b,) on the CPU."""
         rank, _ = get_rank_and_world_size()
         generator = keyed_generator(self.config.seed, "cotap image pairs", state.step, rank)
         return np.asarray((np.arange(count) + int(generator.integers(1, count))) % count, dtype=np.int64)
@@ -280,7 +274,6 @@ class DenseObjective(nn.Module):
 
 
 def _split_views(tokens: Tokens, lengths: list[int]) -> list[Tokens]:
-    """Cut a batch into views."""
     return [Tokens(*pair) for pair in zip(*(torch.split(values, lengths) for values in tokens), strict=True)]
 
 
@@ -330,7 +323,7 @@ def compute_ranking_diagnostics(scores: Tensor, targets: Tensor) -> dict[str, Te
 
 @torch.no_grad()
 def compute_prototype_diagnostics(prototypes: Tensor, images: Tensor) -> dict[str, Tensor]:
-    """Compute the largest cosine between two prototypes and the number of distinct images nearest to a prototype."""
+    """Compute the maximum cosine between two prototypes and the number of distinct images nearest to a prototype."""
     vectors = F.normalize(prototypes.float(), dim=1)
     cosines = (vectors @ vectors.T).fill_diagonal_(-1)
     nearest = (vectors @ F.normalize(images.float(), dim=1).T).argmax(dim=1)

@@ -1,16 +1,16 @@
-"""CoTAP's ranking loss: similarities follow the order of target similarities, exactly and in O(n log n).
+"""CoTAP's ranking loss, exact and in O(n log n): similarities are trained to follow the order of target similarities.
 
 Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12. Every sum over pairs
-is a sum over positions in the order of the targets with a bound on the rank of the scores. Between blocks of that
-order, :func:`merge_order` serves all items at once; the surrogate is quadratic, so three moments suffice. Within a
-block the sum is taken over pairs.
+is a sum over positions in target order with a bound on the rank of the scores. Between blocks of that order,
+:func:`merge_order` handles all items at once; since the surrogate is quadratic, three moments suffice. Within a
+block, pairs are summed directly.
 
 The sums over items of smaller rank in earlier or later blocks of a sequence are two-dimensional dominance sums.
-A sequence of ranks is cut into blocks. Level by level, its halves, their halves and so on are separated: the items in
-the left half of a node contribute to those in its right half, or the other way around, up to their rank. The items of a
-node are stored in the order of their ranks, so that one cumulative sum serves all of them, and no search is needed.
-This is merge sort backwards, with sums where an inversion count has ones.
-Blocks are short: for the few pairs within one, a double sum takes less time than the last levels would.
+A sequence of ranks is divided into blocks. Level by level, it is split into halves, their halves, and so on: the items
+in the left half of a node contribute to those in its right half, or vice versa, up to their rank. The items of a
+node are stored in the order of their ranks, so that one cumulative sum serves all of them and no search is needed.
+This is merge sort in reverse, with sums in place of inversion counts.
+Blocks are short: for the few pairs within a block, a double sum is faster than the last levels would be.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from labelkit.algorithms.temperature import positive
 Implementation = Literal["auto", "fast", "pairs"]
 #: Targets below the floor have no weight (tau_1); a gap of the margin in scores is enough (tau_2).
 FLOOR, MARGIN = -0.2, 0.5
-# up to this number of pairs, summed over all rows, the double sum takes less time
+# up to this number of pairs, summed over all rows, the double sum is faster
 _FEW_PAIRS = 2**15
-# rows are processed in groups that need about this much memory
+# rows are processed in groups that need about this many bytes
 _MAX_BYTES = 2**30
 
 
@@ -53,16 +53,16 @@ def cotap_loss(
 
     with :math:`\gamma_i = \max(q_i - \text{floor}, 0)` and :math:`\ell(d) = 1 - 2d/\tau` for d < 0,
     :math:`(1 - d/\tau)^2` for d up to the margin :math:`\tau`, then 0. At least 0, less than the largest
-    :math:`\gamma`; 0 where all targets are equal, or scores order them all with gaps above the margin.
+    :math:`\gamma`; 0 if all targets are equal, or if the scores have the same order with gaps above the margin.
 
     Args:
-        scores: (b, n) float of any precision, p, gets gradients; only differences matter. b may be 0.
+        scores: (b, n) float of any precision, p, receives gradients; only differences matter. b may be 0.
         targets: (b, n) float, q, no gradient.
-        floor: :math:`\tau_1`, targets below it have no weight.
-        margin: :math:`\tau_2 > 0`, the gap in scores that is enough.
+        floor: :math:`\tau_1`; targets below it have no weight.
+        margin: :math:`\tau_2 > 0`, the sufficient gap in scores.
         implementation: ``fast``: O(n log n) time, O(n) memory; ``pairs``: the double sum; ``auto``: the double sum for
-            few items. All agree to rounding, ties included.
-        is_finite: the caller knows that all numbers are finite; a check would wait for a GPU.
+            few items. All agree up to rounding, ties included.
+        is_finite: whether the caller knows that all numbers are finite; a check would synchronize with the GPU.
 
     Returns:
         (b,) float32 (float64 for float64 scores), one loss per row.
@@ -71,8 +71,8 @@ def cotap_loss(
         ValueError: shapes differ, there are no items, values are NaN or infinite, or the margin is not positive.
 
     Source:
-        "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12; counts and weights
-        are constants for the gradient.
+        "Semantic Concentration for Self-Supervised Dense Representations Learning", Eq. 11 and 12; the gradient treats
+        counts and weights as constants.
     """
     if scores.ndim != 2 or scores.shape[1] == 0:
         raise ValueError(f"scores must have shape (b, n) with n >= 1, got {tuple(scores.shape)}")
@@ -139,10 +139,10 @@ def split_blocks(n: int) -> Blocks:
     return Blocks(levels, -(-n // (1 << levels)))
 
 
-def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
+def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> MergedOrder:
     """Merge items and thresholds into one sorted order, from which sums of several payloads can be computed.
 
-    See :meth:`Merged.sums`.
+    See :meth:`MergedOrder.sums`.
 
     Args:
         blocks: partition of the sequence, of length n.
@@ -152,29 +152,29 @@ def merge_order(blocks: Blocks, ranks: Tensor, thresholds: Tensor) -> Merged:
     batch, n = ranks.shape
     device, total = ranks.device, 2 * batch * n
     rows = 2 * n * torch.arange(batch, device=device)[:, None]
-    # an item is below all thresholds that are larger than its rank
+    # an item precedes all thresholds that are larger than its rank
     items = (ranks + thresholds_up_to_rank(thresholds).gather(1, ranks) + rows).view(-1)
     queries = (ranks + thresholds.gather(1, ranks) + rows).view(-1)
-    # the block of each place, and in the lower bits the initial place
+    # the block of each place, with the initial place in the lower bits
     index = torch.arange(total, device=device)
     block = (index[: batch * n] % n // blocks.size) << total.bit_length()
     tags = index.scatter_add(0, items, block).scatter_add_(0, queries, block)
-    return Merged(blocks, batch, items, queries, tags)
+    return MergedOrder(blocks, batch, items, queries, tags)
 
 
 @dataclass(frozen=True, slots=True)
-class Merged:
+class MergedOrder:
     """Items and thresholds of a sequence in one sorted order, arranged for blockwise sums."""
 
     blocks: Blocks  # partition of the sequence
     batch: int  # number of rows
     items: Tensor  # (b n,) int64, the place of each item
     queries: Tensor  # (b n,) int64, the place of the threshold of each item
-    tags: Tensor  # (2 b n,) int64, the block of each place, and in the lower bits the place
+    tags: Tensor  # (2 b n,) int64, the block of each place, with the place in the lower bits
 
-    def inverse(self) -> Merged:
+    def inverse(self) -> MergedOrder:
         """Return this order with items and thresholds swapped, as for the result of :func:`thresholds_up_to_rank`."""
-        return Merged(self.blocks, self.batch, self.queries, self.items, self.tags)
+        return MergedOrder(self.blocks, self.batch, self.queries, self.items, self.tags)
 
     def sums(self, payload: Tensor, *, earlier: bool) -> tuple[Tensor, Tensor]:
         r"""Sum for each item the payloads of items in earlier (or later) blocks that rank below its rank or threshold.
@@ -184,10 +184,10 @@ class Merged:
             t_{bi} = \sum_{r_j < \theta(r_i),\; B(j) < B(i)} x_{bj}
 
         where r are the ranks, :math:`\theta` the thresholds and B the blocks of positions. Time O(n log n) and memory
-        O(n) per row, whatever the data.
+        O(n) per row for any data.
 
         Args:
-            payload: (c, b, n) float, x, c numbers of each item; use float64 where sums cancel.
+            payload: (c, b, n) float, x, c values per item; use float64 if sums cancel.
             earlier: False: sum over blocks with B(j) > B(i) instead.
 
         Returns:
@@ -198,7 +198,7 @@ class Merged:
         held = payload.new_zeros(2 * width, total)
         held[:width].scatter_(1, self.items.expand(width, -1), payload.reshape(width, -1))
         now: Tensor | None = None
-        for level, (is_right, source, there) in enumerate(_halvings(self.blocks, self.batch, self.tags)):
+        for level, (is_right, source, there) in enumerate(_iter_levels(self.blocks, self.batch, self.tags)):
             takes = is_right.to(payload.dtype)
             gives = 1 - takes
             if not earlier:
@@ -217,8 +217,8 @@ class Merged:
         return of_items.view(payload.shape), of_queries.view(payload.shape)
 
 
-def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
-    """Yield for each level which items lie in right halves and their sources for the next; finally, all positions.
+def _iter_levels(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor, Tensor | None, Tensor | None]]:
+    """Yield, for each level, which items are in right halves and their sources for the next; last, all positions.
 
     Levels are yielded one by one: all at once would take more memory than the sums.
     """
@@ -231,7 +231,7 @@ def _halvings(blocks: Blocks, batch: int, tags: Tensor) -> Iterator[tuple[Tensor
         if level == levels - 1:
             yield is_right, None, torch.empty_like(index).scatter_(0, tags & ((1 << bits) - 1), index)
             return
-        # nodes are full, so that exactly half of each goes left
+        # nodes are full, so exactly half of each goes left
         among_right = torch.cumsum(is_right.view(nodes, size), 1)
         begin = (size * index[:nodes])[:, None] + (size // 2 - 1)
         place = torch.where(is_right, (among_right + begin).view(-1), index - among_right.view(-1))
@@ -249,21 +249,21 @@ def thresholds_up_to_rank(thresholds: Tensor) -> Tensor:
     return counts.scatter_add_(1, thresholds, torch.ones_like(thresholds)).cumsum(1)[:, :-1]
 
 
-# bytes that one item of one row needs at the peak
+# peak memory per item of a row in bytes
 _BYTES_PER_ITEM = 1000
-# pairs within blocks that are processed at once: they fit into the cache of a processor, or fill a GPU
+# number of pairs within blocks that are processed at once: fits into a CPU's cache, or fills a GPU
 _PAIRS_AT_ONCE, _PAIRS_AT_ONCE_GPU = 1 << 15, 1 << 24
 
 
 Terms = tuple[Tensor, Tensor | None, Tensor]
-"""Loss (b,), its gradient by the scores (b, n), ``None`` if not requested, and x of Eq. 12 (b, n): how far an item is
-behind, 0 where no item with a lower target comes near. All are float64."""
+"""Loss (b,), its gradient with respect to scores (b, n) (``None`` if not requested), and x of Eq. 12 (b, n): how far an
+item is behind, 0 if no item with a lower target comes near. All are float64."""
 
 
 def ranking_terms(scores: Tensor, targets: Tensor, weights: Tensor, margin: float, *, gradient: bool = True) -> Terms:
     r"""Compute the ranking loss of :func:`cotap_loss`, including ties, in O(n log n) time and O(n) memory.
 
-    Everything is in float64: differences of large moments lose all digits of float32.
+    Everything is in float64, since differences of large moments would lose all digits of float32.
 
     Args:
         scores: (b, n) float, p; any range.
@@ -299,14 +299,14 @@ class _Items:
     blocks: Blocks  # partition of the positions
     order: Tensor  # (b, n) int64, the item at each position
     scores: Tensor  # (b, N) float64
-    p: Tensor  # (b, N) float64, centered scores: only differences count, and small numbers have small moments
+    p: Tensor  # (b, N) float64, centered scores, since only differences count and small numbers have small moments
     gamma: Tensor  # (b, N) float64, weights
     below: Tensor  # (b, N) int64, number of smaller targets
     up_to: Tensor  # (b, N) int64, number of targets that are not larger
     worse: Tensor  # (b, N) int64, number of smaller scores
     # ranks in the order of scores, where the first of equal scores has the last rank; and by rank, the number of
     # scores that are smaller by at least the margin
-    merged: Merged
+    merged: MergedOrder
 
 
 def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float) -> _Items:
@@ -315,13 +315,13 @@ def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float)
     more = blocks.length - n
     # by targets, then scores, then targets again: equal targets fall by score, equal scores rise by target
     sorted_targets, by_target = targets.sort(dim=1, stable=True)
-    below = _first_equal(sorted_targets)
+    below = _run_starts(sorted_targets)
     falling, by_score = scores.gather(1, by_target).sort(dim=1, descending=True, stable=True)
     places = below.gather(1, by_score).sort(dim=1, stable=True).indices
     order = by_target.gather(1, by_score).gather(1, places)
     ranks = n - 1 - places
     rising = falling.flip(1).double()
-    worse = _first_equal(rising)
+    worse = _run_starts(rising)
     # where the margin is below the spacing of floats, p - margin is p
     far_worse = torch.minimum(torch.searchsorted(rising, rising - margin, right=True), worse)
     p = rising.gather(1, ranks)
@@ -340,15 +340,15 @@ def _sort_items(scores: Tensor, targets: Tensor, weights: Tensor, margin: float)
     )
 
 
-def _first_equal(values: Tensor) -> Tensor:
-    """Return the start of the run of equal numbers that contains each of the sorted (b, n) values, (b, n) int64."""
+def _run_starts(values: Tensor) -> Tensor:
+    """Return, for each of the sorted values (b, n), the index where its run of equal values starts, (b, n) int64."""
     index = torch.arange(values.shape[1], device=values.device).expand(values.shape)
     is_first = pad(values[:, 1:] != values[:, :-1], (1, 0))
     return (index * is_first).cummax(1).values
 
 
 def _between_blocks(items: _Items, margin: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum over earlier blocks for each position, (b, N) float64: surrogates, slopes, and number of items ahead."""
+    """Sum over earlier blocks at each position, (b, N) float64: surrogates, slopes, and number of items ahead."""
     p, size = items.p, items.blocks.size
     moments = torch.stack([torch.ones_like(p), p, p * p])
     worse, far_worse = items.merged.sums(moments, earlier=True)
@@ -367,8 +367,8 @@ def _within_blocks(items: _Items, between: tuple[Tensor, Tensor, Tensor], margin
     """Add the earlier items of the same block to the sums over earlier blocks; all (b, N) float64.
 
     Returns:
-        x; derivative of the loss by the sum of surrogates; sum of slopes of the surrogate, in units of ``-2 / margin``;
-        and the pull of later items of the block, in the same units.
+        x; derivative of the loss with respect to the sum of surrogates; sum of surrogate slopes in units of
+        ``-2 / margin``; and the pull of later items of the block, in the same units.
     """
     size = items.blocks.size
     flat = [value.reshape(-1, size) for value in (items.scores, items.below, items.gamma, items.worse, *between)]
@@ -403,7 +403,7 @@ def _pulls_between_blocks(items: _Items, strength: Tensor, margin: float) -> Ten
     """Sum over the items of later blocks with a larger target: strength times slope, in units of ``-2 / margin``."""
     p, size = items.p, items.blocks.size
     payload = torch.stack([strength, strength * p])
-    # nearness is mutual: an item is near a better one if that one is near it
+    # nearness is mutual: an item is near a better item if the latter is near it
     lower, up_to_near = items.merged.inverse().sums(payload, earlier=False)
     middle_count, middle_sum = (up_to_near - lower).unbind()
     # items of later blocks with the same target have smaller ranks, and do not count

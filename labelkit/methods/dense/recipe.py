@@ -1,4 +1,4 @@
-"""Shared parts of methods with cosine schedules and an EMA target: events, parameter groups, initial weights."""
+"""Code shared by methods with cosine schedules and an EMA target: hooks, parameter groups, initial weights."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -32,11 +32,11 @@ COLLAPSED_ENTROPY = 0.1
 
 
 class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTargetConfigT, TokenNetworkT]):
-    """Base class of methods that train a student against its own EMA target.
+    """Base class for methods that train a student against its own EMA target.
 
     Attributes:
-        never_decayed: suffix of parameters without weight decay, in addition to biases and one-dimensional ones.
-        remedy: remedy for a collapse, in addition to a lower learning rate.
+        never_decayed: name suffix of parameters without weight decay, besides biases and other one-dimensional ones.
+        remedy: remedy for a collapse, besides a lower learning rate.
     """
 
     runs_whole_backbone = False
@@ -59,7 +59,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         return cast(TokenNetworkT, self.teacher.module)
 
     def views(self, min_overlap: tuple[float, float] | None = None) -> tuple[ViewSpec, ...]:
-        """Return the large and the small views of each image."""
+        """Return the large and small views of each image."""
         config: Any = self.config  # each method has its own augmentations
         return crop_views(
             (self.network.input_spec.size, config.local_size),
@@ -77,7 +77,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
     ) -> Phase:
         """Return a phase whose batches contain a fixed number of images from each dataset, equal on every process.
 
-        ``rows`` can be read; those of images of one object come first.
+        ``rows`` are the readable images; images of a single object come first in the dataset.
         """
         config = self.config
         objects, batches = config.objects_per_batch, min(config.eval_every_steps, config.steps)
@@ -111,7 +111,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
         if cosine is not None and float(cosine) > COLLAPSED_COSINE:
             problem = f"patches have a mean cosine of {float(cosine):.3f}: the features are collapsing"
         elif entropy is not None and float(entropy) < COLLAPSED_ENTROPY:
-            problem = f"the entropy of assignments is {float(entropy):.3f} of its maximum: they are collapsing"
+            problem = f"assignments have {float(entropy):.3f} of the maximum entropy: the assignments are collapsing"
         else:
             return
         kind = problem.split(":")[-1]
@@ -137,7 +137,7 @@ class EMATargetMethod(RepresentationMethod[SlowTargetConfigT], Generic[SlowTarge
 
 @torch.no_grad()
 def assignment_entropy(outputs: Tensor, temperature: float) -> Tensor:
-    """Return the entropy of the mean prediction of outputs (n, k) over its maximum; 0 if all mass is on one output."""
+    """Return the normalized entropy of the mean prediction for outputs (n, k); 0 if one output receives everything."""
     mean = torch.softmax(outputs.float() / temperature, dim=1).mean(dim=0)
     entropy: Tensor = torch.special.entr(mean).sum()
     return entropy / math.log(outputs.shape[1])
@@ -163,7 +163,7 @@ def check_crops(config: EMATargetConfig, network: TokenNetwork) -> None:
 def copy_branches(network: TokenNetwork, target: TokenNetwork, tensors: Mapping[str, Tensor], where: str) -> bool:
     """Copy the backbones and projectors of both networks from a run; return whether it has them.
 
-    All other weights start equal in both networks.
+    All other weights of the target are copied from the student.
 
     Raises:
         CheckpointMismatch: the backbones differ.

@@ -1,1 +1,1 @@
-"""Category discovery, where some classes have labels and others have none: GCD, SimGCD and FlipClass."""
+"""Category discovery from images of labeled and unlabeled classes: GCD, SimGCD and FlipClass."""

@@ -1,17 +1,17 @@
-"""FlipClass: category discovery where the teacher's attention is moved toward the student's.
+"""FlipClass: category discovery in which the teacher's attention is aligned with the student's.
 
 Source: "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category Discovery" (NeurIPS 2024),
 Sec. 4 and App. D.1, on SimGCD's losses. Each step:
     1. weak view = teacher, strong view = student, one network for both
-    2. in the aligned blocks, the teacher's keys take one step down the energy between them
+    2. in the aligned blocks, the teacher's keys take one gradient step on the energy between them
        and the student's queries (``algorithms.attention``)                                   Eq. 5-8
-    3. contrastive loss on both views, cross-entropy on labeled images
+    3. contrastive losses on both views, cross-entropy on labeled images
     4. the teacher's sharpened prediction is the student's target                             Eq. 1
     5. the teacher's temperature changes with each epoch
-``--align-mode`` replaces step 2 or 4 by one of the paper's baselines, all else equal (App. D.4).
-Departures, for reasons stated in the options: Eq. 8 as printed mixes two spaces, so keys move in key space by
+``--align-mode`` replaces step 2 or 4 with one of the paper's baselines, all else being equal (App. D.4).
+Departures, for reasons stated in the options: Eq. 8 as printed mixes two spaces, so keys are updated in key space by
 default (``--update-space``); the temperatures of the two contrastive losses are those of SimGCD's code, which the text
-swaps; the teacher's temperature follows SimGCD's schedule. In evaluation, nothing is aligned.
+swaps; the teacher's temperature follows SimGCD's schedule. Evaluation does not align anything.
 """
 
 from dataclasses import replace
@@ -25,7 +25,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.recipes import strong_view, weak_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
-from labelkit.methods.discovery.losses import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.methods.discovery.losses import AttentionAlignmentLoss, ConfidentPseudoLabelLoss, DistributionAlignment
 from labelkit.methods.discovery.options import FlipClassConfig
 from labelkit.methods.discovery.recipe import SelfDistilledClassifier
 from labelkit.models.frozen_part import FrozenPart
@@ -40,15 +40,15 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         super().__init__(config, data, symmetric=False)
         depth = self.network.backbone.info.depth
         if config.align_mode == "flip" and any(block >= depth for block in config.align_blocks):
-            problem = f"{config.backbone} has {depth} blocks, counted from 0"
+            problem = f"{config.backbone} has {depth} transformer blocks, numbered from 0"
             remedy = "Choose lower numbers." if depth else "Choose a vision transformer, or pass --align-mode none."
             raise ConfigError("--align-blocks", problem, remedy)
         update = KeyUpdate(config.alpha, config.beta, config.gamma_update, config.gamma_reg, config.update_space)
         self._update = update if config.align_mode == "flip" else None
-        # without alignment, the blocks to align need not exist: a CNN has none
+        # without alignment, the blocks to align need not exist; a CNN has none
         existing_blocks = tuple(block for block in config.align_blocks if block < depth)
         self._record_blocks = {"all": tuple(range(depth)), "aligned": existing_blocks, "none": ()}[config.log_energy]
-        self.pull = AttentionPull(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
+        self.pull = AttentionAlignmentLoss(config.align_mode) if config.align_mode in ("l2", "kld", "coral") else None
         if self.pull is not None and config.grad_from_block >= depth:
             problem = f"--align-mode {config.align_mode} requires a trained last block, but all {depth} are frozen"
             raise ConfigError("--grad-from-block", problem, f"Choose at most {depth - 1}.")
@@ -58,12 +58,12 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         self._log_now = False
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, with weak and strong views and half of each batch labeled in expectation."""
+        """Return the single training phase: weak and strong views, batches half labeled in expectation."""
         (phase,) = super().phases(rows)
         return (replace(phase, views=self.views) if self.config.align_mode == "sda" else phase,)
 
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Return the teacher's and the student's view in an epoch, with sda's strength in that epoch."""
+        """Return the teacher's and student's views for an epoch, whose augmentation strength grows with sda."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
         student_view = strong_view if self.config.student_view == "strong" else weak_view
         teacher, student = weak_view(size, domain, chiral=chiral), student_view(size, domain, chiral=chiral)
@@ -73,11 +73,11 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         return teacher, student
 
     def on_step_start(self, state: TrainState) -> None:
-        """Enable the energy computation if the step is logged."""
+        """Enable the computation of energies if the step is logged."""
         self._log_now = state.log_now and bool(self._record_blocks)
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the loss of student and aligned teacher for one batch."""
+        """Compute the loss between the student and the aligned teacher for one batch."""
         record: dict[int, dict[str, Tensor]] | None = {} if self._log_now else None
         pairs: dict[int, tuple[Tensor, Tensor]] = {}
         projections, logits = self.network.forward_pair(
@@ -108,7 +108,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         return StepOutput(loss, logs)
 
     def _consistency(self, logits: Tensor, labels: Tensor) -> tuple[Tensor | None, dict[str, Tensor]]:
-        """Return the replacement of plain distillation, if any, and the values to log."""
+        """Return the loss that replaces plain distillation, if any, and the values to log."""
         teacher, student = logits.chunk(2)
         if self.aligned_distillation is not None:
             return self.aligned_distillation(student, teacher, self._teacher_temperature, labels), {}
@@ -118,7 +118,7 @@ class FlipClass(SelfDistilledClassifier[FlipClassConfig]):
         return None, {}
 
     def reuse_frozen(self) -> FrozenPart:
-        """Cache the teacher's blocks before the first aligned one and the student's before the first trained one."""
+        """Enable caching of the teacher before its first aligned block and the student before its first trained one."""
         if self.config.log_energy == "all":
             problem = "the energies of all blocks require all tokens, but the cache of frozen blocks contains only some"
             raise ConfigError("--log-energy all", problem, "Use --log-energy aligned, or remove --reuse-frozen.")

@@ -1,13 +1,13 @@
-"""GCD: contrastive learning on all images and on the labeled ones, then k-means that keeps the labels.
+"""GCD: unsupervised and supervised contrastive learning, followed by semi-supervised k-means.
 
 Source: S. Vaze, K. Han, A. Vedaldi, A. Zisserman, "Generalized Category Discovery" (CVPR 2022) and its released code.
 Each step, on two views of every image:
     1. backbone and projection head over both views                (2b, p)
-    2. contrastive loss, unsupervised on all, supervised on labeled images
+    2. contrastive losses: unsupervised on all images, supervised on labeled images
 After training: semi-supervised k-means on the backbone's unit features (`labelkit cluster ss-kmeans`). The score
-that is logged after an epoch is that of this command with its defaults and the seed of the run.
-Departures: the released script keeps the epoch with the best accuracy on the test labels; we keep the last. The score
-allows classes to swap places with other groups at the end (`--exchange`), which the released k-means does not.
+logged after an epoch is that of this command with default options and the run's seed.
+Departures: the released script keeps the epoch with the best accuracy on the test labels; we keep the last. At the end,
+our k-means may exchange classes with other clusters (`--exchange`), which the released one does not do.
 """
 
 import numpy as np
@@ -20,7 +20,7 @@ from labelkit.data.samplers import BalancedSampler
 from labelkit.data.views.recipes import simgcd_view, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.losses.contrastive import InfoNCELoss, SupConLoss
-from labelkit.methods.backbone import row_views
+from labelkit.methods.backbone import embedding_views
 from labelkit.methods.discovery.networks import PairedNetwork
 from labelkit.methods.discovery.options import GCDConfig
 from labelkit.methods.discovery.recipe import check_discovery_data, old_class_mask
@@ -45,9 +45,9 @@ class ContrastiveNetwork(PairedNetwork):
             self.directions = CosineClassifier(bottleneck, config.head_dim)
 
     def forward_pair(self, first: Tensor, second: Tensor) -> Tensor:
-        """Map ``first`` and ``second`` views (b, c, h, w) to projections (2b, head_dim), all first views first.
+        """Map ``first`` and ``second`` views (b, c, h, w) to projections (2b, head_dim), with all first views first.
 
-        After ``reuse_frozen``, cached outputs take the place of the views.
+        After ``reuse_frozen``, views are cached outputs instead.
         """
         features = self.features_of_pair(first, second)
         return self.directions(self.projector(features))
@@ -68,9 +68,9 @@ class GCD(Method[GCDConfig]):
         self.label_contrast = SupConLoss(config.supervised_temperature)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, with two views from one transform and half of each batch labeled in expectation."""
+        """Return the single training phase: two views from the same transform, batches half labeled in expectation."""
         size, domain = self.network.input_spec.size, self.config.augmentation
-        of_rows = row_views(self.config, self.data)
+        of_rows = embedding_views(self.config, self.data)
         view = of_rows[1] if of_rows else simgcd_view(size, domain, chiral=self.data.chiral)
         sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
         return (Phase(self.config.epochs, (view, view), sampler),)
@@ -85,7 +85,7 @@ class GCD(Method[GCDConfig]):
         return StepOutput(loss, {"rep_u": rep_u.detach(), "rep_s": rep_s.detach()})
 
     def reuse_frozen(self) -> FrozenPart:
-        """Enable caching of outputs from the blocks before the first trained one."""
+        """Enable caching of the outputs of the blocks before the first trained block."""
         return self.network.reuse_frozen()
 
     def monitor(self, inputs: MonitorInputs) -> Monitor:
@@ -100,5 +100,5 @@ class GCD(Method[GCDConfig]):
         )
 
     def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, without augmentation."""
+        """Return the evaluation view, without augmentation: a center crop, or the whole image of a digit."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -1,4 +1,4 @@
-"""The loss of SimGCD and FlipClass, and baselines for FlipClass's key update.
+"""The loss of SimGCD and FlipClass, and the baselines for FlipClass's key update.
 
 Source: SimGCD (CVMI-Lab/SimGCD:train.py) and "Flipped Classroom: Aligning Teacher Attention with Student in Generalized
 Category Discovery" (NeurIPS 2024), Sec. 4.2; the baselines are those of its App. D.4.
@@ -32,21 +32,21 @@ class DiscoveryLoss(nn.Module):
         supervised_temperature: temperature of `SupConLoss`, > 0.
         student_temperature: temperature of the predictions in all terms on logits, > 0.
         entropy_weight: :math:`\epsilon` >= 0.
-        symmetric: average both directions, each view once as teacher; otherwise, view 0 teaches view 1.
+        symmetric: average both directions, with each view as teacher once; otherwise, view 0 is the teacher.
 
     Shape:
         - projections: ``(2b, d)`` float; rows 0..b-1 are view 0 (teacher), the others view 1.
-        - logits: ``(2b, c)`` float cosines, rows in the same order. The teacher's rows get
+        - logits: ``(2b, c)`` float cosines, rows in the same order. The teacher's rows receive
           gradients from the label and entropy terms only, unless ``symmetric``.
         - labels: ``(b,)`` int64 in ``[-1, c)``, -1 = unlabeled.
         - teacher_temperature: float > 0.
-        - consistency: ``()`` float that takes the place of `DistillationLoss`, or ``None``.
-        - returns: ``()`` float32 (float64 stays), and its parts, detached: ``rep_u``, ``rep_s``,
-          ``cons_u_ce``, ``mean_entropy_gap`` (before the weight), ``cons_s``, ``n_labeled``.
-          Without labels the supervised parts are exactly 0.
+        - consistency: ``()`` float that replaces `DistillationLoss`, or ``None``.
+        - returns: ``()`` float32 (float64 is preserved), and its parts, detached: ``rep_u``, ``rep_s``,
+          ``cons_u_ce``, ``mean_entropy_gap`` (unweighted), ``cons_s``, ``n_labeled``.
+          Without labels, the supervised parts are exactly 0.
 
     Raises:
-        ValueError: there are fewer than 2 images, row counts do not fit, or an argument is out of range.
+        ValueError: there are fewer than 2 images, row counts do not match, or an argument is out of range.
 
     Source:
         SimGCD's code. The FlipClass text swaps the two contrastive temperatures; the code's 1.0
@@ -121,12 +121,12 @@ class DiscoveryLoss(nn.Module):
         return loss, {name: part.detach() for name, part in parts.items()}
 
 
-PullKind = Literal["l2", "kld", "coral"]
+AlignmentKind = Literal["l2", "kld", "coral"]
 #: Decay of the running mean of predictions in `DistributionAlignment` (ours).
 SHARES_DECAY = 0.99
 
 
-class AttentionPull(nn.Module):
+class AttentionAlignmentLoss(nn.Module):
     r"""Distance between the teacher's keys and the student's queries, averaged over heads.
 
     .. math::
@@ -141,19 +141,19 @@ class AttentionPull(nn.Module):
         kind: ``"l2"``, ``"kld"`` or ``"coral"``.
 
     Shape:
-        - keys: ``(b, h, t, d)`` float, of the teacher; gets the gradient.
-        - queries: ``(b, h, t, d)`` float, of the student; no gradient. t may differ for ``coral``.
-        - returns: ``()`` float32 (float64 stays).
+        - keys: ``(b, h, t, d)`` float, the teacher's; receive gradients.
+        - queries: ``(b, h, t, d)`` float, the student's; no gradient. t may differ for ``coral``.
+        - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
-        ValueError: shapes do not fit, or there are fewer than 2 tokens for ``coral``.
+        ValueError: shapes do not match, or there are fewer than 2 tokens for ``coral``.
 
     Source:
         App. D.4, which specifies neither the distributions of ``kld`` nor the scale of ``coral`` (here as in Deep
-        CORAL, Sun and Saenko 2016), and minimizes it over a transformed source, which we leave out.
+        CORAL, Sun and Saenko 2016), and minimizes it over a transformed source, which we omit.
     """
 
-    def __init__(self, kind: PullKind) -> None:
+    def __init__(self, kind: AlignmentKind) -> None:
         super().__init__()
         self.kind = kind
 
@@ -190,14 +190,14 @@ class DistributionAlignment(nn.Module):
         student_temperature: :math:`\tau_s > 0`.
 
     Shape:
-        - student_logits: ``(b, c)`` float; gets the gradient.
+        - student_logits: ``(b, c)`` float; receives gradients.
         - teacher_logits: ``(b, c)`` float; no gradient.
         - teacher_temperature: float > 0.
         - labels: ``(b,)`` int64; rows with -1 update the running mean, in training mode.
-        - returns: ``()`` float32 (float64 stays).
+        - returns: ``()`` float32 (float64 is preserved).
 
     Source:
-        App. D.4; the shares are uniform, since new classes have no labels to count.
+        App. D.4; the target distribution is uniform, since new classes have no labels to count.
     """
 
     def __init__(self, num_classes: int, student_temperature: float) -> None:
@@ -230,7 +230,7 @@ class DistributionAlignment(nn.Module):
         unlabeled = (labels < 0).to(self.shares.dtype)
         with without_autocast(teacher_logits):
             u = F.softmax(promote(teacher_logits) / self.student_temperature, dim=1).to(self.shares.dtype)
-            # without unlabeled rows the mean is the old value, so that nothing changes
+            # without unlabeled rows, the mean is the old value, so nothing changes
             count = unlabeled.sum()
             mean = torch.where(count > 0, unlabeled @ u / count.clamp(min=1), self.shares)
         self.shares.mul_(SHARES_DECAY).add_(mean, alpha=1 - SHARES_DECAY)
@@ -249,10 +249,10 @@ class ConfidentPseudoLabelLoss(nn.Module):
         threshold: :math:`\theta` in [0, 1].
 
     Shape:
-        - student_logits: ``(b, c)`` float; gets the gradient.
+        - student_logits: ``(b, c)`` float; receives gradients.
         - teacher_logits: ``(b, c)`` float; no gradient.
         - teacher_temperature: float > 0.
-        - returns: ``()`` float32 (float64 stays), and the share of images kept.
+        - returns: ``()`` float32 (float64 is preserved), and the share of images kept.
 
     Source:
         Sohn et al., "FixMatch" (2020), as used in App. D.4; the threshold 0.95 is FixMatch's.

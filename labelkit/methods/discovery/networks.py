@@ -1,4 +1,4 @@
-"""Networks of category discovery: a backbone for pairs of views, whose last blocks are trained, and a classifier."""
+"""Networks for category discovery: a backbone for pairs of views, with its last blocks trained, and a classifier."""
 
 from collections.abc import Collection
 from typing import Any
@@ -32,20 +32,20 @@ class PairedNetwork(BackboneNetwork):
         self._kept: FrozenPart | None = None
 
     def reuse_frozen(self, moved_blocks: Collection[int] = ()) -> FrozenPart:
-        """Allow ``features_of_pair`` and ``embed`` to take cached tokens instead of images, and return the frozen part.
+        """Let ``features_of_pair`` and ``embed`` accept cached tokens instead of images; return the frozen part.
 
-        In ``moved_blocks``, the first view's keys are moved.
+        In ``moved_blocks``, the first view's keys follow the second view's queries.
 
         Raises:
-            ConfigError: nothing is frozen, or it changes from pass to pass.
+            ConfigError: nothing is frozen, or the frozen part's output varies between passes.
         """
         self._kept = find_frozen_part(self.backbone.net, self._grad_from_block, moved_blocks, self._train_stem)
         return self._kept
 
     def features_of_pair(self, first: Tensor, second: Tensor, **options: Any) -> Tensor:
-        """Map ``first`` and ``second`` views (b, c, h, w) to features (2b, d), all first views first.
+        """Map ``first`` and ``second`` views (b, c, h, w) to features (2b, d), with all first views first.
 
-        After ``reuse_frozen``, cached outputs take the place of the views. Options are those of `paired_forward`.
+        After ``reuse_frozen``, views are cached outputs instead. ``options`` are passed to `paired_forward`.
         """
         if self._of_rows:
             return self.backbone(torch.cat([first, second]))
@@ -67,10 +67,7 @@ class PairedNetwork(BackboneNetwork):
 
 
 class DiscoveryNetwork(PairedNetwork):
-    """A ViT with a contrastive projector and a cosine classifier over old and new classes.
-
-    The first columns of the classifier are the old classes.
-    """
+    """A ViT with a contrastive projector and a cosine classifier over old and new classes, old ones first."""
 
     def __init__(self, config: ContrastiveTrainConfig, data: DataInfo, num_classes: int) -> None:
         super().__init__(config, data)
@@ -85,9 +82,9 @@ class DiscoveryNetwork(PairedNetwork):
         return self.classifier(embeddings)
 
     def forward_pair(self, first: Tensor, second: Tensor, **options: Any) -> tuple[Tensor, Tensor]:
-        """Map two views (b, c, h, w) of images to projections (2b, p) and logits (2b, c), the first view's rows first.
+        """Map two views (b, c, h, w) to projections (2b, p) and logits (2b, c), with all first views first.
 
-        After ``reuse_frozen``, cached outputs take the place of the views. Options are those of `paired_forward`.
+        After ``reuse_frozen``, views are cached outputs instead. ``options`` are passed to `paired_forward`.
         """
         features = self.features_of_pair(first, second, **options)
         return self.projector(features), self.classifier(features)

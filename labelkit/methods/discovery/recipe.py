@@ -1,7 +1,7 @@
-"""Shared parts of category-discovery methods: checks, construction from options, and evaluation.
+"""Code shared by category discovery methods: data checks, construction from options, and evaluation.
 
-Departure: a warm-up of the teacher's temperature that lasts one epoch uses the final temperature; the released code of
-SimGCD and DINO uses the initial temperature in that epoch.
+Departure: if the warm-up of the teacher's temperature lasts one epoch, that epoch uses the final temperature; the
+released code of SimGCD and DINO uses the initial one.
 """
 
 from abc import ABC, abstractmethod
@@ -29,8 +29,8 @@ DiscoveryConfigT = TypeVar("DiscoveryConfigT", bound=DiscoveryTrainConfig)
 def teacher_temperature(config: DiscoveryTrainConfig, epoch: int) -> float:
     """Return the teacher's temperature in an epoch, interpolated linearly from start to final during warm-up.
 
-    As in SimGCD's released code, where w > 1. Both ends are reached: epoch 0 has the start, epoch w-1 the final value,
-    where w is the warm-up cut to the length of the run; w <= 1 means the final value throughout.
+    With w the length of the warm-up, at most that of the run, epoch 0 has the start value and epoch w - 1 the final
+    value, as in SimGCD's released code; if w <= 1, all epochs have the final value.
     """
     start, final = config.teacher_temperature_start, config.teacher_temperature_final
     warmup = min(config.teacher_warmup_epochs, config.epochs)
@@ -44,7 +44,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
 
     Raises:
         DatasetError: there is no labeled or no unlabeled image.
-        ConfigError: the number of classes is unknown or smaller than that of the old classes.
+        ConfigError: the number of classes is unknown or smaller than the number of old classes.
     """
     labeled = int((data.labels >= 0).sum())
     if labeled == data.num_samples:
@@ -60,7 +60,7 @@ def check_discovery_data(config: ContrastiveTrainConfig, data: DataInfo) -> int:
         raise DatasetError(config.dataset, "no image has a label that training may use", remedy)
     num_classes = config.num_classes if config.num_classes is not None else data.num_known_classes
     if num_classes is None:
-        problem = f"the data has {data.num_old_classes} labeled classes, and the number of new classes is unknown"
+        problem = f"the data has {data.num_old_classes} labeled classes and an unknown number of new classes"
         raise ConfigError("--num-classes", problem, "Pass --num-classes; `labelkit discover categories` estimates it.")
     if num_classes < max(2, data.num_old_classes):
         problem = f"{num_classes} is less than {data.num_old_classes}, the number of labeled classes"
@@ -76,9 +76,9 @@ def old_class_mask(data: DataInfo) -> NDArray[np.bool_]:
 
 
 class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
-    """Base class of SimGCD and FlipClass, where the prediction for one view is the target for another view.
+    """Base class for SimGCD and FlipClass, in which the prediction for one view is the target for the other.
 
-    If ``symmetric``, each view teaches the other.
+    If ``symmetric``, each view is the other's target.
     """
 
     runs_whole_backbone = False
@@ -99,10 +99,10 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
 
     @abstractmethod
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
-        """Return the teacher's and the student's view in an epoch."""
+        """Return the teacher's and student's views for an epoch."""
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, with two views and half of each batch labeled in expectation."""
+        """Return the single training phase, with two views and half of each batch labeled in expectation."""
         sampler = BalancedSampler(self.data.labels >= 0, seed=self.config.seed, rows=rows)
         return (Phase(self.config.epochs, self.views(0), sampler),)
 
@@ -118,16 +118,16 @@ class SelfDistilledClassifier(Method[DiscoveryConfigT], ABC):
         return DiscoveryMonitor(unlabeled, inputs.truth, old_class_mask(data), data.num_old_classes, pair)
 
     def remarks(self, metrics: Mapping[str, float]) -> list[str]:
-        """Return a remark if fewer than half of the classes are in use at the end of a run."""
+        """Return a warning if fewer than half of the classes are in use at the end of a run."""
         num_classes = self.network.num_outputs
         used = metrics.get("used_clusters", num_classes)
         if 2 * used >= num_classes:
             return []
         return [
-            f"only {int(used)} of {num_classes} classes are in use on the unlabeled images; with pretrained weights, "
-            "pass --clip-grad-norm 1 or a lower --lr, else raise --entropy-weight; or check --num-classes"
+            f"only {int(used)} of {num_classes} classes are in use on the unlabeled images: check --num-classes; "
+            "with pretrained weights, pass --clip-grad-norm 1 or a lower --lr; otherwise, raise --entropy-weight"
         ]
 
     def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, without augmentation."""
+        """Return the evaluation view, without augmentation: a center crop, or the whole image of a digit."""
         return test_view(self.network.input_spec.size, self.config.augmentation)

@@ -1,19 +1,19 @@
-"""SimGCD: contrastive learning and a self-distilled cosine classifier over old and new classes.
+"""SimGCD: contrastive learning with a self-distilled cosine classifier over old and new classes.
 
 Source: X. Wen, B. Zhao, X. Qi, "Parametric Classification for Generalized Category Discovery: A Baseline Study"
 (ICCV 2023) and its released code.
 Each step, on two views of every image (labeled or not):
     1. backbone, projector, classifier over both views            (2b, p), (2b, c)
-    2. contrastive loss, unsupervised on all, supervised on labeled images
-    3. each view's sharpened prediction is the other view's target; the mean prediction is kept spread out
+    2. contrastive losses: unsupervised on all images, supervised on labeled images
+    3. each view's sharpened prediction is the other view's target; the mean prediction is kept close to uniform
     4. cross-entropy on labeled images
-Departure: ``--views weak-strong --no-symmetric`` trains on FlipClass's views and direction without its alignment.
+Departure: ``--views weak-strong --no-symmetric`` uses FlipClass's views and direction without its alignment.
 """
 
 from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.views.recipes import simgcd_view, strong_view, weak_view
 from labelkit.data.views.spec import ViewSpec
-from labelkit.methods.backbone import row_views
+from labelkit.methods.backbone import embedding_views
 from labelkit.methods.discovery.options import SimGCDConfig
 from labelkit.methods.discovery.recipe import SelfDistilledClassifier
 from labelkit.models.frozen_part import FrozenPart
@@ -29,7 +29,7 @@ class SimGCD(SelfDistilledClassifier[SimGCDConfig]):
     def views(self, epoch: int) -> tuple[ViewSpec, ViewSpec]:
         """Return the two views, which are the same in every epoch."""
         size, domain, chiral = self.network.input_spec.size, self.config.augmentation, self.data.chiral
-        of_rows = row_views(self.config, self.data)
+        of_rows = embedding_views(self.config, self.data)
         if of_rows is not None:
             return of_rows[1], of_rows[1]
         if self.config.views == "simgcd":
@@ -43,5 +43,5 @@ class SimGCD(SelfDistilledClassifier[SimGCDConfig]):
         return StepOutput(loss, parts)
 
     def reuse_frozen(self) -> FrozenPart:
-        """Enable caching of outputs from the blocks before the first trained one."""
+        """Enable caching of the outputs of the blocks before the first trained block."""
         return self.network.reuse_frozen()

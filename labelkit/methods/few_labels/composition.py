@@ -1,15 +1,15 @@
-"""The master of LMCS: three frozen versions of a student, joined at a layer by learned converters and trained.
+"""LMCS's master: three frozen versions of a student, combined at one layer by trained converters.
 
 Source: the dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.2. After each block of updates:
-    1. copy and freeze the student, the student of the previous block and the average
-    2. start from their mean, followed by the average's last layers
+    1. copy and freeze the student, the student of the previous block and the EMA
+    2. start from the mean of their features, followed by the EMA's last layers
     3. train converters and last layers:  J_M = J_X + lambda (J_C + eta J_D)                       Eq. 3.5 to 3.7
-    4. keep the average of the trained weights, with recomputed statistics; freeze them
+    4. keep an EMA of the trained weights, with recomputed batch norm statistics; freeze it
 Random numbers are keyed by the block, so that masters do not change the student's random numbers.
-Departures: the source specifies neither the layer nor the form of the converters: here a linear map over channels that
-all positions share, before the last stage or at the pool. J_X, cross-entropy of blended labeled images, is ours: Eq.
-3.7 has no term with labels; J_D has the opposite direction of the printed one; eta, which is not specified, starts J_D
-at half of J_C; optimizer and updates of the master are ours.
+Departures: the source specifies neither the layer nor the form of the converters: here, a linear map over channels,
+shared by all positions, before the last stage or at the pooling layer. J_X, the cross-entropy on mixed labeled images,
+is ours, since Eq. 3.7 has no label term; J_D has the opposite direction of the printed one; eta, which is not
+specified, makes J_D half of J_C at the start; the master's optimizer and number of updates are ours.
 """
 
 from collections.abc import Iterator, Sequence
@@ -57,17 +57,17 @@ class DiscriminationLoss(nn.Module):
 
     .. math:: L = \overline{d_0^2 / (d_1^2 + 10^{-12})}
 
-    In [0, 1]: 0 at a centroid, 1 half-way between two; independent of the scale of the features. The printed Eq. 3.6,
-    the mean of :math:`(d_0 - d_1)^2`, is 0 half-way between two centroids, so that minimizing it moves features there,
+    In [0, 1]: 0 at a centroid, 1 midway between two; independent of the scale of the features. Eq. 3.6 as printed, the
+    mean of :math:`(d_0 - d_1)^2`, is 0 midway between two centroids, so that minimizing it moves features there,
     the opposite of what its text describes.
 
     Shape:
-        - features: ``(b, d)`` float; gets gradients.
+        - features: ``(b, d)`` float; receives gradients.
         - centroids: ``(k, d)`` float, distinct; no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, without rows.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, without rows.
 
     Raises:
-        ValueError: there are fewer than two centroids, or shapes do not fit.
+        ValueError: there are fewer than two centroids, or shapes do not match.
     """
 
     def forward(self, features: Tensor, centroids: Tensor) -> Tensor:
@@ -89,7 +89,7 @@ class Composition(nn.Module):
 
     Attributes:
         converters: three linear maps over channels; initially, their sum is the mean of the three inputs.
-        decision: maps the joined maps to features, from the student's last stage; the identity at the pool.
+        decision: maps the combined maps to features, from the student's last stage; the identity at the pool.
         head: maps features to logits.
     """
 
@@ -120,16 +120,16 @@ class Composition(nn.Module):
             self.decision.load_state_dict(_get_staged_network(network).stages[-1].state_dict())
 
     def forward(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Map the outputs of three networks at the joined layer to features (b, d)."""
+        """Map the outputs of the three networks at the composition layer to features (b, d)."""
         joined = torch.stack([convert(maps) for convert, maps in zip(self.converters, inputs, strict=True)]).sum(0)
         features: Tensor = self.decision(joined)
         return features.mean(dim=(2, 3)) if self.at == "last-stage" else features
 
 
 class ComposedNetwork(InferenceNetwork):
-    """LMCS's master network, which joins the current, previous and averaged student at one layer.
+    """LMCS's master network, which combines the current, previous and averaged student at one layer.
 
-    It stays in evaluation mode; only code that trains the composition switches that part.
+    It stays in evaluation mode, except for the composition while it is being trained.
 
     Attributes:
         current, previous, averaged: frozen networks in evaluation mode, copies of the student at first.
@@ -153,7 +153,7 @@ class ComposedNetwork(InferenceNetwork):
         self.train(False)
 
     def train(self, mode: bool = True) -> Self:
-        """Keep the network in evaluation mode; the training code switches the mode of its composition only."""
+        """Stay in evaluation mode; the training code switches only the composition to training mode."""
         del mode
         return super().train(False)
 
@@ -164,7 +164,7 @@ class ComposedNetwork(InferenceNetwork):
 
     @torch.no_grad()
     def inputs(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Compute the outputs of the three networks at the layer where they are joined."""
+        """Compute the outputs of the three networks at the composition layer."""
         networks = (self.current, self.previous, self.averaged)
         if self.at == "pool":
             return tuple(network.embed(images) for network in networks)
@@ -172,7 +172,7 @@ class ComposedNetwork(InferenceNetwork):
 
     @torch.no_grad()
     def averaged_logits(self, inputs: Sequence[Tensor]) -> Tensor:
-        """Compute the averaged network's own logits from its output at the joined layer."""
+        """Compute the averaged network's own logits from its output at the composition layer."""
         features = inputs[2] if self.at == "pool" else _get_staged_network(self.averaged).post(inputs[2])
         return self.averaged.classify(features)
 
@@ -192,7 +192,7 @@ def _get_staged_network(network: StudentNetwork) -> StagedNetwork:
 
 
 def _joined_width(student: StudentNetwork) -> int:
-    """Return the number of channels at the composition layer, found with an image of zeros."""
+    """Return the number of channels at the composition layer, determined with an all-zero image."""
     spec, network = student.input_spec, _get_staged_network(student)
     was_training = network.training
     network.eval()
@@ -203,15 +203,15 @@ def _joined_width(student: StudentNetwork) -> int:
 
 
 class MasterTraining:
-    """Training of the master network after one block of updates, whose number is the epoch of the state.
+    """Training of the master network after a block of updates; ``state.epoch`` is the number of the block.
 
     Args:
-        master: gets new networks and new weights.
-        config: options of the training.
+        master: updated in place with new networks and weights.
+        config: training options.
         labels: (n,) int64 training labels, given and discovered, -1 = none.
-        rows: (m,) images that can be read.
+        rows: (m,) readable images.
         view: augmentation of the images.
-        state: state of the event.
+        state: training state.
     """
 
     def __init__(
@@ -233,14 +233,14 @@ class MasterTraining:
         self._centroids: Tensor | None = None
 
     def run(self, student: StudentNetwork, teacher: StudentNetwork, *, first: bool) -> dict[str, float]:
-        """Compose the master from the student after the block and its average, both with statistics for evaluation.
+        """Compose the master from the student and its EMA after the block, and train it.
 
-        Then train it. If no master was composed before (``first``), the student is also its own predecessor.
+        Both must have batch norm statistics for evaluation. For the ``first`` master, the previous student is the same.
 
         Returns:
             Means of J_X (``cross_entropy``), J_C (``agreement``) and J_D (``discrimination``) over the last quarter of
-            the updates; ``eta``; the number of distinct ``centroids``, of which J_D needs two; norm of the converter
-            of each network, (channels)^0.5 / 3 at the start.
+            the updates; ``eta``; number of distinct ``centroids``, of which J_D needs two; norm of each network's
+            converter, initially (channels)^0.5 / 3.
         """
         master, steps = self.master, self.steps
         master.previous.load_state_dict((student if first else master.current).state_dict())
@@ -250,7 +250,7 @@ class MasterTraining:
         device = next(master.parameters()).device
         composition, generator = master.composition, self.state.generator("lmcs/master")
         sums = torch.zeros(4, device=device)
-        self._initialize_centroids(generator)
+        self._recompute_centroids(generator)
         eta = self._compute_eta()
         composition.requires_grad_(True)
         shadow = slow_copy(composition)
@@ -258,8 +258,8 @@ class MasterTraining:
         last_quarter = steps - max(1, steps // 4)
         for step, batch in enumerate(self.batches()):
             if step and step % max(1, steps // 4) == 0:
-                self._initialize_centroids(generator)
-            # dropout and shake draw from the global generator, which the trainer seeds again before each update
+                self._recompute_centroids(generator)
+            # dropout and shake draw from the global generator, which the trainer reseeds before each update
             composition.train()
             parts = self.losses(batch, step)
             composition.eval()
@@ -285,7 +285,6 @@ class MasterTraining:
 
     @property
     def _unlabeled(self) -> NDArray[np.int64]:
-        """Return the rows without a label."""
         return self.rows[self.labels[self.rows] < 0]
 
     def batches(self) -> Iterator[Batch]:
@@ -321,7 +320,7 @@ class MasterTraining:
 
     @torch.no_grad()
     def _compute_eta(self) -> float:
-        """Return the weight of J_D that makes it half of J_C before the first update, within ``ETA_LIMITS``."""
+        """Return the weight that makes J_D half of J_C before the first update, within ``ETA_LIMITS``."""
         if self._discrimination is None:
             return 0.0
         sums = torch.zeros(2)
@@ -336,8 +335,8 @@ class MasterTraining:
             return ETA_LIMITS[0]
         return float(np.clip(0.5 * agreement / discrimination, *ETA_LIMITS))
 
-    def _initialize_centroids(self, generator: np.random.Generator) -> None:
-        """Cluster the master's features of images without a label, into as many clusters as classes."""
+    def _recompute_centroids(self, generator: np.random.Generator) -> None:
+        """Cluster the master's features of unlabeled images into as many clusters as there are classes."""
         rows = self._unlabeled
         if self._discrimination is None or not len(rows):
             return
@@ -345,27 +344,27 @@ class MasterTraining:
             rows = np.sort(keyed_generator(self.config.seed, "lmcs/centroids").permutation(rows)[:MAX_CENTROID_IMAGES])
         composition, is_trained = self.master.composition, self._centroids is not None
 
-        def look(images: Tensor) -> Tensor:
-            # it is trained with batch statistics, so features are compared with these
+        def embed_for_clustering(images: Tensor) -> Tensor:
+            # training compares features computed with batch statistics
             with batch_statistics(composition) if is_trained else nullcontext():
                 return self.master.embed(images)
 
-        features = self.state.embed(look, rows, FullPass(order="fixed"))
+        features = self.state.embed(embed_for_clustering, rows, FullPass(order="fixed"))
         wanted = min(self.master.num_outputs, len(rows))
         centroids = torch.zeros(wanted, features.shape[1])
-        if self.state.is_main:  # on all processes, equal runs would compete for the same processor
+        if self.state.is_main:  # on all processes, identical runs would compete for the same CPU
             found = kmeans(features.numpy(), wanted, generator=generator, num_inits=1, max_iter=20)
             centroids = torch.from_numpy(np.asarray(found.centroids, dtype=np.float32))
         places = torch.from_numpy(np.unique(self.state.combine(centroids, "sum").numpy(), axis=0))
         if len(places) < 2:
-            self.state.warn("warning: the master's features form a single cluster, so they are not separated")
+            self.state.warn("warning: the master's features form a single cluster, so they cannot be separated")
         self._centroids = places.to(next(self.master.parameters()).device)
 
 
-class Guide(nn.Module):
-    """Frozen network that guides the student during a block: the last master or a copy of the averaged student.
+class GuideNetwork(nn.Module):
+    """Frozen network that guides the student during a block: the last master or a copy of the student's EMA.
 
-    It is ready (``is_ready``) once a block has ended.
+    It is ready (``is_ready``) after the first block.
     """
 
     def __init__(self, config: LMCSConfig, student: StudentNetwork) -> None:

@@ -1,15 +1,15 @@
-"""LMCS's score of critical samples: rows near the known classes whose neighbors belong to several of them.
+"""LMCS's critical samples: unlabeled rows near the known classes whose neighbors belong to several of them.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 3.3.3, Eq. 3.8 to 3.12.
 Each round:
-    1. mean of each class over the reference rows, nearest mean of each pool row      Eq. 3.8
-    2. keep (confine) the pool rows near their mean                                   Eq. 3.9
-    3. weigh the reference rows by their distance rank to each kept row               Eq. 3.10
-    4. soft label = weight of each class, and its entropy                             Eq. 3.11, 3.12
-    5. take the rows of largest entropy whose soft label agrees with the nearest class
-Rounds and shares of the classes: ``pseudo_label_selection.py``.
-Departures: the radius, which is not specified, follows from the count; a row counts only if both equations name the
-same class.
+    1. compute class means over the reference rows, and the nearest mean of each pool row   Eq. 3.8
+    2. keep the pool rows near their mean (confine)                                         Eq. 3.9
+    3. weight the reference rows by their distance rank to each kept row                    Eq. 3.10
+    4. compute the soft label (weight of each class) and its entropy                        Eq. 3.11, 3.12
+    5. select the rows with the largest entropy whose soft label agrees with the nearest class
+For rounds and class quotas, see ``pseudo_label_selection.py``.
+Departures: the radius, which is not specified, follows from the count; a row is eligible only if both equations give
+the same class.
 """
 
 from dataclasses import dataclass
@@ -23,8 +23,8 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     BLOCK_ROWS,
     Count,
     Discovery,
-    Round,
     SearchArguments,
+    SearchRound,
     check_features,
     compute_min_and_max,
     distances_between,
@@ -36,7 +36,7 @@ from labelkit.methods.few_labels.snowball_search import nearest_means
 Criterion = Literal["max_entropy", "min_entropy", "min_distance"]
 Labels = NDArray[np.int64]
 
-# Candidates per wanted row, and the inverse of their maximum fraction (ours; Eq. 3.9 specifies no radius).
+# Candidates per requested row, and the inverse of their maximum fraction (ours; Eq. 3.9 specifies no radius).
 _CONFINE_FACTOR, _CONFINE_PART = 10, 4
 # Distances to the reference rows per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
@@ -48,9 +48,9 @@ class CriticalDiscovery(Discovery):
 
     Attributes:
         per_class: in addition to the fields of every search: ``confined``, candidates within the radius;
-            ``disagreeing``, confined rows left out since their soft label is largest for another class; ``radius``, the
-            largest confined distance; ``lowest_entropy`` and ``highest_entropy`` of the rows taken, in bits, or NaN.
-        soft: (s, c) float32 weight of each class (Eq. 3.11), rows sum to 1.
+            ``disagreeing``, confined rows excluded because their soft label favors another class; ``radius``, the
+            largest confined distance; ``lowest_entropy`` and ``highest_entropy`` of the selected rows in bits, or NaN.
+        soft: (s, c) float32 soft labels (Eq. 3.11), rows sum to 1.
         entropy: (s,) float64 entropies of the soft labels, in bits.
     """
 
@@ -59,7 +59,7 @@ class CriticalDiscovery(Discovery):
 
     @property
     def disagreement(self) -> float:
-        """Return the fraction of rows near a class mean whose soft label is another class; NaN if there are none."""
+        """Return the share of confined rows whose soft label favors another class; NaN if there are none."""
         confined, disagreeing = (sum(report[key] for report in self.per_class) for key in ("confined", "disagreeing"))
         return disagreeing / confined if confined else float("nan")
 
@@ -74,14 +74,14 @@ def discover_critical(
     confine: bool = True,
     **options: Unpack[SearchArguments],
 ) -> CriticalDiscovery:
-    """Label ``count`` unlabeled rows of features (n, d) that are near the classes yet ambiguous.
+    """Label ``count`` unlabeled rows of features (n, d) that are near the labeled classes yet ambiguous.
 
     Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
-    Rows come in the order of ``criterion``. If ``confine``, only the nearest rows are searched: 10 times as many as are
-    wanted, but at most a quarter of the candidates (and at least as many as wanted), for each class if balanced.
+    Rows are ordered by ``criterion``. If ``confine``, only the nearest rows are considered: 10 times as many as
+    requested, but at most a quarter of the candidates (and at least as many as requested), per class if balanced.
 
     Returns:
-        The rows with labels, distances to the nearest mean, soft labels and entropies.
+        The selected rows with labels, distances to the nearest mean, soft labels and entropies.
 
     Raises:
         ValueError: features are not finite.
@@ -89,7 +89,7 @@ def discover_critical(
     rows = check_features(features)
 
     def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
-        del current  # labels found earlier do not change the means
+        del current  # earlier discoveries do not change the means
         return nearest_means([rows], "none", given, pool, num_classes)
 
     return search(measure, partial(_choose, rows, criterion, confine), labels, count, rounds, **options)
@@ -116,7 +116,7 @@ def soft_labels(
         query_rows: (m,) rows to compute soft labels for.
         labels: (n,) class of the reference rows, -1 elsewhere.
         num_classes: c.
-        beta: beta of the weights.
+        beta: beta of :func:`rank_weights`.
         scale: distances are divided by it and rounded for ranking; ties go to the lowest row.
     """
     references = np.flatnonzero(labels >= 0)
@@ -145,25 +145,24 @@ def entropy_bits(soft: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _choose_classes(soft: NDArray[np.float64], nearest: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the class of the largest weight; among equal ones, the nearest mean's, otherwise the lowest."""
+    """Return the class with the largest weight; on ties, that of the nearest mean if tied, otherwise the lowest."""
     weights = round_for_sorting(soft)
     every = np.arange(len(soft))
     is_nearest = weights[every, nearest] == weights.max(axis=1)
     return np.where(is_nearest, nearest, weights.argmax(axis=1)).astype(np.int64)
 
 
-def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round) -> CriticalDiscovery:
-    """Choose the rows of a round; see :func:`discover_critical`."""
+def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: SearchRound) -> CriticalDiscovery:
     warnings = []
     confined = np.concatenate(_confine(turn) if confine else turn.groups)
     candidates = turn.pool[confined]
-    # the weight is one half where the number of nearer rows equals that of a class
+    # the weight is one half at a rank that equals the mean number of rows per class
     beta, num_classes = 1 / np.count_nonzero(turn.sizes), len(turn.sizes)
     soft = soft_labels(rows, candidates, turn.original, num_classes, beta, turn.scale)
     entropy, nearest = entropy_bits(soft), turn.nearest[confined]
     voted = _choose_classes(soft, nearest)
     if len(np.unique(round_for_sorting(entropy))) == 1 < len(confined) and criterion != "min_distance":
-        warnings.append("entropies are equal, so images are chosen by distance only; use at least 2 labels per class")
+        warnings.append("all entropies are equal, so only distances decide; use at least 2 labels per class")
     first = {"max_entropy": -1.0, "min_entropy": 1.0, "min_distance": 0.0}[criterion] * round_for_sorting(entropy)
     ranking = np.lexsort((candidates, turn.keys[confined], first))
     ranking = ranking[(voted == nearest)[ranking]]
@@ -173,7 +172,7 @@ def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round
     chosen = [group[:want] for group, want in zip(groups, turn.wants, strict=True)]
     picked = np.concatenate(chosen)
     ties = [first[picked], turn.keys[confined[picked]]]
-    found = turn.table([confined[group] for group in chosen], ties, warnings)
+    found = turn.build_discovery([confined[group] for group in chosen], ties, warnings)
     for report in found.per_class:
         inside = nearest == report["label"]
         low, high = compute_min_and_max(entropy[picked[inside[picked]]])
@@ -186,8 +185,8 @@ def _choose(rows: NDArray[Any], criterion: Criterion, confine: bool, turn: Round
     return CriticalDiscovery(**vars(found), soft=soft[picked].astype(np.float32), entropy=entropy[picked])
 
 
-def _confine(turn: Round) -> list[NDArray[np.int64]]:
-    """Return the places of each group that are near enough (Eq. 3.9)."""
+def _confine(turn: SearchRound) -> list[NDArray[np.int64]]:
+    """Return the places of each group that are within the radius (Eq. 3.9)."""
     return [
         group[: min(_CONFINE_FACTOR * want, max(want, len(group) // _CONFINE_PART))]
         for group, want in zip(turn.groups, turn.wants, strict=True)

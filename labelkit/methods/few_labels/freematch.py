@@ -1,16 +1,16 @@
-"""FreeMatch: confident predictions for weakly augmented images are learned on strongly augmented ones.
+"""FreeMatch: confident predictions for weakly augmented images are the targets for strongly augmented ones.
 
 Sources: Y. Wang et al., "FreeMatch: Self-adaptive Thresholding for Semi-supervised Learning" (ICLR 2023), Eq. 5 to 11,
 and ``microsoft/Semi-supervised-learning``; with ``--fixed-threshold 0.95 --fairness-weight 0`` K. Sohn et al.,
 "FixMatch" (NeurIPS 2020).
-Each step, on labeled images and several times as many others:
-    1. cross-entropy of the labeled images, weakly augmented
-    2. thresholds follow the mean confidence, scaled for each class with its share of the predictions
-    3. cross-entropy of strongly augmented images with the class of the weakly augmented one, if above its threshold
+Each step, on labeled images and several times as many unlabeled ones:
+    1. cross-entropy on the labeled images, weakly augmented
+    2. update the thresholds: the mean confidence, scaled for each class by its share of the predictions
+    3. cross-entropy of strongly augmented images with the class predicted for the weak view, if above its threshold
     4. the published fairness term on the class distribution, with a small weight
-    5. the average follows the network; it is evaluated and embeds images
-Departures: RandAugment's geometric operations come before the others; the average adapts to short runs; statistics are
-recomputed before an evaluation.
+    5. update the EMA network, which is used for evaluation and embedding
+Departures: RandAugment's geometric operations come before the others; the EMA decay adapts to short runs; batch norm
+statistics are recomputed before evaluation.
 """
 
 import torch
@@ -45,12 +45,12 @@ class AdaptiveThreshold(nn.Module):
     Args:
         num_classes: c.
         decay: m in [0, 1).
-        fixed: keep rows whose probability is at least this one instead (FixMatch); the averages are still updated.
+        fixed: use this threshold for all classes instead (FixMatch); the averages are still updated.
 
     Attributes:
         confidence: () float32, :math:`\tau`.
         class_shares: (c,) float32, :math:`\tilde p`.
-        predicted_shares: (c,) float32, the average share of images that each class is predicted for.
+        predicted_shares: (c,) float32, average share of images predicted as each class.
     """
 
     def __init__(self, num_classes: int, decay: float = 0.999, fixed: float | None = None) -> None:
@@ -76,7 +76,7 @@ class AdaptiveThreshold(nn.Module):
             average.lerp_(value, 1 - self.decay)
 
     def forward(self, probabilities: Tensor) -> Tensor:
-        """Return a (b,) bool mask of the predictions (b, c) that exceed their class's threshold."""
+        """Return a (b,) bool mask of the predictions (b, c) that reach their class's threshold."""
         surest, classes = probabilities.max(dim=1)
         if self.fixed is not None:
             return surest >= self.fixed
@@ -88,13 +88,13 @@ class PseudoLabelLoss(nn.Module):
 
     .. math:: L = -\frac1b \sum_{i \in A} \log \text{softmax}(s_i)_{\hat y_i}
 
-    The mean is over all b rows, so that it grows with the share that is kept. In nats, >= 0.
+    The mean is over all b rows, so the loss scales with the share of rows kept. In nats, >= 0.
 
     Shape:
-        - logits: ``(b, c)`` float of the strong views; gets gradients.
+        - logits: ``(b, c)`` float of the strong views; receives gradients.
         - pseudo_labels: ``(b,)`` int64.
         - kept: ``(b,)`` bool, A.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is kept.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is kept.
     """
 
     def forward(self, logits: Tensor, pseudo_labels: Tensor, kept: Tensor) -> Tensor:
@@ -110,21 +110,21 @@ class FairnessLoss(nn.Module):
     .. math:: L = \sum_k \text{norm}(\tilde p / \tilde h)_k \log \text{norm}(\bar p / \bar h)_k
 
     with the running shares :math:`\tilde p, \tilde h` of ``AdaptiveThreshold``, and :math:`\bar p, \bar h` the mean
-    prediction and the predicted shares of the kept strong views. In nats, <= 0; -log c where both are uniform.
+    prediction and the predicted shares of the kept strong views. In nats, <= 0; -log c if both are uniform.
 
     As published, minimizing it raises the cross-entropy: it moves the batch away from the running distribution. Its
     weight is small, and 0 disables it.
 
     Shape:
-        - logits: ``(b, c)`` float of the strong views; gets gradients.
+        - logits: ``(b, c)`` float of the strong views; receives gradients.
         - kept: ``(b,)`` bool.
         - class_shares, predicted_shares: ``(c,)`` float, no gradient.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if nothing is kept.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if nothing is kept.
     """
 
     def forward(self, logits: Tensor, kept: Tensor, class_shares: Tensor, predicted_shares: Tensor) -> Tensor:
         """Return the loss, summed over classes."""
-        places = kept.nonzero().squeeze(1)  # the only time that a GPU is waited for
+        places = kept.nonzero().squeeze(1)  # the only GPU synchronization
         if not len(places):
             return promote(logits).sum() * 0
         with without_autocast(logits):
@@ -136,7 +136,7 @@ class FairnessLoss(nn.Module):
 
 
 def _count_classes(classes: Tensor, num_classes: int) -> Tensor:
-    """Count the rows of each class, (c,) int64; ``bincount`` would wait for a GPU to find the largest class."""
+    """Count the rows of each class, (c,) int64; ``bincount`` would synchronize with the GPU."""
     return (classes[:, None] == torch.arange(num_classes, device=classes.device)).sum(dim=0)
 
 
@@ -151,15 +151,15 @@ class FreeMatchObjective(StudentObjective):
 
     .. math:: J = J_X + J_U + \lambda_f J_F
 
-    1. one pass over labeled images, weak and strong views of the others
-    2. thresholds follow the mean confidence and the distribution of predicted classes; or one is fixed (FixMatch)
-    3. :math:`J_X` of labeled rows; :math:`J_U` of confident rows
-    4. :math:`J_F`: FreeMatch's term on the class distribution
+    1. one forward pass over labeled images and the weak and strong views of unlabeled ones
+    2. thresholds from the mean confidence and the distribution of predicted classes, or a fixed one (FixMatch)
+    3. :math:`J_X` on labeled rows; :math:`J_U` on confident rows
+    4. :math:`J_F`: FreeMatch's fairness term on the class distribution
 
     Args:
-        config: the options of thresholds and :math:`\lambda_f`.
+        config: options with the thresholds and :math:`\lambda_f`.
         num_classes: k.
-        views: augmentations of the images that are labeled or predicted, and of those on which predictions are learned.
+        views: weak and strong augmentations.
     """
 
     def __init__(self, config: FreeMatchConfig, num_classes: int, views: tuple[ViewSpec, ViewSpec]) -> None:
@@ -171,7 +171,7 @@ class FreeMatchObjective(StudentObjective):
         self.fairness = FairnessLoss()
 
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
-        """Return the loss of labeled rows and others, with gradients only for the student; no teacher is used."""
+        """Return the loss on labeled and unlabeled rows, with gradients only for the student; no teacher is used."""
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         weak, strong = batch.views[0], batch.views[1]
         count, others = len(labeled), len(unlabeled)

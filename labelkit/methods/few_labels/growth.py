@@ -1,8 +1,8 @@
-"""Labels that grow during a run: the discovered labels, the state of the growth, and its evaluation.
+"""A label set that grows during training: discovered labels, the state of the growth, and its evaluation.
 
-Everything is stored in buffers of fixed size, so that checkpoints include it and all processes have the same. The true
-class of an unlabeled image is never in them, only the given labels and the discovered ones. Only the monitor sees the
-truth, which reaches neither discovery nor training.
+All state is in buffers of fixed size, so that checkpoints include it and all processes share it. The buffers contain
+only given and discovered labels, never the true classes of unlabeled images. Only the monitor sees the ground truth,
+which reaches neither discovery nor training.
 Source: snowball, specification 3.6 and 3.8.
 """
 
@@ -24,7 +24,7 @@ from labelkit.training.monitors.classification import ClassificationMonitor
 
 D = TypeVar("D", bound=Discovery)
 
-#: Networks that discover; their position here is their number in the table.
+#: Networks used for discovery; the table stores their index.
 NETWORKS: Final = ("student", "teacher", "master")
 
 
@@ -39,7 +39,7 @@ class GrowthRules:
     def next_count(self, num_labels: int, num_given: int, num_unlabeled: int) -> int:
         """Return the number of images to discover next.
 
-        It is ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, not negative.
+        It is ``min((f - 1) |L|, cap |given| - |L|, |unlabeled| / 2)``, rounded down, at least 0.
         """
         wanted = min(int((self.factor - 1) * num_labels), int(self.cap * num_given) - num_labels, num_unlabeled // 2)
         return max(0, wanted)
@@ -62,10 +62,10 @@ class LabelGrowth(nn.Module):
 
     Attributes:
         generation: () int64, from 1.
-        iteration: () int64, discoveries in this generation so far.
-        num_found: () int64, number of rows of the table.
-        predictions: (2, n) int64, classes that were predicted at the end of the last phase and of the last
-            generation; -1 = not yet.
+        iteration: () int64, number of discoveries in this generation so far.
+        num_found: () int64, number of rows in the table.
+        predictions: (2, n) int64, classes predicted at the end of the last phase and of the last generation;
+            -1 = not yet.
     """
 
     def __init__(self, given: NDArray[np.int64], rules: GrowthRules) -> None:
@@ -84,7 +84,7 @@ class LabelGrowth(nn.Module):
         self.predictions: Tensor = nn.Buffer(torch.full((2, len(given)), -1, dtype=torch.int64))
 
     def labels(self, iteration: int | None = None) -> NDArray[np.int64]:
-        """Return the int64 labels (n,), original and discovered in this generation up to an iteration, -1 = none."""
+        """Return the original labels and this generation's discoveries up to an iteration, (n,) int64, -1 = none."""
         labels = self.given.copy()
         found, _ = self.table()
         found = found[found[:, 3] == int(self.generation)]
@@ -113,7 +113,7 @@ class LabelGrowth(nn.Module):
         self.num_found.fill_(stop)
 
     def can_start_generation(self) -> bool:
-        """Return whether another generation may start, for which this one must have discovered something."""
+        """Return whether another generation may start; this one must have discovered something."""
         return int(self.iteration) > 0 and int(self.generation) < self.rules.generations
 
     def next_generation(self) -> None:
@@ -128,11 +128,11 @@ class LabelGrowth(nn.Module):
         return {"generation": float(self.generation), "iteration": float(self.iteration), "labeled": labeled}
 
     def record_predictions(self, classes: Tensor, rows: NDArray[np.int64]) -> tuple[float | None, float | None]:
-        """Store the predicted classes (m,) of ``rows`` (m,) at the end of a phase and return how many changed.
+        """Store the classes (m,) predicted for ``rows`` (m,) at the end of a phase; return the shares that changed.
 
         Returns:
-            Share of the rows without a given label whose class changed, since the last phase and since the end of the
-            last generation; ``None`` if there was none.
+            Share of the rows without a given label whose class has changed since the end of the last phase, and since
+            the end of the last generation; ``None`` if there was none.
         """
         free = self.given[rows] < 0
         now = torch.full((len(self.given),), -1, dtype=torch.int64)
@@ -149,9 +149,9 @@ class LabelGrowth(nn.Module):
         """Return the discoveries of all generations, in the order of discovery.
 
         Returns:
-            (s, 6) int64: row of the dataset, training class, place in its discovery from 1, generation and iteration
-            from 1, number in ``NETWORKS`` of the network whose features found it; and (s,) float32 what it was selected
-            by: distance to the class mean, or entropy in bits (critical samples).
+            (s, 6) int64: dataset row, training class, rank in its discovery from 1, generation and iteration from 1,
+            index in ``NETWORKS`` of the network whose features were used; and (s,) float32, the selection criterion:
+            distance to the class mean, or entropy in bits (critical samples).
         """
         count = int(self.num_found)
         return self.found[:count].cpu().numpy(), self.scores[:count].cpu().numpy()
@@ -160,7 +160,7 @@ class LabelGrowth(nn.Module):
 def broadcast_discovery(found: D, rows: NDArray[np.int64], state: TrainState) -> D:
     """Share the main process's discovery among ``rows`` with every process, in case results differ in the last bits.
 
-    Warnings are passed on. Indices of the result are rows of the dataset.
+    Warnings are forwarded. Indices of the result are dataset rows.
     """
     columns = np.stack([rows[found.indices], found.labels, found.rank]).astype(np.float64)
     table = torch.from_numpy(np.concatenate([columns, found.distance[None]]))
@@ -194,7 +194,7 @@ _HEADER: Final = ("sample_index", "path", "label", "score", "rank", "generation"
 
 
 class GrowthMonitor(ClassificationMonitor):
-    """Monitor of held-out accuracy that also writes and scores the discovered labels."""
+    """Monitor that tracks held-out accuracy, and writes and evaluates the discovered labels."""
 
     def __init__(self, growth: LabelGrowth, data: DataInfo, inputs: MonitorInputs) -> None:
         super().__init__(inputs.held_out, data.class_order)
@@ -202,13 +202,13 @@ class GrowthMonitor(ClassificationMonitor):
         self._order = np.array(data.class_order, dtype=np.int64)
 
     def __call__(self, method: Method[Any], state: TrainState) -> Mapping[str, float]:
-        """Score the networks and the labels; write the table."""
+        """Evaluate the networks and the discovered labels, and write the table of discoveries."""
         metrics = dict(super().__call__(method, state))
-        self._inputs.write_text(DISCOVERED, self.discovered())
-        return metrics | self._errors()
+        self._inputs.write_text(DISCOVERED, self.discoveries_csv())
+        return metrics | self._error_rates()
 
-    def discovered(self) -> str:
-        """Return the table of discovered images as CSV, with true classes where known."""
+    def discoveries_csv(self) -> str:
+        """Return the table of discovered images as CSV, with true classes if known."""
         known = bool((self._inputs.truth >= 0).any())
         lines: list[list[object]] = []
         found, scores = self._growth.table()
@@ -223,8 +223,8 @@ class GrowthMonitor(ClassificationMonitor):
             return ""
         return self._names[label] if self._names else str(label)
 
-    def _errors(self) -> dict[str, float]:
-        """Return the fractions of wrong labels in this generation: of all, of the discovered, of the newest ones."""
+    def _error_rates(self) -> dict[str, float]:
+        """Return the shares of wrong labels in this generation: among all, discovered and newest labels."""
         growth, truth = self._growth, self._inputs.truth
         labels = growth.labels()
         classes = np.where(labels >= 0, self._order[labels], -1)

@@ -1,19 +1,19 @@
-"""LMCS: three versions of a student are composed into a master that guides it, and critical samples get labels.
+"""LMCS: a master composed of three versions of the student guides it, and critical samples are labeled.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", chapter 3.
 Each block of ``--eval-every-steps`` updates:
-    1. the student learns as in ``train mixmatch``, and agrees with the last block's master
-    2. student, student of the previous block and average are joined by converters; these and the last layers
-       are trained and become the master (``composition.py``)                           Eq. 3.5 to 3.7
+    1. train the student as in ``train mixmatch``, guided by the last block's master
+    2. combine student, previous block's student and EMA by converters; train these and the last layers to
+       form the master (``composition.py``)                                             Eq. 3.5 to 3.7
 Every ``--generation-blocks`` blocks:
-    3. unlabeled images near the means of the classes whose neighbors belong to several classes get a label,
-       until labels are ``--growth-limit`` times the given ones (``critical_samples.py``)  Eq. 3.8 to 3.13
-    4. the master learns them at once, the student one discovery later (look-ahead)
-Before all this, the student may learn to predict image rotations (``--pretext-steps``).
-No step uses the true class of an unlabeled image. The average is the network that is evaluated; the student discovers.
-Departures: see those of ``composition.py`` and ``critical_samples.py``; guidance has no equation in the source; it
-calls one discovery a generation (Eq. 3.13; column ``iteration`` of the table), and so do we; a last phase trains the
-student on all discoveries.
+    3. label unlabeled images near the class means whose neighbors belong to several classes, until there are
+       ``--growth-limit`` times as many labels as given (``critical_samples.py``)       Eq. 3.8 to 3.13
+    4. the master uses the new labels at once, the student one discovery later (look-ahead)
+Optionally, the student first learns to predict image rotations (``--pretext-steps``).
+No step uses the true class of an unlabeled image. The EMA is evaluated; the student's features are used for discovery.
+Departures: see ``composition.py`` and ``critical_samples.py``; the source gives no equation for the guidance; a last
+phase trains the student on all discoveries. As in the source, one discovery is called a generation (Eq. 3.13; column
+``iteration`` of the table).
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from labelkit.data.batch import Batch, DataInfo
 from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.errors import DivergenceError
 from labelkit.formatting import percent
-from labelkit.methods.few_labels.composition import Guide, MasterTraining
+from labelkit.methods.few_labels.composition import GuideNetwork, MasterTraining
 from labelkit.methods.few_labels.critical_samples import discover_critical
 from labelkit.methods.few_labels.growth import (
     GrowthMonitor,
@@ -60,9 +60,9 @@ from labelkit.training.method import Monitor, Phase, StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight, phase_lr
 
 PRETEXT_LR = 0.1
-#: Labels stop growing if nearest mean and soft label disagree about a larger share of the confined images (ours).
+#: Labels stop growing if nearest mean and soft label disagree on a larger share of the confined images (ours).
 DISAGREE_STOP = 0.5
-#: number of an epoch whose random numbers no training uses
+#: epoch number whose random numbers are not used by training
 _PRETEXT_EPOCH = 1 << 29
 
 
@@ -72,7 +72,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
     def __init__(self, config: LMCSConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # MixMatch adds its own noise
         check_equal_label_counts(config)
-        self.guide = Guide(config, self.network)
+        self.guide = GuideNetwork(config, self.network)
         weight = unlabeled_weight(config.steps, config)
         self.objective = MixMatchObjective(self.weak_view, weight=weight, seed=config.seed)
         self.consistency = SquaredConsistency()
@@ -81,11 +81,11 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith("growth."))
         guidance = config.guidance_weight * config.unlabeled_weight
         self._guidance = RampedWeight(guidance, config.unlabeled_ramp * config.steps)
-        # for each phase after the first: number of discoveries that the student learns, first step, number of updates
+        # for each phase after the first: number of discoveries that the student uses, first step, number of updates
         self._later: list[list[int]] = []
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return phase ``index``, whose batches mix labeled and previously discovered images with all others."""
+        """Return phase ``index``, whose batches combine labeled and earlier discovered images with unlabeled ones."""
         if index > len(self._later):
             return None
         self._rows, config = rows, self.config
@@ -98,7 +98,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         return replace(phase, lr=lambda step: rate(start + step))
 
     def _first_steps(self, rows: NDArray[np.int64]) -> int:
-        """Return the number of updates before the first discovery, or all if there is nothing to discover."""
+        """Return the number of updates before the first discovery, or of the run if there is nothing to discover."""
         config, given = self.config, int((self.data.labels >= 0).sum())
         if not self.growth.rules.next_count(given, given, int((self.data.labels[rows] < 0).sum())):
             return config.steps
@@ -109,7 +109,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         return self.config.steps
 
     def on_train_start(self, state: TrainState) -> None:
-        """Train the pretext task if enabled, make the networks equal, and warn if there is nothing to discover."""
+        """Train the pretext task if enabled, copy the student to the EMA, and warn if there is nothing to discover."""
         config, rows = self.config, self._rows
         if config.pretext_steps:
             state.log("pretext", {"rotation_accuracy": self._learn_rotations(state)})
@@ -118,16 +118,16 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             state.warn("warning: every image has a label, so there is nothing to discover")
 
     def _learn_rotations(self, state: TrainState) -> float:
-        """Pretrain the network on predicting image rotations, without its classifiers, at the start of training.
+        """Pretrain the network, without its classifiers, on predicting image rotations.
 
-        No label is used; the rotation classifier is discarded.
+        No labels are used; the rotation classifier is discarded.
 
-        Source: S. Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018); sgd
-        with its momentum and weight decay. The cosine of the learning rate is ours. All rotations of an image are in
+        Source: S. Gidaris et al., "Unsupervised Representation Learning by Predicting Image Rotations" (ICLR 2018); SGD
+        with its momentum and weight decay. The cosine learning-rate schedule is ours. All rotations of an image are in
         one batch.
 
         Returns:
-            Share of the rotations that were predicted correctly in the last tenth of the updates, over all processes.
+            Share of rotations predicted correctly in the last tenth of the updates, over all processes.
 
         Raises:
             DivergenceError: the loss is not finite.
@@ -137,7 +137,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             [Stream("pretext", self._rows, config.batch_size)], steps=steps, seed=config.seed, phase=0
         )
         rate = phase_lr(PRETEXT_LR, steps)
-        # dropout and the like draw from torch's global generator
+        # dropout and similar layers draw from torch's global generator
         with seeded_init(config.seed + 5):
             device = next(network.parameters()).device
             head = nn.Linear(network.embed_dim, NUM_ROTATIONS).to(device)
@@ -192,7 +192,7 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
         return {**metrics, "generation": float(self.growth.iteration), "labeled": float((labels >= 0).sum())}
 
     def _grow(self, state: TrainState) -> dict[str, float]:
-        """Find critical samples for another phase, or continue to the last phase."""
+        """Discover critical samples and plan the next phase, or plan the last phase."""
         growth, config, teacher = self.growth, self.config, self.chain.teacher
         scores = state.embed(lambda images: teacher.classify(teacher.embed(images)), self._rows)
         churn, _ = growth.record_predictions(scores.argmax(1), self._rows)
@@ -219,28 +219,28 @@ class LMCS(StudentObjectiveMethod[LMCSConfig]):
             class_names=training_class_names(self.data),
         )
         if config.criterion != "min_distance":
-            # the score column of the table is what they were selected by
+            # the score column of the table is the selection criterion
             found = replace(found, distance=found.entropy)
         found = broadcast_discovery(found, rows, state)
         if found.disagreement > DISAGREE_STOP:
             state.warn(
-                f"warning: nearest mean and soft label disagree about the class of {percent(found.disagreement)}% of "
-                "the confined images: no more labels are added"
+                f"warning: nearest mean and soft label disagree on the class of {percent(found.disagreement)}% of the "
+                "candidates, so no more labels are added"
             )
             return 0
         if found.exhausted:
             short = sum(report["taken"] < (report["quota"] or 0) for report in found.per_class)
-            state.warn(f"warning: {len(found.indices)} critical samples found: too few in {short} classes")
+            state.warn(f"warning: found {len(found.indices)} critical samples, but too few in {short} classes")
         add_discovered(growth, found, "student", state, self.num_classes, disputed=found.disagreement)
         return len(found.indices)
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return the networks to evaluate: student, average and master."""
+        """Return the networks to evaluate: student, EMA and, if there is one, master."""
         master = self.guide.master
         return {**super().evaluated_networks(), **({} if master is None else {"master": master})}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the phases decided on so far and whether a guide exists."""
+        """Return the phases planned so far and whether the guide is ready."""
         return {"later": self._later, "guided": self.guide.is_ready}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The squared consistency loss that the methods for few labels share, and MixMatch's sharpening and loss.
+"""Squared consistency loss shared by few-label methods, and MixMatch's sharpening and loss.
 
 Source: D. Berthelot et al., "MixMatch" (NeurIPS 2019), Eq. 7 and 3 to 5; ``google-research/mixmatch``.
 """
@@ -15,12 +15,12 @@ class SquaredConsistency(nn.Module):
 
     .. math:: L = \frac{1}{b c} \sum_i \sum_k (\text{softmax}(s_i)_k - \text{softmax}(t_i)_k)^2
 
-    Dimensionless, in [0, 2 / c]; 0 where both predict the same, 2 / c where both are certain of different classes.
+    Dimensionless, in [0, 2 / c]; 0 if both predict the same, 2 / c if both are certain of different classes.
 
     Shape:
-        - student_logits: ``(b, c)`` float; gets gradients.
+        - student_logits: ``(b, c)`` float; receives gradients.
         - target_logits: ``(b, c)`` float; no gradient.
-        - returns: ``(b,)`` float32 (float64 stays), the mean over classes of each row, so that rows can be chosen.
+        - returns: ``(b,)`` float32 (float64 is preserved), each row's mean over classes, so that rows can be selected.
 
     Raises:
         ValueError: the shapes differ.
@@ -48,7 +48,7 @@ def sharpen(probabilities: Tensor, temperature: float) -> Tensor:
         ValueError: the temperature is not positive.
     """
     positive(temperature, "temperature")
-    # relative to the largest: a power of tiny numbers underflows
+    # relative to the maximum, since powers of tiny numbers underflow
     powers = (probabilities / probabilities.amax(dim=1, keepdim=True)).pow(1 / temperature)
     return powers / powers.sum(dim=1, keepdim=True)
 
@@ -59,17 +59,17 @@ class MixMatchLoss(nn.Module):
     .. math:: L_x = -\frac1b \sum_{i \le b} \sum_k r_{ik} \log p_{ik}, \quad
         L_u = \frac{1}{(m - b) c} \sum_{i > b} \sum_k (p_{ik} - r_{ik})^2
 
-    Both are 0 where prediction and target agree on one class; :math:`L_x` is the entropy of the targets where they
-    agree otherwise. The two are returned separately, since the weight of the second one grows during training.
+    Both are 0 if prediction and target agree with certainty; if they agree otherwise, :math:`L_x` is the entropy of the
+    targets. The two are returned separately, since the weight of the second grows during training.
 
     Shape:
-        - logits: ``(m, c)`` float; gets gradients.
+        - logits: ``(m, c)`` float; receives gradients.
         - targets: ``(m, c)`` float, rows sum to 1; no gradient.
-        - num_labeled: b, rows at the start that count as labeled.
-        - returns: :math:`L_x` and :math:`L_u`, two ``()`` float32 (float64 stays); a part without rows is 0.
+        - num_labeled: b, number of labeled rows, which come first.
+        - returns: :math:`L_x` and :math:`L_u`, two ``()`` float32 (float64 is preserved); a part without rows is 0.
 
     Raises:
-        ValueError: shapes differ, or there are more labeled rows than rows.
+        ValueError: shapes differ, or ``num_labeled`` exceeds the number of rows.
     """
 
     def forward(self, logits: Tensor, targets: Tensor, num_labeled: int) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,14 @@
-"""Mean Teacher: a student learns from a few labels, and from its own average on all images.
+"""Mean Teacher: a student learns from a few labels, and from the predictions of its own EMA on all images.
 
 Source: A. Tarvainen, H. Valpola, "Mean teachers are better role models" (NeurIPS 2017) and
 ``CuriousAI/mean-teacher``.
 Each step, on a batch of labeled and unlabeled images in two views:
-    1. cross-entropy of the labeled images of the first view
+    1. cross-entropy on the labeled images of the first view
     2. squared difference between the student's prediction for the first view and the teacher's for the second,
-       with a weight that grows at the start
-    3. the teacher moves toward the student
-The teacher runs in training mode, with its own statistics. It is evaluated and embeds images.
-Departures: decays adapt to short runs, statistics are recomputed before an evaluation, images are not whitened.
+       with a ramped-up weight
+    3. update the teacher, the student's EMA
+The teacher runs in training mode, with its own batch norm statistics; it is used for evaluation and embedding.
+Departures: EMA decays adapt to short runs, statistics are recomputed before evaluation, images are not whitened.
 """
 
 from typing import Final
@@ -43,9 +43,9 @@ class MeanTeacherObjective(StudentObjective):
     with a weight :math:`\lambda` that grows in the first phase; later phases use its full value.
 
     Args:
-        options: weights, and the divisor of :math:`J_C`.
+        options: loss weights, and the divisor of :math:`J_C`.
         steps: length of the first phase.
-        view: augmentation of an image; student and teacher see it with different random numbers.
+        view: augmentation of an image, drawn independently for student and teacher.
     """
 
     def __init__(self, options: MeanTeacherOptions, steps: int, view: ViewSpec) -> None:
@@ -76,10 +76,10 @@ class MeanTeacherObjective(StudentObjective):
             logs["consistency"] = consistency.detach()
             if networks.master is not None:
                 with torch.no_grad():
-                    # all rows; otherwise, the batch statistics would be those of a few images
+                    # all rows, since batch statistics of a few images would be noisy
                     target = head_logits(networks.master, batch.views[1])[0]
                 difference = self.consistency(heads[-1], target)
-                agreement = (difference * labeled).sum() / mean_count  # of labeled rows (Eq. 2.7)
+                agreement = (difference * labeled).sum() / mean_count  # labeled rows only (Eq. 2.7)
                 loss = loss + weight * agreement
                 logs["master_consistency"] = agreement.detach()
         if len(heads) > 1:
@@ -98,6 +98,6 @@ class MeanTeacher(StudentObjectiveMethod[MeanTeacherConfig]):
         self.objective = MeanTeacherObjective(config, config.steps, self.weak_view)
 
     @classmethod
-    def average_decay(cls, config: MeanTeacherConfig) -> Schedule:
+    def ema_decay_schedule(cls, config: MeanTeacherConfig) -> Schedule:
         """Return the EMA decay schedule, which steps up once the consistency weight reaches its full value."""
         return teacher_decay(config, config.steps, config.consistency_ramp * config.steps, config.ema_decay_start)

@@ -1,15 +1,15 @@
-"""MixMatch: guess labels for unlabeled images, blend them with labeled ones, fit the blends.
+"""MixMatch: guess labels for unlabeled images, mix them with labeled images, and train on the mixtures.
 
 Source: D. Berthelot et al., "MixMatch: A Holistic Approach to Semi-Supervised Learning" (NeurIPS 2019) and its released
 code.
-Each step, on as many labeled images as others, in two weak views:
-    1. the mean prediction for the two views, sharpened, is the guess
-    2. every row is blended with another one, image and label alike
-    3. cross-entropy of labeled blends, squared error of the others with a weight that grows at the start
-    4. the average follows the network; it is evaluated and embeds images
-Departures: weight decay (only of kernels, decoupled) comes just before an update instead of just after it; the average
-adapts to short runs; statistics are recomputed before an evaluation, an option of the released code; the accuracy is
-the last one, not the median of the last 20.
+Each step, on equal numbers of labeled and unlabeled images, in two weak views:
+    1. guess labels: the sharpened mean prediction for the two views
+    2. mix every image and its label with another
+    3. cross-entropy on labeled mixtures, squared error on the others with a ramped-up weight
+    4. update the EMA network, which is used for evaluation and embedding
+Departures: weight decay (decoupled, kernels only) is applied just before an update instead of just after it; the EMA
+decay adapts to short runs; batch norm statistics are recomputed before evaluation, an option of the released code; the
+accuracy is the last one, not the median of the last 20.
 """
 
 from collections.abc import Sequence
@@ -37,28 +37,29 @@ from labelkit.models.batch_norm import batch_statistics
 from labelkit.training.method import StepOutput, TrainState
 from labelkit.training.schedules import RampedWeight
 
-#: Temperature that sharpens guessed labels (paper and released code, on all sets).
+#: Temperature that sharpens guessed labels (paper and released code, on all datasets).
 TEMPERATURE: Final = 0.5
-#: Parameter of Beta(alpha, alpha), from which the share of each blend is drawn (released code, run scripts).
+#: Parameter of Beta(alpha, alpha), from which mixing weights are drawn (released code, run scripts).
 MIXUP_ALPHA: Final = 0.75
-
-# Source: ``google-research/mixmatch:libml/layers.py`` (``interleave``).
 
 
 def interleave(blocks: Sequence[Tensor]) -> tuple[Tensor, ...]:
     """Swap row ranges between the first block and each other block, so that all blocks share batch statistics.
 
-    Part j of block 0 is exchanged with part j of block j; a second call reverses it.
+    Part j of block 0 is exchanged with part j of block j; a second call undoes this.
 
     Args:
         blocks: k tensors (b, ...) of one shape; each is cut into k parts of b / k rows, rounded down, the last parts
             one row longer.
 
     Raises:
-        ValueError: there is no block, or blocks differ in their number of rows.
+        ValueError: there are no blocks, or their numbers of rows differ.
+
+    Source:
+        ``google-research/mixmatch:libml/layers.py`` (``interleave``).
     """
     if len({len(block) for block in blocks}) != 1:
-        raise ValueError(f"blocks must have equally many rows, got {[len(block) for block in blocks]}")
+        raise ValueError(f"blocks must have the same number of rows, got {[len(block) for block in blocks]}")
     count, rows = len(blocks), len(blocks[0])
     sizes = [rows // count + (part >= count - rows % count) for part in range(count)]
     parts = [list(torch.split(block, sizes)) for block in blocks]
@@ -72,18 +73,17 @@ class MixMatchObjective(StudentObjective):
 
     .. math:: J = J_X + \lambda(t) (J_U + J_M)
 
-    1. guess: mean prediction of two views, with the statistics of each batch and without changing the running ones;
-       sharpened
-    2. blend each row of (labeled, first views, second views) with another one of them, with the larger share of itself
-    3. interleave the three blocks, so that each has the statistics of all; only the first one updates the running ones
-    4. :math:`J_X` of the first block, :math:`J_U` of the others; with a master, :math:`J_M`: squared difference to its
-       prediction for labeled images that are not blended
+    1. guess labels: sharpened mean prediction for two views, with batch statistics, leaving the running ones unchanged
+    2. mix each row of (labeled, first views, second views) with another, the row itself having the larger weight
+    3. interleave the three blocks, so that each has batch statistics of all; only the first updates the running ones
+    4. :math:`J_X` on the first block, :math:`J_U` on the others; with a master, :math:`J_M`: squared difference from
+       its predictions for unmixed labeled images
 
-    Departure: each process blends its own rows, with shares and partners that are equal on all processes.
+    Departure: each process mixes its own rows, with weights and partners that are equal on all processes.
 
     Args:
         view: augmentation of an image, applied twice.
-        weight: :math:`\lambda` by the update of the run.
+        weight: schedule of :math:`\lambda` over the updates of the run.
         seed: seed of the run.
     """
 
@@ -97,7 +97,7 @@ class MixMatchObjective(StudentObjective):
         self.consistency = SquaredConsistency()
 
     @torch.no_grad()
-    def guess(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
+    def guess_labels(self, student: StudentNetwork, views: tuple[Tensor, Tensor]) -> Tensor:
         """Compute a student's sharpened mean prediction (u, k) for two views (u, c, h, w) of unlabeled images."""
         with batch_statistics(student):
             predictions = [head_logits(student, view)[0].float().softmax(dim=1) for view in views]
@@ -106,10 +106,10 @@ class MixMatchObjective(StudentObjective):
     def forward(self, batch: Batch, networks: StudentNetworks, state: TrainState) -> StepOutput:
         """Return the loss, with gradients only for the student; the teacher is not used.
 
-        A batch has as many labeled rows as others, or only labeled ones, which are blended with each other.
+        A batch has equal numbers of labeled and unlabeled rows, or only labeled ones, which are mixed with each other.
 
         Raises:
-            ValueError: the batch has other rows, but not as many as labeled ones.
+            ValueError: the batch has unlabeled rows, but not as many as labeled ones.
         """
         student, (labeled, unlabeled) = networks.student, split_labeled(batch)
         first, second = batch.views[0], batch.views[1]
@@ -127,7 +127,7 @@ class MixMatchObjective(StudentObjective):
             shares = draw_blending_plan(rows, MIXUP_ALPHA, generator, images.device)
             logits, targets = head_logits(student, shares.blend(images))[0], shares.blend(targets)
         else:
-            guesses = self.guess(student, others)
+            guesses = self.guess_labels(student, others)
             logs["guess_confidence"] = guesses.amax(dim=1).mean()
             shares = draw_blending_plan(3 * rows, MIXUP_ALPHA, generator, images.device)
             logits = self._interleaved_logits(student, torch.split(shares.blend(torch.cat([images, *others])), rows))
@@ -142,7 +142,7 @@ class MixMatchObjective(StudentObjective):
         return StepOutput(loss, logs)
 
     def _interleaved_logits(self, student: StudentNetwork, blocks: tuple[Tensor, ...]) -> Tensor:
-        """Compute the logits of three blocks, each with the statistics of rows of all of them."""
+        """Compute the logits of three blocks, each with batch statistics of rows from all of them."""
         mixed = interleave(blocks)
         logits = [head_logits(student, mixed[0])[0]]
         with batch_statistics(student):
@@ -153,7 +153,7 @@ class MixMatchObjective(StudentObjective):
         """Compute the mean squared difference between student and master on labeled images."""
         assert networks.master is not None
         with torch.no_grad():
-            # all rows; otherwise, the batch statistics would be those of a few images
+            # all rows, since batch statistics of a few images would be noisy
             target = head_logits(networks.master, batch.views[1])[0][labeled]
         with batch_statistics(networks.student):
             own = head_logits(networks.student, batch.views[0][labeled])[0]
@@ -167,7 +167,7 @@ def unlabeled_weight(steps: int, options: MixMatchOptions) -> RampedWeight:
 
 
 class MixMatch(StudentObjectiveMethod[MixMatchConfig]):
-    """MixMatch training method: mixup of labeled images and images with guessed labels; needs a label per class."""
+    """MixMatch training method: mixup of images with given and guessed labels; needs at least one label per class."""
 
     def __init__(self, config: MixMatchConfig, data: DataInfo) -> None:
         super().__init__(config, data, dropout=0.0)  # the method adds its own noise

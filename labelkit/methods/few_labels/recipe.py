@@ -1,9 +1,9 @@
-"""Shared parts of methods for few labels: student, its average, streams, phases, views, and the base of losses.
+"""Code shared by few-label methods: student and EMA networks, data streams, phases, views, and the loss interface.
 
-A method owns networks, phases and labels; its objective defines the views that it needs and the loss of a batch. So the
-same growth of labels works with Mean Teacher or MixMatch.
-Averaged weights get new running statistics, since the old ones belong to other weights (snowball, specification 3.2);
-the official MixMatch re-estimates them on 16,384 images, too.
+A method owns networks, phases and labels; its objective defines the required views and the loss of a batch, so that
+label growth works with both Mean Teacher and MixMatch.
+Batch norm statistics are recomputed for averaged weights, since the old ones belong to other weights (snowball,
+specification 3.2); the official MixMatch also re-estimates them, on 16,384 images.
 """
 
 import math
@@ -24,7 +24,7 @@ from labelkit.data.samplers import Stream, StreamSampler
 from labelkit.data.views.recipes import semi_supervised_views, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.backbone import backbone_options, embedding_views
 from labelkit.methods.few_labels.options import FewLabelTrainConfig, TwoStreamOptions, TwoStreamTrainConfig
 from labelkit.models.backbones.convnets import set_dropout
 from labelkit.models.batch_norm import StatisticsSum, batch_statistics, share_statistics
@@ -51,14 +51,14 @@ def recalibrate_bn(
 ) -> None:
     """Recompute batch norm statistics from unaugmented training images in evaluation mode.
 
-    The result is the same for any number of processes, up to the last bits of a sum in float64. Nothing else in the run
-    changes, since training mode uses batch statistics.
+    The result is the same for any number of processes, up to the last bits of a sum in float64. Training is not
+    affected, since training mode uses batch statistics.
 
     Args:
         network: one of the method's networks.
-        state: state of the event.
-        rows: (m,) training images that can be read; at most ``MAX_IMAGES`` are used, always the same.
-        part: part of the network to recompute; all other statistics are used unchanged. Default: all of it.
+        state: training state.
+        rows: (m,) readable training images; at most ``MAX_IMAGES`` are used, always the same ones.
+        part: part of the network to recalibrate; other statistics are used unchanged. Default: the whole network.
     """
     statistics = StatisticsSum(network if part is None else part)
     if not statistics:
@@ -67,22 +67,22 @@ def recalibrate_bn(
     if len(rows) > MAX_IMAGES:
         chosen = np.sort(keyed_generator(0, "recalibrate").permutation(rows)[:MAX_IMAGES])
 
-    def look(images: Tensor) -> Tensor:
+    def run_network(images: Tensor) -> Tensor:
         with nullcontext() if part is None else batch_statistics(part):
             network.embed(images)
         return torch.zeros(len(images), 1)
 
     with statistics.collect():
-        # files sorted by class must not stay together in a batch
-        state.embed_local(look, chosen, FullPass("eval" if part is not None else "batch-statistics", order="fixed"))
+        # shuffled, since files sorted by class must not share a batch
+        state.embed_local(run_network, chosen, FullPass("eval" if part is not None else "batch-statistics", order="fixed"))
     statistics.apply(lambda value: state.combine(value, "sum"))
 
 
 def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
-    """Check that every class has a label, and return the number of classes in the options, otherwise in the data.
+    """Check that every class has a labeled image, and return the number of classes from the options or the data.
 
     Raises:
-        DatasetError: no label may be used, there is a single class, or a class has no label.
+        DatasetError: there are no labels for training, there is a single class, or a class has no label.
         ConfigError: fewer classes are requested than have labels.
     """
     num_classes = data.class_count(config.dataset, config.num_classes)
@@ -92,13 +92,13 @@ def check_few_labels(config: FewLabelTrainConfig, data: DataInfo) -> int:
         known = training_class_names(data)
         names = [f"class {known[i]!r}" if i < len(known) else f"class {i}" for i in missing[:5].tolist()]
         more = f" and {len(missing) - 5} more" if len(missing) > 5 else ""
-        problem = f"no image has a label of {', '.join(names)}{more}"
+        problem = f"no image is labeled as {', '.join(names)}{more}"
         raise DatasetError(config.dataset, problem, "Label at least one image of each class, or use fewer classes.")
     return num_classes
 
 
 def check_equal_label_counts(config: TwoStreamOptions) -> None:
-    """Check that all processes get equally many labeled images of each batch.
+    """Check that the labeled images of each batch divide evenly among the processes.
 
     Raises:
         ConfigError: they do not.
@@ -115,8 +115,8 @@ def training_class_names(data: DataInfo) -> list[str]:
 
 
 def student_views(config: FewLabelTrainConfig, data: DataInfo, size: int) -> tuple[ViewSpec, ViewSpec]:
-    """Return the weak and the strong training view."""
-    of_rows = row_views(config, data)
+    """Return the weak and strong training views."""
+    of_rows = embedding_views(config, data)
     if of_rows is not None:
         return of_rows
     if config.augmentation == "none":
@@ -143,16 +143,16 @@ def student_phase(
 ) -> Phase:
     """Return a phase of ``steps`` updates, split into epochs of ``eval_every_steps`` and with its own learning rate.
 
-    Its batches hold labeled images first, then all others; only labeled ones if there are no others.
+    Its batches contain labeled images first, then unlabeled ones, if there are any.
 
     Args:
         config: the options.
         labels: (n,) labels of the phase, -1 = unlabeled.
-        rows: rows that can be read.
+        rows: readable rows.
         views: views of each image.
         steps: length of the phase.
-        peak: highest learning rate.
-        index: number of the phase; only phase 0 warms up.
+        peak: peak learning rate.
+        index: number of the phase; only phase 0 has a warm-up.
         name: shown in the log.
     """
     labeled, others = rows[labels[rows] >= 0], rows[labels[rows] < 0]
@@ -167,7 +167,7 @@ def student_phase(
 def learning_rate(
     config: FewLabelTrainConfig, steps: int, peak: float, *, first: bool = True
 ) -> tuple[Schedule, Callable[[int], tuple[float, float]] | None]:
-    """Return the schedules of the learning rate and, if they vary, of Adam's betas; only the first phase warms up."""
+    """Return the schedules of the learning rate and, if not constant, Adam's betas; only the first phase warms up."""
     up, down = getattr(config, "lr_ramp_up", 0.0) if first else 0.0, getattr(config, "lr_ramp_down", 0.0)
     rate = phase_lr(peak, steps, config.lr_schedule, getattr(config, "lr_horizon", 1.0), up, down)
     if config.lr_schedule != "ramps":
@@ -179,9 +179,9 @@ def learning_rate(
 def teacher_decay(
     config: FewLabelTrainConfig, phase_steps: int, ramp_steps: float = 0.0, start: float = 1.0
 ) -> Schedule:
-    """Return the teacher's EMA decay in a phase, capped at 1 - 10 / steps so that short phases forget their start.
+    """Return a phase's EMA decay of the teacher, capped at 1 - 10 / steps so that short phases forget initial weights.
 
-    During the first ``ramp_steps`` updates of the run it is ``start``, if that is lower.
+    During the first ``ramp_steps`` updates of the run, it is ``start`` if that is lower.
     """
     high = compute_max_decay(phase_steps, config.ema_decay)
     return ema_decay(min(start, high), high, round(ramp_steps))
@@ -192,21 +192,21 @@ class StudentNetworks:
     """Student, teacher and master used in a training step, all in training mode."""
 
     student: StudentNetwork  # the network that is trained
-    teacher: StudentNetwork  # average of the student
-    master: StudentNetwork | None = None  # the teacher's average once it is formed, else ``None``
+    teacher: StudentNetwork  # EMA of the student
+    master: StudentNetwork | None = None  # EMA of the teacher once it exists, else ``None``
 
 
 class StudentObjective(nn.Module, ABC):
     """Base class for training losses computed from the student, teacher and master outputs on a batch.
 
-    In a batch, rows with a label (``labels >= 0``) are those of the labeled stream and come first; the others have -1.
-    Where labels grow, discovered images are labeled rows like any other. Gradients are averaged over processes, so a
-    mean over labeled rows, of which processes may have different numbers, is their sum divided by ``state.mean_count``.
+    In a batch, rows of the labeled stream (``labels >= 0``) come first; the others have the label -1. Discovered images
+    are labeled rows like any other. Gradients are averaged over processes, which may have different numbers of labeled
+    rows, so a mean over labeled rows is their sum divided by ``state.mean_count``.
 
     Attributes:
-        views: of each image in a batch.
-        runs_teacher: a step runs the teacher, in training mode, so that it has its own running statistics.
-        runs_master: likewise the master, once it is formed.
+        views: views of each image in a batch.
+        runs_teacher: whether a step runs the teacher in training mode, so that it has its own running statistics.
+        runs_master: likewise for the master, once it exists.
     """
 
     views: tuple[ViewSpec, ...]
@@ -230,18 +230,18 @@ def split_labeled(batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 class EMAStudentMethod(Method[FewLabelConfigT]):
-    """Base class of few-label methods that train a network and use its EMA for evaluation and embedding.
+    """Base class for few-label methods that train a network and use its EMA for evaluation and embedding.
 
     Attributes:
-        network: the network that is trained: a backbone with linear classification heads.
-        chain: its average (``chain.teacher``).
+        network: the trained network, a backbone with linear classification heads.
+        chain: its EMA (``chain.teacher``).
 
     Args:
         config: the options.
         data: the labels.
         num_heads: number of linear classifiers; the first one predicts.
         dropout: dropout rate inside the backbone, if it has dropout; ``None``: its default.
-        with_master: whether to keep an average of the average.
+        with_master: whether to keep an EMA of the EMA.
 
     Raises:
         DatasetError: see :func:`labelkit.methods.few_labels.recipe.check_few_labels`.
@@ -273,15 +273,15 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         if dropout is not None and not set_dropout(self.network.backbone, dropout) and dropout > 0:
             problem = f"{config.backbone} has no dropout"
             raise ConfigError("--dropout", problem, "Remove --dropout, or pass --backbone convnet13.")
-        if count_processes() > 1:  # training does not depend on the number of processes
+        if count_processes() > 1:  # so that training does not depend on the number of processes
             share_statistics(self.network)
         self.weak_view, self.strong_view = student_views(config, data, self.network.input_spec.size)
         self.chain = StudentChain(self.network, with_master=with_master)
-        self._decay = self.average_decay(config)
-        self._rows = np.zeros(0, dtype=np.int64)  # rows that batch normalization may use
+        self._decay = self.ema_decay_schedule(config)
+        self._rows = np.zeros(0, dtype=np.int64)  # rows used for batch norm statistics
 
     @classmethod
-    def average_decay(cls, config: FewLabelConfigT) -> Schedule:
+    def ema_decay_schedule(cls, config: FewLabelConfigT) -> Schedule:
         """Return the schedule of the EMA decay over updates, counted from 1."""
         return teacher_decay(config, config.steps)
 
@@ -291,7 +291,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return False
 
     def on_train_start(self, state: TrainState) -> None:
-        """Make both networks equal, even if weights were loaded from elsewhere."""
+        """Copy the student to the EMA network, since its weights may have been loaded from elsewhere."""
         self.chain.reset_to(self.network)
 
     def on_step_end(self, state: TrainState) -> None:
@@ -299,7 +299,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         self.chain.update(self.network, self._decay(state.step + 1), teacher_runs=self.runs_teacher)
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Recalibrate the batch norm statistics of all networks, used for evaluation and saving but not training."""
+        """Recalibrate the batch norm statistics of all networks, which only evaluation and saving use."""
         for network in (self.network, self.chain.teacher, self.chain.master):
             if network is not None:
                 recalibrate_bn(network, state, self._rows)
@@ -310,7 +310,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
         return self.chain.master or self.chain.teacher
 
     def evaluated_networks(self) -> Mapping[str, InferenceNetwork]:
-        """Return the student, its EMA and, if it exists, the master by name."""
+        """Return the student, its EMA and, if it exists, the master, keyed by name."""
         networks = {"student": self.network, "teacher": self.chain.teacher}
         return networks if self.chain.master is None else networks | {"master": self.chain.master}
 
@@ -324,7 +324,7 @@ class EMAStudentMethod(Method[FewLabelConfigT]):
 
 
 class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
-    """Base class of few-label methods that train on labeled and unlabeled images with a `StudentObjective`.
+    """Base class for few-label methods that train on labeled and unlabeled images with a `StudentObjective`.
 
     Attributes:
         objective: set by the method.
@@ -333,13 +333,13 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
     objective: StudentObjective
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the first phase, which uses the given labels; later ones, if any, are decided during training."""
+        """Return the first phase, which uses the given labels; later ones, if any, are planned during training."""
         first = self.phase(0, rows)
         assert first is not None
         return (first,)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return the single phase, in which every batch combines labeled images, which repeat, with unlabeled ones."""
+        """Return the single training phase, whose batches combine (repeating) labeled images with unlabeled ones."""
         self._rows, config = rows, self.config
         if index:
             return None
@@ -352,6 +352,6 @@ class StudentObjectiveMethod(EMAStudentMethod[TwoStreamConfigT]):
         return self.objective.runs_teacher
 
     def training_step(self, batch: Batch) -> StepOutput:
-        """Compute the loss of the objective for one batch."""
+        """Compute the objective's loss for one batch."""
         networks = StudentNetworks(self.network, self.chain.teacher, self.chain.master)
         return self.objective(batch, networks, self._state)

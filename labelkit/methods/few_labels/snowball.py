@@ -1,14 +1,14 @@
-"""Snowball: repeatedly, images near the mean of a class get its label, the labels double, and training continues.
+"""Snowball: repeatedly label the images nearest to the class means, doubling the labels, and continue training.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", chapter 2.
-    1. a student learns from the given labels and all images (``--trainer``), a teacher follows it     Eq. 2.2 to 2.5
-    2. the unlabeled images whose features are nearest to a class mean get its label                   Eq. 2.1, 2.8
-    3. a master follows the teacher, and the student agrees with it on labeled images; 2. again
-       with the master's features, until the labels are ``--cap`` times the given ones                 Eq. 2.6, 2.7
-    4. discovered labels are discarded and found again by the better networks (a generation)
+    1. train a student on the given labels and all images (``--trainer``), with its EMA as teacher     Eq. 2.2 to 2.5
+    2. label the unlabeled images whose features are nearest to a class mean                           Eq. 2.1, 2.8
+    3. train the student to agree on labeled images with a master, the teacher's EMA; repeat 2 with the
+       master's features until there are ``--cap`` times as many labels as given                       Eq. 2.6, 2.7
+    4. discard the discovered labels and discover them again with the better networks (a generation)
 Growth ends when predictions no longer change; evaluation data are never used.
-Departures: images are discovered by class, by the averaged networks; decays fit short phases; statistics are
-recomputed. Lengths of later phases are ours, since none are published.
+Departures: images are discovered per class, by the averaged networks; EMA decays fit short phases; batch norm
+statistics are recomputed. The lengths of later phases are ours, since none are published.
 """
 
 from collections.abc import Mapping
@@ -49,17 +49,17 @@ from labelkit.training.schedules import compute_max_decay
 MASTER_DECAY: Final = 0.999
 #: Ratio of the number of labels after a discovery to that before.
 GROWTH_FACTOR: Final = 2.0
-#: Number of networks that --fusion joins: those of the last discoveries.
+#: Number of networks that --fusion combines: those of the latest discoveries.
 FUSION_COUNT: Final = 3
 
 
 class PastFeatures(nn.Module):
-    """Features from the networks of past discoveries, kept for discoveries that combine several networks.
+    """Features from the networks of past discoveries, stored for discoveries that combine several networks.
 
     The features from a past network do not change, so they are stored instead of its weights.
 
     Args:
-        count: number of discoveries to join, including the next one.
+        count: number of discoveries to combine, including the next one.
         num_samples: n.
         dim: d.
     """
@@ -81,7 +81,7 @@ class PastFeatures(nn.Module):
 
 
 class Snowball(StudentObjectiveMethod[SnowballConfig]):
-    """Snowball training method: a label set that grows by discovery; needs at least one label per class."""
+    """Snowball training method: repeated discovery of labels for unlabeled images; needs a label for every class."""
 
     def __init__(self, config: SnowballConfig, data: DataInfo) -> None:
         super().__init__(config, data, num_heads=config.num_heads, dropout=config.dropout, with_master=config.master)
@@ -102,19 +102,19 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         self._exhausted = False
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load the hidden true labels if discovered images are to receive them, for a comparison."""
+        """Load the hidden true labels if discovered images should receive them, for comparison."""
         if self.config.found_labels == "true":
             number = {int(label): i for i, label in enumerate(self.data.class_order)}
             classes = inputs.truth("--found-labels true")
             self.truth = np.array([number.get(int(label), -1) for label in classes], dtype=np.int64)
             if missing := int((self.truth < 0).sum()):
-                needed = "but --found-labels true requires one for each"
-                problem = f"{missing} images have no label of a training class, {needed}"
+                needed = "but --found-labels true requires one for every image"
+                problem = f"{missing} images have no label from the training classes, {needed}"
                 remedy = "Remove --found-labels, or use a fully labeled dataset."
                 raise DatasetError(self.config.dataset, problem, remedy)
 
     def phase(self, index: int, rows: NDArray[np.int64]) -> Phase | None:
-        """Return phase ``index``, whose batches mix labeled and discovered images with all others."""
+        """Return phase ``index``, whose batches combine labeled and discovered images with unlabeled ones."""
         if index > self._planned:
             return None
         self._rows, config = rows, self.config
@@ -133,13 +133,13 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         return config.steps + later * config.phase_steps
 
     def on_train_start(self, state: TrainState) -> None:
-        """Make the networks equal, and warn if there is nothing to discover."""
+        """Copy the student to the averaged networks, and warn if there is nothing to discover."""
         super().on_train_start(state)
         if not (self.data.labels[self._rows] < 0).any():
             state.warn("warning: every image has a label, so there is nothing to discover")
 
     def on_phase_start(self, state: TrainState) -> None:
-        """Form the master after the first discovery."""
+        """Create the master after the first discovery."""
         if state.phase and self.config.master and self.chain.master is None:
             self.chain.form_master()
 
@@ -179,9 +179,9 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
         return found
 
     def _discover(self, state: TrainState) -> tuple[int, bool]:
-        """Label images; return how many, and whether there were too few."""
+        """Label images; return how many, and whether there were too few candidates."""
         config, growth, rows, network = self.config, self.growth, self._rows, self.main_network()
-        # far images teach MixMatch more (specification 3.4)
+        # MixMatch learns more from distant images (specification 3.4)
         default: Select = "far" if config.trainer == "mixmatch" else "min"
         name = "teacher" if self.chain.master is None else "master"
         features = state.embed(network.embed, rows)
@@ -208,7 +208,7 @@ class Snowball(StudentObjectiveMethod[SnowballConfig]):
 
     def extra_state(self) -> dict[str, Any]:
         """Return the state of the label growth."""
-        return {"moment": [self._planned, 0, self._exhausted]}  # 0: a value of runs of 0.1.0, which is always 0
+        return {"moment": [self._planned, 0, self._exhausted]}  # 0: a value stored by 0.1.0, always 0
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
         """Restore the state returned by ``extra_state``."""

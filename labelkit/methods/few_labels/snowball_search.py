@@ -1,7 +1,7 @@
-"""Snowball's score: unlabeled rows near the mean of a class get its label.
+"""Snowball's discovery: label the unlabeled images nearest to the class means.
 
 Source: dissertation "Deep Learning with Very Few and No Labels", Sec. 2.3.3 and 2.4; selection rules Sec. 2.4.1 and
-2.4.3(3), fusion of networks Sec. 2.4.3(4). Rounds and shares of the classes: ``pseudo_label_selection.py``.
+2.4.3(3), fusion of networks Sec. 2.4.3(4). For rounds and class quotas, see ``pseudo_label_selection.py``.
 """
 
 from collections.abc import Sequence
@@ -15,8 +15,8 @@ from labelkit.methods.few_labels.pseudo_label_selection import (
     BLOCK_ROWS,
     Count,
     Discovery,
-    Round,
     SearchArguments,
+    SearchRound,
     check_features,
     class_means,
     distances_between,
@@ -28,7 +28,7 @@ Select = Literal["min", "far", "random", "max"]
 Fusion = Literal["none", "distance", "cascade", "rank"]
 Labels = NDArray[np.int64]
 
-# Size of far's confident set per wanted row (Sec. 2.4.1), and the inverse of its maximum fraction (ours).
+# Size of the confident set of ``far`` per requested row (Sec. 2.4.1), and the inverse of its maximum fraction (ours).
 _FAR_FACTOR, _FAR_PART = 10, 2
 
 
@@ -46,15 +46,15 @@ def discover_confident(
     """Label ``count`` unlabeled rows with the class of their nearest mean.
 
     Labels, count, rounds and options are those of :func:`labelkit.methods.few_labels.pseudo_label_selection.search`.
-    Features are (n, d) numbers, or a list or tuple of such arrays, one per network, for ``fusion``: ``distance`` means
-    of the distances; ``cascade`` concatenated features; ``rank`` mean of the ranks, label by majority.
+    Features are an (n, d) array, or a list or tuple of such arrays, one per network, combined by ``fusion``:
+    ``distance`` averages distances; ``cascade`` concatenates features; ``rank`` averages ranks and votes on labels.
 
-    Of a class (or of all), ``select`` takes ``min`` the nearest; ``far`` the farthest of a confident set of 10 times as
-    many nearest, at most half of the candidates (but not less than what is wanted of them); ``random``, drawn with the
-    same seed in each round; ``max`` the farthest.
+    Within each class (or overall), ``select`` chooses ``min``, the nearest; ``far``, the farthest of a confident set of
+    the nearest candidates, 10 times as many as requested, but at most half of all (and at least as many as requested);
+    ``random``, with the same seed in each round; or ``max``, the farthest.
 
     Returns:
-        The rows with labels and distances (``rank``: mean rank).
+        The selected rows with labels and distances (``rank``: mean ranks).
 
     Raises:
         ValueError: features are not finite, or there are several arrays without a fusion.
@@ -66,22 +66,22 @@ def discover_confident(
         raise ValueError(f"{len(parts)} feature arrays require a fusion method")
 
     def measure(current: Labels, given: Labels, pool: Labels, num_classes: int) -> tuple[NDArray[np.float64], Labels]:
-        del given  # labels found earlier change the means, too
+        del given  # earlier discoveries also change the means
         return nearest_means(parts, fusion, current, pool, num_classes)
 
     return search(measure, partial(_choose, select, seed), labels, count, rounds, **options)
 
 
-def fuse(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+def fuse_parts(parts: Sequence[NDArray[np.float64]], fusion: Fusion) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Combine the class distances from several networks (Sec. 2.4.3(4)).
 
     Args:
         parts: per network (m, c) distances.
-        fusion: rule of fusion; ``none`` takes the only part.
+        fusion: fusion rule; ``none`` uses the only part.
 
     Returns:
-        (labels (m,) int64, distances (m, j) float64): j = 1, except for ``rank``, which can be completed only over
-        all rows: a column per network, for :func:`mean_ranks`.
+        (labels (m,) int64, distances (m, j) float64): j = 1, except for ``rank``, which has one column per network for
+        :func:`mean_ranks`, since ranks require all rows.
     """
     if fusion == "rank":
         nearest = np.stack([part.min(axis=1) for part in parts], axis=1)
@@ -107,30 +107,29 @@ def mean_ranks(nearest: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(ranks.mean(axis=1))
 
 
-def _choose(select: Select, seed: int, turn: Round) -> Discovery:
-    """Choose the rows of a round; see :func:`discover_confident`."""
+def _choose(select: Select, seed: int, turn: SearchRound) -> Discovery:
     generator = np.random.RandomState(seed)
     warnings, chosen = [], []
     for group, want in zip(turn.groups, turn.wants, strict=True):
         if select == "max":
             group = group[np.lexsort((turn.pool[group], -turn.keys[group]))]
         elif select == "random":
-            # every group draws, so that one class's candidates do not depend on the quota of another
+            # always drawn, so that one class's candidates do not depend on the quota of another
             group = group[generator.permutation(len(group))]
         elif select == "far" and want:
             confident, limit = min(_FAR_FACTOR * want, len(group)), max(want, len(group) // _FAR_PART)
             group = group[: min(confident, limit)][-want:]
             if limit < confident:
-                warnings.append(f"--select far: the confident images are limited to {1 / _FAR_PART} of the candidates")
+                warnings.append("--select far: the confident set is limited to half of the candidates")
         chosen.append(group[:want])
     tie = {"max": -turn.keys, "random": turn.nearest}.get(select, turn.keys)
-    return turn.table(chosen, [tie[np.concatenate(chosen)]], warnings)
+    return turn.build_discovery(chosen, [tie[np.concatenate(chosen)]], warnings)
 
 
 def nearest_means(
     parts: Sequence[NDArray[Any]], fusion: Fusion, known: Labels, pool: Labels, num_classes: int
 ) -> tuple[NDArray[np.float64], Labels]:
-    """Return the distance or mean rank of each pool row to the nearest mean of known classes, and this class."""
+    """Return each pool row's distance to, or mean rank for, the nearest mean of the known classes, and this class."""
     kind = "none" if len(parts) == 1 else fusion
     means = [class_means(rows, known, num_classes) for rows in parts]
     labels = [np.empty(0, dtype=np.int64)]
@@ -138,7 +137,7 @@ def nearest_means(
     for start in range(0, len(pool), BLOCK_ROWS):
         block = pool[start : start + BLOCK_ROWS]
         every = [distances_between(rows[block], mean) for rows, mean in zip(parts, means, strict=True)]
-        named, column = fuse(every, kind)
+        named, column = fuse_parts(every, kind)
         labels.append(named)
         nearest.append(column)
     distances = np.concatenate(nearest)

@@ -1,10 +1,10 @@
-"""Supervised: the few labels alone; the baseline of every method that also uses the other images.
+"""Supervised: training on the few labels alone, the baseline of all methods that also use unlabeled images.
 
-Each step: cross-entropy of a batch of labeled images, which repeat often; an average of the network follows it
+Each step: cross-entropy on a batch of labeled images, which repeat often; an EMA of the network is updated
 as in ``train mean-teacher``, with the same student, views, steps and learning rates. No other image is used, not
-even by batch normalization.
-It is a separate method from ``train softmax``, which counts passes over the labels and refuses fewer of them than a
-batch holds.
+even for batch normalization.
+It is separate from ``train softmax``, which counts epochs over the labeled images and requires at least a full batch
+of them.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ class Supervised(EMAStudentMethod[SupervisedConfig]):
         self.loss = LabelLoss(1.0)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, which repeats the labeled images and computes batch norm only from them."""
+        """Return the single training phase, which repeats the labeled images; batch norm uses only these."""
         config, labels = self.config, self.data.labels
         self._rows = rows[labels[rows] >= 0]
         return (student_phase(config, labels, self._rows, (self.weak_view,), steps=config.steps, peak=config.lr),)

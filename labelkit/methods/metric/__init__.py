@@ -1,1 +1,1 @@
-"""Metric learning without labels or with those of other classes: TAC-CCL and SAN."""
+"""Metric learning without labels, or with labels of other classes: TAC-CCL and SAN."""

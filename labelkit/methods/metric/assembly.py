@@ -1,9 +1,9 @@
-"""Spatial assembly: a module that predicts how feature vectors of an image move, and moves them; and its loss terms.
+"""Spatial assembly: a module that predicts how an image's feature vectors should move, and moves them; its loss terms.
 
 Source: chapter 5 of "Deep Learning with Very Few and No Labels", Eq. 5.1-5.8; no code was released. Ours: the
 predictor, the method that makes its weights doubly stochastic (Sinkhorn), and their initial values.
-Eq. 5.5-5.8 make the assembly one-to-one, and nearly the same for neighbors that look alike. An assembly that moves
-nothing minimizes all three terms at once: only the loss of the embeddings opposes it.
+Eq. 5.5-5.8 make the assembly one-to-one, and nearly the same for similar neighbors. An assembly that moves
+nothing minimizes all three terms at once; only the loss on the embeddings opposes it.
 """
 
 import math
@@ -23,7 +23,7 @@ BOUND, SWEEPS = 10.0, 20
 
 
 @dataclass(frozen=True, slots=True)
-class Assembly:
+class AssemblyOutput:
     """Assembly weights of one batch and the feature maps they were applied to."""
 
     # (b, n, n) float32, weight of input position u in output position v at [u, v]; columns sum to 1, rows nearly so
@@ -42,7 +42,7 @@ def sinkhorn_normalize(logits: Tensor, sweeps: int) -> Tensor:
 
     Args:
         logits: (..., n, n) float.
-        sweeps: how often rows, then columns, are scaled; 0: never.
+        sweeps: number of times that rows and then columns are normalized; 0: never.
 
     Returns:
         Logarithms of the weights; columns sum to 1 exactly, since they are normalized last.
@@ -68,19 +68,19 @@ class SpatialAssembly(nn.Module):
     """Module that predicts how the positions of feature maps should move, and moves them accordingly.
 
     The predictor consists of a 1x1 and a 3x3 convolution (with coordinates as inputs), plus a summary of the whole
-    image, then a 1x1 convolution that returns the votes of position u for each position v, squashed to plus and minus
-    ``BOUND``. The vote for staying has an initial advantage, and the layer starts at 0, so that initially a share of
+    image, then a 1x1 convolution that outputs the votes of position u for each position v, bounded to plus or minus
+    ``BOUND``. The vote for staying has a bias, and this layer is initialized to 0, so that initially a share of
     ``diagonal`` stays in place in every image.
 
     Args:
-        channels: c of the maps.
-        grid: rows and columns of the maps; other sizes are refused.
-        width: channels of the predictor.
+        channels: number of channels c of the maps.
+        grid: rows and columns of the maps; other sizes are rejected.
+        width: number of channels of the predictor.
         diagonal: initial share that stays in place, in (0, 1).
 
     Shape:
         - maps: ``(b, c, h, w)`` float.
-        - returns: assembled maps of the same shape and dtype, and an `Assembly` (float32).
+        - returns: assembled maps of the same shape and dtype, and an `AssemblyOutput` (float32).
 
     Raises:
         ValueError: there is one position or too many, or maps have another grid.
@@ -107,23 +107,23 @@ class SpatialAssembly(nn.Module):
         nn.init.zeros_(layer.bias)
         self.votes = nn.ModuleDict({"layer": layer})  # of each position, from its own features
 
-    def forward(self, maps: Tensor) -> tuple[Tensor, Assembly]:
+    def forward(self, maps: Tensor) -> tuple[Tensor, AssemblyOutput]:
         """Return the assembled maps and their assembly weights."""
         _, c, h, w = maps.shape
         if (h, w) != self.grid or c != self.channels:
             raise ValueError(
                 f"feature maps must have shape {self.channels} x {self.grid[0]} x {self.grid[1]}, got {c} x {h} x "
-                f"{w}; use the image size of the training"
+                f"{w}; use the image size used in training"
             )
         votes = self._votes(maps)
         with without_autocast(maps):
-            # half precision would lose the sums of rows
+            # row sums would be inaccurate in half precision
             votes = BOUND * torch.tanh(promote(votes) / BOUND)
             logits = votes + self.start * torch.eye(h * w, device=maps.device, dtype=votes.dtype)
             logs = sinkhorn_normalize(logits, SWEEPS)
             weights = logs.exp()
             moved = assemble(promote(maps), weights).to(maps.dtype)
-        return moved, Assembly(weights, logs, maps)
+        return moved, AssemblyOutput(weights, logs, maps)
 
     def _votes(self, maps: Tensor) -> Tensor:
         """Compute the votes (b, n, n) at [input, output]."""
@@ -134,14 +134,14 @@ class SpatialAssembly(nn.Module):
         return votes.flatten(2).transpose(1, 2)
 
     def _coordinates(self, like: Tensor) -> Tensor:
-        """Return column and row of every cell's center in (-1, 1), (b, 2, h, w)."""
+        """Return the x and y coordinates of all cell centers in (-1, 1), as (b, 2, h, w)."""
         h, w = self.grid
         x = (2 * torch.arange(w, device=like.device, dtype=like.dtype) + 1) / w - 1
         y = (2 * torch.arange(h, device=like.device, dtype=like.dtype) + 1) / h - 1
         return torch.stack([x.expand(h, w), y[:, None].expand(h, w)]).expand(len(like), -1, -1, -1)
 
 
-# With --precision fp16 gradients of the predictor pass through half precision before any scaling of the loss.
+# With --precision fp16, gradients of the predictor pass through half precision before any loss scaling.
 _GRADIENT_SCALE = 1024.0
 NEIGHBORS = tuple((i, j) for i in (-1, 0, 1) for j in (-1, 0, 1) if (i, j) != (0, 0))
 
@@ -174,7 +174,7 @@ def assembly_correlation(weights: Tensor) -> Tensor:
     .. math:: C = \sum_{u_1 \ne u_2} \sum_v w_{u_1 v} w_{u_2 v} + \sum_{v_1 \ne v_2} \sum_u w_{u v_1} w_{u v_2}
         = \sum_v c_v^2 + \sum_u r_u^2 - 2 \|w\|^2
 
-    with sums c of columns and r of rows. In [0, 2 (n - 1)] where these are 1; 0 for a permutation.
+    with column sums c and row sums r. In [0, 2 (n - 1)] if these are 1; 0 for a permutation.
 
     Args:
         weights: ``(..., n, n)`` float >= 0. Gradients flow.
@@ -192,19 +192,19 @@ def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
     .. math:: L = \frac{1}{\#} \sum_p \sum_{q \in \Omega_p} \alpha_{pq} \|W_p - S_{q - p} W_q\|
 
     with W_p the weights of position p in all output positions, S a shift by the offset from q to p with zero padding,
-    alpha the cosine of the features of p and q, clipped at 0, and # the number of ordered pairs of neighbors. 0 where
-    nothing moves, and for no other permutation if all features are alike.
+    alpha the cosine of the features of p and q, clipped at 0, and # the number of ordered pairs of neighbors. 0 if
+    nothing moves, and for no other permutation if all features are equal.
 
     Args:
         weights: ``(b, n, n)`` float at [input, output], n = h w. Gradients flow.
-        maps: ``(b, c, h, w)`` float, the features before the assembly; no gradient, since otherwise the loss would make
-            neighbors different.
+        maps: ``(b, c, h, w)`` float, the features before the assembly; no gradient, since the loss would otherwise make
+            neighbors dissimilar.
 
     Returns:
         ``(b,)``.
 
     Source:
-        Eq. 5.8 lacks the sum over p; the cut at 0, the mean and the norm's 1e-12 are ours.
+        Eq. 5.8 lacks the sum over p; the clipping at 0, the mean and the norm's 1e-12 are ours.
     """
     b, _, h, w = maps.shape
     table = weights.reshape(b, h, w, h, w)
@@ -222,7 +222,7 @@ def assembly_coherence(weights: Tensor, maps: Tensor) -> Tensor:
 
 
 def _neighbors(height: int, width: int, di: int, dj: int) -> tuple[tuple[slice, slice], tuple[slice, slice]]:
-    """Return the positions of a grid with a neighbor di rows below and dj columns to the right, and these neighbors."""
+    """Return slices of the grid positions with a neighbor at offset (di, dj), and of these neighbors."""
     here = (slice(max(0, -di), height - max(0, di)), slice(max(0, -dj), width - max(0, dj)))
     there = (slice(max(0, di), height - max(0, -di)), slice(max(0, dj), width - max(0, -dj)))
     return here, there
@@ -235,14 +235,14 @@ def normalized_terms(weights: Tensor, log_weights: Tensor) -> tuple[Tensor, Tens
 
 
 def compute_term_weight(config: SANConfig, done: float) -> float:
-    """Return the weight, in [0, 1], of the assembly terms once a fraction ``done`` of the training is finished."""
+    """Return the weight, in [0, 1], of the assembly terms after a fraction ``done`` of the training."""
     start, end = config.term_ramp
     if done >= end:
         return 1.0
     return max(0.0, (done - start) / (end - start))
 
 
-def assembly_terms(config: SANConfig, seen: Assembly) -> dict[str, Tensor]:
+def assembly_terms(config: SANConfig, seen: AssemblyOutput) -> dict[str, Tensor]:
     """Compute the enabled assembly terms (entropy, correlation, coherence) as means over the batch."""
     terms: dict[str, Tensor] = {}
     if config.entropy_weight > 0 or config.correlation_weight > 0:

@@ -1,7 +1,7 @@
-"""Losses of metric learning, from pytorch-metric-learning (imported when one is built), on unit embeddings.
+"""Metric learning losses on unit embeddings, from pytorch-metric-learning (imported when a loss is built).
 
-Similarity is the cosine; references are the batch itself, or a memory of embeddings from earlier steps. The pairs of an
-image with its own copy in the memory are left out before mining; the library leaves them out only afterwards.
+Similarity is the cosine; references are the batch itself, or a memory of embeddings from earlier steps. Pairs of an
+image and its own copy in the memory are excluded before mining; the library excludes them only afterwards.
 """
 
 from typing import Any
@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from labelkit.algorithms.precision import promote, without_autocast
 
 
-def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return masks (b, r) of the references in each anchor's class and of those in other classes, without unlabeled.
+def pair_masks(labels: Tensor, reference_labels: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Return masks (b, r) of each anchor's positive and negative references, excluding unlabeled ones.
 
     Args:
         labels: (b,) int64, -1 = unlabeled.
         reference_labels: (r,) int64, likewise.
-        own: (b,) int64, the reference that is the anchor itself, -1 = none; ``None``: no anchor is.
+        own: (b,) int64, index of the reference that is the anchor itself, -1 = none; ``None``: none for any anchor.
     """
     known = (labels >= 0)[:, None] & (reference_labels >= 0)
     same = labels[:, None] == reference_labels
@@ -28,11 +28,11 @@ def reference_pairs(labels: Tensor, reference_labels: Tensor, own: Tensor | None
     return known & same, known & ~same
 
 
-def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
+def hard_pair_masks(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon: float) -> tuple[Tensor, Tensor]:
     """Select hard positives and negatives by multi-similarity mining with margin ``epsilon``.
 
-    These are positives less similar than some negative, negatives more similar than some positive, up to the margin.
-    Similarities and masks are (b, r); an anchor without positives or without negatives keeps nothing.
+    These are positives less similar than some negative, and negatives more similar than some positive, up to the
+    margin. Similarities and masks are (b, r); an anchor without positives or without negatives has no hard pairs.
 
     Source:
         "Multi-Similarity Loss" (CVPR 2019), Eq. 8 and 9, with both comparisons strict.
@@ -43,11 +43,11 @@ def hard_pairs(similarities: Tensor, positive: Tensor, negative: Tensor, epsilon
 
 
 class _PairLoss(nn.Module):
-    """Base of losses on pairs of a batch, or of a batch and references, with shapes of `MultiSimilarityLoss`."""
+    """Base class for losses on pairs within a batch or with references; shapes as in `MultiSimilarityLoss`."""
 
     #: Margin of the mining; ``None``: all pairs.
     epsilon: float | None = None
-    #: Loss of the library, used on a CPU; on a GPU, the CPU would have to wait for the lengths of its lists of pairs.
+    #: The library's loss, used on a CPU; on a GPU, its lists of pairs would require a synchronization.
     loss: Any
 
     def forward(
@@ -68,20 +68,20 @@ class _PairLoss(nn.Module):
                 reference = F.normalize(promote(reference), dim=1)
             if reference_labels is None:
                 raise ValueError("reference requires reference_labels")
-            positive, negative = reference_pairs(labels, reference_labels, own)
+            positive, negative = pair_masks(labels, reference_labels, own)
             if self.epsilon is not None:
                 with torch.no_grad():
-                    positive, negative = hard_pairs(anchors @ reference.T, positive, negative, self.epsilon)
+                    positive, negative = hard_pair_masks(anchors @ reference.T, positive, negative, self.epsilon)
             if self.loss is None or anchors.device.type != "cpu":
-                return self.of_similarities(anchors @ reference.T, positive, negative)
+                return self.loss_from_similarities(anchors @ reference.T, positive, negative)
             found = (*torch.where(positive), *torch.where(negative))
             if not any(len(part) for part in found):
                 return anchors.sum() * 0
-            # the library treats a single pair as none; the same pair twice changes neither a sum over a mask nor a mean
+            # the library ignores a single pair; repeating the pair changes neither a masked sum nor a mean
             found = tuple(part.repeat(2) if len(part) == 1 else part for part in found)
             return self.loss(anchors, labels, found, reference, reference_labels)
 
-    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the loss from cosines (b, r) and masks (b, r) of pairs; any library loss agrees up to rounding."""
         raise NotImplementedError
 
@@ -92,22 +92,22 @@ class MultiSimilarityLoss(_PairLoss):
     .. math:: L = \frac{1}{b} \sum_i \frac{1}{\alpha} \log[1 + \sum_{p \in P_i} e^{-\alpha (S_{ip} - \lambda)}]
         + \frac{1}{\beta} \log[1 + \sum_{n \in N_i} e^{\beta (S_{in} - \lambda)}]
 
-    with cosines S, hard positives P and hard negatives N (`hard_pairs`). In nats, >= 0; an anchor without hard pairs
-    adds 0 and counts in b.
+    with cosines S, hard positives P and hard negatives N (`hard_pair_masks`). In nats, >= 0; an anchor without hard
+    pairs contributes 0 and counts in b.
 
     Args:
         alpha: sharpness for positives, > 0.
         beta: sharpness for negatives, > 0.
-        base: :math:`\lambda`, similarity at which both are indifferent.
+        base: :math:`\lambda`, similarity around which both terms switch.
         epsilon: margin of the mining; ``None``: all pairs.
 
     Shape:
-        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow.
-        - labels: ``(b,)`` int64; -1 leaves the image out of all pairs.
-        - reference: ``(r, d)``, by default the embeddings, each without itself; gradients flow if it has any.
-        - reference_labels: ``(r,)``; needed with a reference.
-        - own: ``(b,)`` int64, the reference that is the image itself, -1 for none; by default none.
-        - returns: ``()`` float32 (float64 stays); 0, still differentiable, if there is no hard pair.
+        - embeddings: ``(b, d)`` float of any norm; normalized here, gradients flow.
+        - labels: ``(b,)`` int64; images with -1 are excluded from all pairs.
+        - reference: ``(r, d)``, by default the embeddings, each compared with the others; gradients flow if required.
+        - reference_labels: ``(r,)``; required with a reference.
+        - own: ``(b,)`` int64, index of the reference that is the image itself, -1 = none; by default, none.
+        - returns: ``()`` float32 (float64 is preserved); 0, still differentiable, if there is no hard pair.
 
     Source:
         X. Wang et al., "Multi-Similarity Loss" (CVPR 2019); pytorch-metric-learning, whose loss this calls.
@@ -120,7 +120,7 @@ class MultiSimilarityLoss(_PairLoss):
         self.loss = Library(alpha=alpha, beta=beta, base=base)
         self.epsilon = epsilon
 
-    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the loss from cosines (b, r) and masks (b, r) of pairs, equal to the library's up to rounding."""
         alpha, beta, base = self.loss.alpha, self.loss.beta, self.loss.base
         sums = [
@@ -141,7 +141,7 @@ class MemoryContrastiveLoss(_PairLoss):
     where mean\ :sup:`+` is over the pairs that are not 0. In [0, 2 + 1 - m].
 
     Args:
-        margin: m, similarity up to which negatives cost nothing.
+        margin: m, similarity up to which negatives have no loss.
 
     Shape:
         As `MultiSimilarityLoss`.
@@ -157,7 +157,7 @@ class MemoryContrastiveLoss(_PairLoss):
         super().__init__()
         self.loss = ContrastiveLoss(pos_margin=1, neg_margin=margin, distance=CosineSimilarity())
 
-    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the loss from cosines (b, r) and masks (b, r) of pairs, equal to the library's up to rounding."""
         attracted = (self.loss.pos_margin - similarities).relu() * positive
         repelled = (similarities - self.loss.neg_margin).relu() * negative
@@ -173,9 +173,9 @@ class ContrastiveBayesianLoss(_PairLoss):
         + w \, \text{mean}_n (S_{in} - \mu_i)^2,
         \quad \mu_i = 0.2 \, \text{mean}_p S_{ip} + 0.8 \, \text{mean}_n S_{in}
 
-    with cosines S, hard positives P and hard negatives N (`hard_pairs`); the means are over all positives and all
-    negatives. In nats, >= 0; an anchor without hard pairs adds 0 and counts in b. If all cosines are 0.5, with one
-    positive and any negatives, L is log 2 (to 1e-21 for each negative).
+    with cosines S, hard positives P and hard negatives N (`hard_pair_masks`); the means are over all positives and all
+    negatives. In nats, >= 0; an anchor without hard pairs contributes 0 and counts in b. If all cosines are 0.5, with
+    one positive and any negatives, L is log 2 (within 1e-21 for each negative).
 
     Shape:
         As `MultiSimilarityLoss`.
@@ -186,20 +186,20 @@ class ContrastiveBayesianLoss(_PairLoss):
     """
 
     loss = None  # not in the library
-    #: w. The released code sums over the negatives where we take their mean: 75 equals its weight 1 with the 75
-    #: negatives of a batch of 16 classes of 5. A sum over a memory would dominate all other losses.
+    #: w. The released code sums over negatives where we take their mean: 75 matches its weight of 1 with the 75
+    #: negatives of a batch of 16 classes with 5 images. A sum over a memory would dominate all other losses.
     variance_weight = 75.0
-    #: Similarities at which a positive and a negative have weight 1, and scales of the distances from these points.
+    #: Similarities at which a positive and a negative have weight 1, and temperatures of the differences from them.
     points, scales = (0.5, 1.0), (0.5, 0.01)
-    #: Share of the positives in the mean that negatives are drawn to.
+    #: Weight of the positives in the mean that negatives are drawn to.
     positive_share = 0.2
     #: Margin of the mining.
     margin = 0.1
 
-    def of_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
+    def loss_from_similarities(self, similarities: Tensor, positive: Tensor, negative: Tensor) -> Tensor:
         """Compute the loss from cosines (b, r) and masks (b, r) of positive and negative pairs."""
         with torch.no_grad():
-            hard = hard_pairs(similarities, positive, negative, self.margin)
+            hard = hard_pair_masks(similarities, positive, negative, self.margin)
         signs = (-1.0, 1.0)
         sums = [
             F.pad((sign * (similarities - point) / scale).masked_fill(~mask, -torch.inf), (1, 0)).logsumexp(1)
@@ -214,9 +214,9 @@ class ContrastiveBayesianLoss(_PairLoss):
 
 
 class _ClassVectorLoss(nn.Module):
-    """Base of losses that learn a vector of each class, with shapes of `ProxyAnchorLoss`."""
+    """Base class for losses with a learned vector per class; shapes as in `ProxyAnchorLoss`."""
 
-    #: Loss of the library.
+    #: The library's loss.
     loss: Any
 
     def forward(self, embeddings: Tensor, labels: Tensor) -> Tensor:
@@ -241,9 +241,9 @@ class ProxyAnchorLoss(_ClassVectorLoss):
         embed_dim: d.
 
     Shape:
-        - embeddings: ``(b, d)`` float of any length; normalized here, gradients flow, also to the proxies.
-        - labels: ``(b,)`` int64 in ``[-1, c)``; -1 leaves the image out.
-        - returns: ``()`` float32 (float64 stays).
+        - embeddings: ``(b, d)`` float of any norm; normalized here, gradients flow, also to the proxies.
+        - labels: ``(b,)`` int64 in ``[-1, c)``; images with -1 are ignored.
+        - returns: ``()`` float32 (float64 is preserved).
 
     Attributes:
         loss: the library's, whose ``proxies`` are a ``(c, d)`` parameter; only their directions matter.
@@ -284,5 +284,5 @@ class NormalizedSoftmaxLoss(_ClassVectorLoss):
 
 
 def _row_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of each row where the mask is set, (b,); 0 if it is set nowhere."""
+    """Return the masked mean of each row, (b,); 0 for rows whose mask is empty."""
     return (values * mask).sum(1) / mask.sum(1).clamp(min=1)

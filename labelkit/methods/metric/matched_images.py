@@ -1,6 +1,6 @@
-"""Second views that show another image: choice of partners and of parts of both images, and their matching places.
+"""Second views that show a matching image: choice of partners and crops, and corresponding locations.
 
-Source: TAC-CCL, Sec. 4.3.4; sizes of the parts are ours.
+Source: TAC-CCL, Sec. 4.3.4; crop sizes are ours.
 """
 
 from collections.abc import Callable
@@ -25,30 +25,30 @@ from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.store.array_files import Matches, read_matches
 from labelkit.training.inputs import RunInputs
 
-# A part is the box of the matching keypoints, with a margin, a minimum size and jitter.
+# A crop is the box of the matching keypoints, with a margin, a minimum size and jitter.
 _MARGIN = 0.25
 _MIN_SIDE = 0.4
 _JITTER = 0.05
 _DRAWS = 8
-# Fraction of the times that an image with a partner in its cluster is shown with it (ours).
+# Probability of showing a partner with an image that has one in its cluster (ours).
 _SHARE = 0.5
-# Number of images whose bytes are compared, to detect other datasets with equal names.
-_LOOKED_AT = 8
+# Number of images whose bytes are compared, to detect other datasets with the same file names.
+_NUM_CHECKED = 8
 
 
 @dataclass(frozen=True)
 class MatchedImages:
     """Pairs of training images with matching keypoints."""
 
-    matches: Matches  # pairs of rows of the dataset; both directions are listed
-    image_sizes: NDArray[np.int64]  # (n, 2) height and width of each row; only those of rows in pairs are read
-    digest: str  # identity of the file with the matches
+    matches: Matches  # pairs of dataset rows, in both directions
+    image_sizes: NDArray[np.int64]  # (n, 2) height and width of each image; used only for images in pairs
+    digest: str  # digest of the file with the matches
 
 
 class MatchedPairing:
     """Pairing that shows a matching partner for images that have one; see ``labelkit.data.views.spec.Pairing``.
 
-    ``clusters`` returns the (n,) current cluster of each row; partners in another cluster are not used.
+    ``clusters`` returns the current cluster (n,) of each image; partners in another cluster are not used.
     """
 
     def __init__(self, images: MatchedImages, clusters: Callable[[], NDArray[np.int64]]) -> None:
@@ -61,7 +61,7 @@ class MatchedPairing:
         }
 
     def plan(self, rows: NDArray[np.int64], keys: NDArray[np.int64], *, seed: int, epoch: int) -> PairPlan:
-        """Draw the partner and the image parts to show for each image of a batch."""
+        """Draw a partner and the crops of both images for each image of a batch."""
         u = KeyedRNG(seed, epoch, keys).uniform(1, "matched pair", 2 + 2 * _DRAWS).astype(np.float64)
         clusters = self._clusters()
         seconds = self._images.matches.pairs[:, 1]
@@ -79,12 +79,12 @@ class MatchedPairing:
             for side, image in enumerate((row, int(shown[i]))):
                 box = self._images.matches.boxes[links[i], side].astype(np.float64)
                 height, width = self._images.image_sizes[image].tolist()
-                boxes[i, side] = compute_part_box(box, height, width, u[i, 2 + side * _DRAWS :][:_DRAWS])
+                boxes[i, side] = compute_crop_box(box, height, width, u[i, 2 + side * _DRAWS :][:_DRAWS])
         return PairPlan(shown, links, boxes)
 
 
-def compute_part_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the part of an image to show for a match: a jittered square around the matched keypoints.
+def compute_crop_box(box: NDArray[np.float64], height: int, width: int, u: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Compute the crop of an image in a matched pair: a jittered square around the matched keypoints.
 
     It is square in pixels, and lies inside the image.
 
@@ -92,10 +92,10 @@ def compute_part_box(box: NDArray[np.float64], height: int, width: int, u: NDArr
         box: (4,) left, top, right, bottom of the keypoints in normalized coordinates.
         height: height of the image in pixels.
         width: width of the image in pixels.
-        u: (3 or more,) uniform numbers, for jitter of size and place.
+        u: (3 or more,) uniform random numbers that jitter size and position.
 
     Returns:
-        (4,) likewise; in an image that is not square, at most as large as its shorter side.
+        (4,) crop in the same coordinates, with a side at most as long as the image's shorter side.
     """
     sides = np.array([width, height], dtype=np.float64)
     low, high = (box[:2] + 1) / 2 * sides, (box[2:] + 1) / 2 * sides
@@ -114,7 +114,7 @@ def build_second_view_spec(config: TACCCLConfig, data: DataInfo, first: ViewSpec
 
 
 class PairGeometry:
-    """Mapping between corresponding places in first and second views, used to compare attention maps."""
+    """Mapping between corresponding locations in first and second views, used to compare attention maps."""
 
     def __init__(self, images: MatchedImages | None) -> None:
         self._tables: tuple[Tensor, Tensor, Tensor] | None = None
@@ -128,11 +128,11 @@ class PairGeometry:
             )
 
     def __call__(self, batch: Batch, size: tuple[int, int]) -> tuple[Tensor, tuple[Tensor, Tensor] | None]:
-        """Return maps and weights for a batch of pairs, for attention maps of a height and width.
+        """Return homographies and masks for a batch of pairs with attention maps of the given height and width.
 
         Returns:
-            ``(b, 3, 3)`` homographies from first to second views; and, if some second views show another image,
-            the masks to multiply the maps of both by, ``(b, h, w)`` each: 1 without a match, else near keypoints.
+            ``(b, 3, 3)`` homographies from first to second views; and, if some second views show another image, masks
+            ``(b, h, w)`` to multiply the maps of both views by: 1 without a match, otherwise high near keypoints.
         """
         first, second = (as_3x3(view.matrices) for view in batch.geometry[:2])
         if batch.links is None or self._tables is None:
@@ -142,7 +142,7 @@ class PairGeometry:
         over, keypoints, present = self._tables
         is_linked, links = (batch.links >= 0)[:, None, None], batch.links.clamp(min=0)
         same = torch.eye(3, device=first.device)
-        with without_autocast(first):  # a product in half precision moves points by .006, and solves do not support it
+        with without_autocast(first):  # half precision would move points by .006, and solve_ex does not support it
             homographies = torch.linalg.solve_ex(second, torch.where(is_linked, over[links], same) @ first).result
         masks = []
         for side, matrices in enumerate((first, second)):
@@ -153,7 +153,7 @@ class PairGeometry:
 
 
 def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
-    """Read a file written by ``labelkit match`` and keep the pairs whose images are both training images.
+    """Read a file written by ``labelkit match`` and keep the pairs of training images.
 
     Raises:
         StoreError: the file cannot be used, or belongs to other images.
@@ -168,16 +168,16 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
         known = int((rows >= 0).sum())
         raise StoreError(
             where,
-            f"contains no pair of training images ({known} of its {len(rows)} images are in {inputs.dataset_name})",
+            f"contains no pairs of training images ({known} of its {len(rows)} images are in {inputs.dataset_name})",
             "Match the images of this dataset with `labelkit match`, or remove --matches.",
         )
-    for place in np.flatnonzero(rows >= 0)[:_LOOKED_AT].tolist():
+    for place in np.flatnonzero(rows >= 0)[:_NUM_CHECKED].tolist():
         try:
             sha256 = inputs.source.read(int(rows[place])).sha256
         except BadImageError:
             continue
         if sha256 != found.sha256[place].tobytes():
-            problem = f"was made from other versions of the images ({found.sample_ids[place]} has changed)"
+            problem = f"was computed from other versions of the images ({found.sample_ids[place]} has changed)"
             raise StoreError(where, problem, "Run `labelkit embed` and `labelkit match` again.")
     count = len(inputs.sample_ids)
     sizes = np.ones((count, 2), dtype=np.int64)

@@ -1,4 +1,4 @@
-"""The network of metric learning: a convolutional backbone, optional assembly or attention, and a unit embedding."""
+"""Network for metric learning: a convolutional backbone, optional assembly or attention, and a unit embedding."""
 
 import difflib
 from collections.abc import Callable, Iterator
@@ -15,13 +15,13 @@ from labelkit.algorithms.precision import promote, without_autocast
 from labelkit.data.batch import DataInfo
 from labelkit.errors import ConfigError
 from labelkit.methods.backbone import backbone_options
-from labelkit.methods.metric.assembly import Assembly, SpatialAssembly
+from labelkit.methods.metric.assembly import AssemblyOutput, SpatialAssembly
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.models.inference import BackboneNetwork
 from labelkit.models.patch_maps import size_error
 from labelkit.models.seeding import seeded_init
 
-# Permuting positions directly before an average changes it only by rounding; elsewhere, by hundredths.
+# Permuting positions right before averaging changes features only by rounding; elsewhere, by hundredths.
 _NO_EFFECT = 1e-4
 
 
@@ -33,20 +33,20 @@ class MetricOutput:
     features: Tensor  # (b, f), pooled
     embeddings: Tensor  # (b, d) float32, unit rows
     attention: Tensor | None  # (b, h, w) in (0, 1), the spatial gate; ``None`` without attention
-    assembly: Assembly | None = None  # weights that moved the features; ``None`` without an assembly
+    assembly: AssemblyOutput | None = None  # weights that moved the features; ``None`` without an assembly
 
 
 class MetricNetwork(BackboneNetwork):
     """A convolutional backbone with a unit embedding, and optionally attention or spatial assembly.
 
-    The embedding of rows of a store is the features, without a linear layer. With ``freeze_bn``, normalization of the
-    backbone uses its running statistics and keeps them; its scale and shift are trained.
+    For stored embeddings, the features are the embedding, without a linear layer. With ``freeze_bn``, the backbone's
+    batch norm uses fixed running statistics; its scale and shift are trained.
 
     Args:
-        config: backbone, width of the embedding, pooling, whether normalization is frozen, and seed.
-        data: facts about the training set.
-        attention: creates, from the width of the last maps, a module from maps to gated maps and a gate ``(b, h, w)``,
-            whose normalization is never frozen.
+        config: backbone, embedding width, pooling, whether batch norm is frozen, and seed.
+        data: properties of the training set.
+        attention: builds, for the width of the last maps, a module that maps them to gated maps and a gate
+            ``(b, h, w)``; its batch norm is never frozen.
 
     Raises:
         ConfigError: the backbone has no feature maps.
@@ -58,7 +58,7 @@ class MetricNetwork(BackboneNetwork):
         super().__init__(config.backbone, seed=config.seed, **backbone_options(config, data))
         self.pool, self.freeze_bn = config.pool, config.freeze_bn
         self._of_rows = data.row_dim is not None
-        #: (f, h, w) of the last maps; a row of a store is one position
+        #: shape (f, h, w) of the last maps; a stored embedding is one position
         self.map_shape = (self.backbone.info.feature_dim, 1, 1)
         if not self._of_rows:
             shape = tuple(self._run_on_noise().shape[1:])
@@ -78,7 +78,7 @@ class MetricNetwork(BackboneNetwork):
                 nn.init.zeros_(linear.bias)
             self.projection = linear
         self.assembly: SpatialAssembly | None = None
-        self._seen: Assembly | None = None
+        self._seen: AssemblyOutput | None = None
         self.attention: nn.Module | None = None
         if attention is not None:
             with seeded_init(config.seed + 2):
@@ -86,7 +86,7 @@ class MetricNetwork(BackboneNetwork):
 
     @torch.no_grad()
     def _run_on_noise(self) -> Tensor:
-        """Return the last maps of two images of noise, in evaluation mode."""
+        """Return the last maps of two noise images, in evaluation mode."""
         info, was_training = self.backbone.info, self.backbone.training
         generator = torch.Generator().manual_seed(0)
         images = torch.randn(2, info.in_channels, info.image_size, info.image_size, generator=generator)
@@ -98,11 +98,11 @@ class MetricNetwork(BackboneNetwork):
     def insert_assembly(self, before: str, *, width: int = 64, diagonal: float = 0.9, seed: int = 0) -> None:
         """Insert a spatial assembly module before a stage of the backbone, e.g. ``layer4``.
 
-        Its initial values have a separate seed, so that the rest of the network starts as without it.
+        It is initialized with a separate seed, so that the initial weights of the other layers do not change.
 
         Raises:
-            ConfigError: the stage does not exist, has no maps before it or too many positions, or the layers after it
-                ignore the positions of features, so that an assembly would do nothing.
+            ConfigError: the stage does not exist, its input has no maps or too many positions, or the layers after it
+                ignore the positions of features, so that an assembly would have no effect.
         """
         name, stages = self.backbone.info.name, dict(self.backbone.net.named_modules())
         stages.pop("", None)
@@ -131,7 +131,7 @@ class MetricNetwork(BackboneNetwork):
         order = torch.randperm(grid[0] * grid[1], generator=torch.Generator().manual_seed(1))
         moved, _ = self._features_with(stages[before], lambda maps: maps.flatten(2)[:, :, order].reshape(maps.shape))
         if float((plain - moved).norm(dim=1).max()) < _NO_EFFECT:
-            problem = f"after {before} of {name}, all positions are averaged, so the assembly has no effect"
+            problem = f"after {before} of {name}, all positions are averaged, so an assembly has no effect"
             remedy = "Choose an earlier stage, followed by a convolution larger than 1x1 or a strided pool."
             raise ConfigError("--san-before", problem, remedy)
         self.assembly = assembly
@@ -157,16 +157,16 @@ class MetricNetwork(BackboneNetwork):
     def _features_with(
         self, stage: nn.Module, change: Callable[[Tensor], Tensor]
     ) -> tuple[Tensor, list[tuple[int, ...]]]:
-        """Return unit features (2, f) of images of noise with the maps before a stage changed, and their shapes."""
+        """Return unit features (2, f) of noise images after changing a stage's input maps, and the shapes of these."""
         seen: list[tuple[int, ...]] = []
 
-        def look(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+        def change_input(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
             if not isinstance(inputs[0], Tensor):
                 return None
             seen.append(tuple(inputs[0].shape))
             return (change(inputs[0]), *inputs[1:])
 
-        hook = stage.register_forward_pre_hook(look)
+        hook = stage.register_forward_pre_hook(change_input)
         maps = self._run_on_noise()
         hook.remove()
         return F.normalize(self.pooled(maps), dim=1), seen
@@ -186,7 +186,7 @@ class MetricNetwork(BackboneNetwork):
         return {"name": self.backbone.info.name, "layer": self.layer, "pooling": self.pool}
 
     def new_modules(self) -> list[nn.Module]:
-        """Return the embedding and attention modules, which start from random values."""
+        """Return the embedding and attention modules, which are randomly initialized."""
         found: list[nn.Module] = [] if self.layer == "backbone" else [self.projection]
         return found if self.attention is None else [*found, self.attention]
 
@@ -203,7 +203,7 @@ class MetricNetwork(BackboneNetwork):
         """Compute maps, features, embeddings and attention of images (b, c, h, w)."""
         self._seen = None
         maps, gate = self._maps(images), None
-        # not stored, since it holds the graph of the batch
+        # not kept, since it holds the autograd graph of the batch
         seen, self._seen = self._seen, None
         if self.attention is not None:
             maps, gate = self.attention(maps)
@@ -220,7 +220,7 @@ class MetricNetwork(BackboneNetwork):
         """Return the last maps (b, rows, cols, f) before pooling, after assembly and attention."""
         side = self.backbone.info.image_size
         if self.assembly is not None and tuple(images.shape[-2:]) != (side, side):
-            problem = f"differ from the {side} x {side} positions of the assembly"
+            problem = f"differ from the assembly's {side} x {side} pixels"
             raise size_error(self.backbone.info.name, images, problem)
         return self.forward(images).maps.permute(0, 2, 3, 1)
 
@@ -235,5 +235,5 @@ class MetricNetwork(BackboneNetwork):
         return {"name": self.backbone.info.name, "layer": "maps"}
 
     def features(self, images: Tensor) -> Tensor:
-        """Return the L2-normalized pooled features (b, f), which can be used for the first clustering."""
+        """Return the L2-normalized pooled features (b, f), an option for the first clustering."""
         return F.normalize(promote(self.forward(images).features), dim=1)

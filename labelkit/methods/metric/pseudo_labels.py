@@ -1,8 +1,8 @@
-"""What training stores about its images: the cluster of each, renewed after epochs, and embeddings of earlier steps.
+"""Cluster-based pseudo-labels, recomputed between epochs, and a memory bank of embeddings from earlier steps.
 
-Both are buffers, so that checkpoints include them. Every process has the same rows and computes the same results.
-The memory has no labels: they are looked up when they are used, so that a new clustering relabels all of it at once.
-Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020); there, entries keep their labels.
+Both are buffers, so that checkpoints include them. All processes hold the same entries and compute the same results.
+The memory stores no labels; they are looked up when used, so that a new clustering relabels all entries at once.
+Source of the memory: "Cross-Batch Memory for Embedding Learning" (CVPR 2020), where entries keep their labels.
 """
 
 from typing import Any
@@ -21,11 +21,11 @@ MAX_ITERATIONS = 50
 
 
 class PseudoLabels(nn.Module):
-    """Cluster ids of all n images and centroids of the k clusters' embeddings.
+    """Cluster ids of all n images, and centroids of the k clusters.
 
     Attributes:
         cluster_ids: (n,) int64, -1 = not clustered.
-        centroids: (k, d) float32, means of the embeddings of the images of each cluster, not of unit length.
+        centroids: (k, d) float32, mean embedding of each cluster, not normalized.
         epoch: () int64, epoch at whose start the clusters were computed; -1 = never.
     """
 
@@ -40,8 +40,8 @@ class PseudoLabels(nn.Module):
         self.centroids: Tensor = nn.Buffer(torch.zeros(num_clusters, embed_dim))
         self.epoch: Tensor = nn.Buffer(torch.tensor(-1))
 
-    def due(self, epoch: int) -> bool:
-        """Return whether images must be clustered at the start of an epoch and have not been yet."""
+    def is_due(self, epoch: int) -> bool:
+        """Return whether the images must be clustered at the start of an epoch and have not been yet."""
         return epoch % self.refresh_epochs == 0 and int(self.epoch) != epoch
 
     @property
@@ -49,24 +49,25 @@ class PseudoLabels(nn.Module):
         """Return whether no clustering has been computed yet."""
         return int(self.epoch) < 0
 
-    def renew(self, points: Tensor, embeddings: Tensor, state: TrainState) -> dict[str, float]:
+    def recluster(self, points: Tensor, embeddings: Tensor, state: TrainState) -> dict[str, float]:
         """Cluster the images on the main process at the start of an epoch, and share the result with all processes.
 
         Args:
-            points: (m, p) float, the points of ``rows`` to cluster.
-            embeddings: (m, d) float, averaged to centroids; may be the points.
-            state: state of the event.
+            points: (m, p) float, the features of ``rows`` to cluster.
+            embeddings: (m, d) float, averaged to centroids; may be the same as ``points``.
+            state: training state.
 
         Raises:
             ConfigError: there are more clusters than images.
-            DatasetError: clusters stay empty because too many images are equal.
-            DivergenceError: the same in a later clustering, since then the features became equal.
+            DatasetError: clusters stay empty because too many images are identical.
+            DivergenceError: the same after the first clustering, since then the features have collapsed.
         """
         k, rows, epoch = self.num_clusters, self.rows, state.epoch
         if k > len(rows):
-            raise ConfigError("--num-clusters", f"{k} exceeds the {len(rows)} images", "Lower --num-clusters.")
+            problem = f"{k} exceeds the number of images ({len(rows)})"
+            raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
         ids, inertia = torch.zeros(len(rows), dtype=torch.int64), torch.zeros((), dtype=torch.float64)
-        if state.is_main:  # on all processes, equal runs would compete for the same processor
+        if state.is_main:  # on all processes, identical runs would compete for the same CPU
             found = kmeans(
                 points.numpy(),
                 k,
@@ -106,7 +107,7 @@ class PseudoLabels(nn.Module):
 
 
 def _moved_fraction(before: NDArray[np.int64], after: NDArray[np.int64]) -> float:
-    """Return the fraction of images outside the majority of their old cluster (-1 = none), whatever the numbering."""
+    """Return the share of images that left the majority of their old cluster (-1 = none), for any numbering."""
     known = before >= 0
     if not known.any():
         return 0.0
@@ -125,8 +126,8 @@ class MemoryBank(nn.Module):
 
     Attributes:
         embeddings: (q, d) float32.
-        rows: (q,) int64; -1 = not filled.
-        position: () int64, place of the next entry.
+        rows: (q,) int64, dataset row of each entry; -1 = empty.
+        position: () int64, index of the next entry.
     """
 
     def __init__(self, size: int, embed_dim: int) -> None:
@@ -134,7 +135,7 @@ class MemoryBank(nn.Module):
         self.embeddings: Tensor = nn.Buffer(torch.zeros(size, embed_dim))
         self.rows: Tensor = nn.Buffer(torch.full((size,), -1, dtype=torch.int64))
         self.position: Tensor = nn.Buffer(torch.zeros((), dtype=torch.int64))
-        # number of filled entries, which come first; stored, so as not to wait for a GPU at every step; None: unknown
+        # number of filled entries, which come first; kept here to avoid a GPU sync at every step; None: unknown
         self._filled: int | None = 0
 
     def _load_from_state_dict(self, *args: Any) -> None:
@@ -142,22 +143,21 @@ class MemoryBank(nn.Module):
         self._filled = None
 
     def __len__(self) -> int:
-        """Return q."""
+        """Return the memory size q."""
         return len(self.rows)
 
     @torch.no_grad()
-    def remember(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def enqueue(self, embeddings: Tensor, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Replace the oldest entries with a batch (b, d) over all processes, b <= q, and return the memory's contents.
 
         Returns:
-            embeddings (r, d), without gradient; (r,) int64 rows of the dataset; and (b,) int64, entries that hold this
-            batch.
+            embeddings (r, d), without gradient; (r,) int64 dataset rows; and (b,) int64 entries of this batch.
 
         Raises:
             ValueError: the batch is larger than the memory.
         """
         if len(rows) > len(self):
-            raise ValueError(f"rows must be at most the memory size ({len(self)}), got {len(rows)}")
+            raise ValueError(f"a batch must not exceed the memory size ({len(self)}), got {len(rows)} rows")
         own = (self.position + torch.arange(len(rows), device=rows.device)) % len(self)
         self.embeddings[own] = embeddings.detach().to(self.embeddings.dtype)
         self.rows[own] = rows
@@ -166,7 +166,7 @@ class MemoryBank(nn.Module):
             self._filled = int((self.rows >= 0).sum())
         else:
             self._filled = min(self._filled + len(rows), len(self))
-        # copies: the next batch overwrites entries that this one's backward pass still needs
+        # copies, since the next batch overwrites entries that this batch's backward pass still needs
         return self.embeddings[: self._filled].clone(), self.rows[: self._filled].clone(), own
 
     @torch.no_grad()

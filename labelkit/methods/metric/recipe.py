@@ -1,4 +1,4 @@
-"""Shared parts of metric learning methods: network, groups, clusters, rates, the monitor."""
+"""Code shared by metric learning methods: network, group sampling, clustering, learning rates and monitor."""
 
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from labelkit.data.views.recipes import metric_test_view, metric_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
 from labelkit.formatting import percent
-from labelkit.methods.backbone import row_views
+from labelkit.methods.backbone import embedding_views
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import MetricLearningConfig
 from labelkit.methods.metric.pseudo_labels import PseudoLabels
@@ -26,12 +26,12 @@ from labelkit.training.monitors.retrieval import RetrievalMonitor
 MetricConfigT = TypeVar("MetricConfigT", bound=MetricLearningConfig)
 
 MAX_PIXELS = 32
-#: Shares of clusters with one image, and of moved images, above which a warning is shown.
+#: Shares of single-image clusters and of reassigned images above which a warning is shown.
 MANY_SINGLES, MANY_MOVED = 0.3, 0.6
 
 
-def pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) -> PseudoLabels:
-    """Create the pseudo-label store for embeddings of the given width.
+def create_pseudo_labels(config: MetricLearningConfig, data: DataInfo, embed_dim: int) -> PseudoLabels:
+    """Create the cluster-based pseudo-labels for embeddings of the given width.
 
     Raises:
         ConfigError: there are more clusters than images, or fewer than a batch needs.
@@ -58,11 +58,11 @@ def update_pseudo_labels(
     """Embed all readable images without augmentation, cluster them, and log the result.
 
     Returns:
-        (n_r, d) float32, the embeddings of the rows that have a cluster now, in their order.
+        (n_r, d) float32, the embeddings of the clustered images, in the order of their rows.
     """
     rows, how = labels.rows, FullPass(by_network=True)
     if labels.is_first and not config.pretrained and config.weights is None:
-        # running statistics of an untrained network are meaningless: all embeddings would be alike
+        # an untrained network's running statistics are meaningless: all embeddings would be nearly equal
         how = FullPass("batch-statistics", order="fixed", batch_size=config.batch_size)
     embeddings = state.embed(network.embed, rows, how)
     points = embeddings
@@ -70,20 +70,20 @@ def update_pseudo_labels(
         points = state.embed(network.features, rows, how)
     elif labels.is_first and config.first_clustering == "pixels":
         points = state.embed(normalized_pixels, rows)
-    record = labels.renew(points, embeddings, state)
+    record = labels.recluster(points, embeddings, state)
     state.log("pseudo-labels", record)
     if record["singles"] > MANY_SINGLES:
-        state.warn(f"warning: {percent(record['singles'])}% of the clusters have only one image: lower --num-clusters")
+        state.warn(f"warning: {percent(record['singles'])}% of the clusters have a single image: lower --num-clusters")
     if record["moved"] > MANY_MOVED:
         moved = percent(record["moved"])
-        state.warn(f"warning: {moved}% of the images moved to another cluster: labels are not stable")
+        state.warn(f"warning: {moved}% of the images moved to another cluster: the pseudo-labels are unstable")
     return embeddings
 
 
 def normalized_pixels(images: Tensor) -> Tensor:
-    """Downsample images (b, c, h, w) to at most ``MAX_PIXELS`` per side and flatten them to unit-length rows (b, p).
+    """Downsample images (b, c, h, w) to at most ``MAX_PIXELS`` per side and flatten them to unit-norm rows (b, p).
 
-    Without downsampling, 60,000 photographs of 224 pixels would take 36 GB.
+    Without downsampling, 60,000 photos of 224 x 224 pixels would take 36 GB.
     """
     height, width = (min(side, MAX_PIXELS) for side in images.shape[-2:])
     return F.normalize(F.adaptive_avg_pool2d(images, (height, width)).flatten(1), dim=1)
@@ -91,12 +91,12 @@ def normalized_pixels(images: Tensor) -> Tensor:
 
 def train_view(config: MetricLearningConfig, data: DataInfo, size: int) -> ViewSpec:
     """Return the training view of an image or a stored embedding."""
-    of_rows = row_views(config, data)
+    of_rows = embedding_views(config, data)
     return of_rows[1] if of_rows else metric_view(size, config.augmentation, chiral=data.chiral or not config.mirror)
 
 
 class MetricMethod(Method[MetricConfigT]):
-    """Base class of metric learning methods, which are evaluated by retrieval on held-out images."""
+    """Base class for metric learning methods, which are evaluated by retrieval on held-out images."""
 
     runs_whole_backbone = False
     network: MetricNetwork
@@ -110,7 +110,7 @@ class MetricMethod(Method[MetricConfigT]):
         self.network = MetricNetwork(config, data, attention)
 
     def group_sampler(self, rows: NDArray[np.int64], labels: NDArray[np.int64] | None = None) -> ClassBalancedSampler:
-        """Return the sampler of groups of a class or, without labels, of a cluster; the same one for the same rows."""
+        """Return the sampler of same-class or, without labels, same-cluster groups, reused for the same rows."""
         config = self.config
         if self._sampler is None or not np.array_equal(rows, self._rows):
             self._rows = rows
@@ -120,7 +120,7 @@ class MetricMethod(Method[MetricConfigT]):
         return self._sampler
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield parameter groups of the backbone and the new layers, all with weight decay as in the released code."""
+        """Yield parameter groups for backbone and new layers, all with weight decay as in the released code."""
         config, backbone = self.config, list(self.network.backbone.parameters())
         yield {"params": backbone, "weight_decay": config.weight_decay, "first_epoch": config.warm_epochs}
         new = [parameter for module in self.network.new_modules() for parameter in module.parameters()]
@@ -136,5 +136,5 @@ class MetricMethod(Method[MetricConfigT]):
         return RetrievalMonitor(inputs, self.config.recall_ks)
 
     def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center, or the whole image if training does not crop."""
+        """Return the evaluation view: a center crop, or the whole image if training does not crop."""
         return metric_test_view(self.network.input_spec.size, whole=self.config.augmentation not in ("box", "crop"))

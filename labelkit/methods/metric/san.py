@@ -1,16 +1,16 @@
-"""SAN: metric learning with a module that re-assembles feature maps inside of the network.
+"""SAN: metric learning with a module that spatially reassembles feature maps inside the network.
 
 Source: chapter 5 of "Deep Learning with Very Few and No Labels"; no code was released. Each step:
-    1. groups of images of some classes, or of some clusters
-    2. lower network, assembly weights from the maps, assembly (Eq. 5.4), upper network, unit embeddings
-    3. multi-similarity loss of the batch (Eq. 5.9), or another pair loss, or Proxy-Anchor, or a classifier
-    4. a memory of embeddings by a slow copy of the network, or by the network itself (XBM); pair loss with the memory
-    5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), which grow in the first half of the training;
-       they train only the predictor of the weights (``--term-gradients``)
+    1. sample groups of images from some classes or clusters
+    2. lower network, assembly weights from its maps, assembly (Eq. 5.4), upper network, unit embeddings
+    3. multi-similarity loss on the batch (Eq. 5.9), or another pair loss, Proxy-Anchor, or a classifier
+    4. pair loss against a memory of embeddings by an EMA of the network, or by the network itself (XBM)
+    5. entropy, correlation and coherence of the weights (Eq. 5.5-5.8), phased in over the first half of training;
+       they train only the weight predictor (``--term-gradients``)
 Without labels, all images are clustered every ``--refresh-epochs`` epochs, and the memory is refilled.
-Rows of a store have no positions: use ``--no-san``; the head's features are the embedding.
-Ours, since the chapter does not specify them: the predictor of the weights, their normalization, the place of the
-module, all weights of losses, rates and schedules.
+Stored embeddings have no positions: use ``--no-san``; the head's features are then the embedding.
+Ours, since the chapter does not specify them: the weight predictor, the normalization of the weights, the position of
+the module, and all loss weights, learning rates and schedules.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,27 +41,27 @@ from labelkit.methods.metric.losses import (
 from labelkit.methods.metric.networks import MetricNetwork
 from labelkit.methods.metric.options import SANConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank, PseudoLabels
-from labelkit.methods.metric.recipe import MetricMethod, pseudo_labels, train_view, update_pseudo_labels
+from labelkit.methods.metric.recipe import MetricMethod, create_pseudo_labels, train_view, update_pseudo_labels
 from labelkit.models.ema import EMATeacher
 from labelkit.models.frozen_part import ReusablePart
 from labelkit.models.seeding import seeded_init
 from labelkit.training.distributed import gather_batch
 from labelkit.training.method import Phase, StepOutput, TrainState
 
-#: EMA decay of the slow copy at each step (momentum).
+#: EMA decay (momentum) per step of the network that fills the memory.
 MEMORY_DECAY = 0.999
-#: Share of classes with one image above which a warning is shown.
+#: Share of single-image classes above which a warning is shown.
 MANY_LONE = 0.3
-#: Number of images for the diagnostics, thresholds of their warnings, and their columns.
-LOOKED_AT = 64
+#: Diagnostics: number of images, thresholds of the warnings, and columns.
+NUM_DIAGNOSTIC_IMAGES = 64
 INACTIVE_DIAGONAL, INACTIVE_EFFECT, STATIC_VARIANCE, UNEVEN_ROWS = 0.97, 1e-2, 1e-3, 0.1
 _SCALARS = ("diagonal", "sources", "row_error", "entropy", "correlation", "coherence", "move", "effect")
-#: First epoch that uses the memory if labels are the classes; clusters use it from the start.
+#: First epoch that uses the memory when training on classes; with clusters, it is used from the start.
 MEMORY_START_EPOCH = 1
 
 
 class SAN(MetricMethod[SANConfig]):
-    """SAN training method: metric learning with a spatial assembly of feature maps, from labels or clusters."""
+    """SAN training method: metric learning from labels or clusters with spatially reassembled feature maps."""
 
     def __init__(self, config: SANConfig, data: DataInfo) -> None:
         super().__init__(config, data)
@@ -71,13 +71,13 @@ class SAN(MetricMethod[SANConfig]):
             )
         self.clusters: PseudoLabels | None = None
         if config.mode == "unsupervised":
-            self.clusters = pseudo_labels(config, data, self.network.embed_dim)
+            self.clusters = create_pseudo_labels(config, data, self.network.embed_dim)
         else:
             self.labels: Tensor = nn.Buffer(torch.from_numpy(data.labels), persistent=False)
         self.pairs = MemoryContrastiveLoss() if config.loss == "contrastive" else MultiSimilarityLoss()
         self.classes: nn.Module | None = None
         if config.has_class_vectors:
-            with seeded_init(config.seed + 4):  # so that the network starts as without them
+            with seeded_init(config.seed + 4):  # so that the network's own initial weights do not change
                 of_classes = ProxyAnchorLoss if config.loss == "proxy-anchor" else NormalizedSoftmaxLoss
                 self.classes = of_classes(data.num_old_classes, self.network.embed_dim)
         self.memory: MemoryBank | None = None
@@ -92,10 +92,10 @@ class SAN(MetricMethod[SANConfig]):
                 self.slow = EMATeacher(self.network, MEMORY_DECAY)
         own = ("clusters.", "labels", "memory.")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
-        self._warned: set[str] = set()  # kinds of warnings on the assembly that were shown, each once
+        self._warned: set[str] = set()  # kinds of assembly warnings shown so far
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase of one augmented view, with batches of groups of images from a class or cluster."""
+        """Return the single training phase: one augmented view, in batches of same-class or same-cluster groups."""
         if self.clusters is not None:
             self.clusters.rows = rows
         sampler = self.group_sampler(rows, None if self.clusters is not None else self.data.labels)
@@ -108,15 +108,13 @@ class SAN(MetricMethod[SANConfig]):
         share = float((counts[counts > 0] == 1).mean()) if (counts > 0).any() else 0.0
         if self.clusters is None and share > MANY_LONE:
             shown = percent(share)
-            state.warn(
-                f"warning: {shown}% of the classes have only one image, which is repeated and has no other positives"
-            )
+            state.warn(f"warning: {shown}% of the classes have only one image, which is repeated as its only positive")
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if due, and update the sampler with the current clusters."""
         if self.clusters is None:
             return
-        if self.clusters.due(state.epoch):
+        if self.clusters.is_due(state.epoch):
             update_pseudo_labels(self.clusters, self.network, self.config, state)
             if self.memory is not None:
                 writer = self.network if self.slow is None else self.slow
@@ -136,7 +134,7 @@ class SAN(MetricMethod[SANConfig]):
         logs[config.loss] = loss.detach()
         if self.memory is not None:
             keys = embeddings if self.slow is None else gather_batch(self.slow(batch.images).embeddings)
-            kept, kept_rows, own = self.memory.remember(keys, rows)
+            kept, kept_rows, own = self.memory.enqueue(keys, rows)
             if self.clusters is not None or state.epoch >= MEMORY_START_EPOCH:
                 remembered = self.memory_loss(embeddings, labels, kept, self._labels_of(kept_rows), own)
                 loss = loss + remembered
@@ -157,21 +155,21 @@ class SAN(MetricMethod[SANConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Return statistics of how the assembly moves features of unaugmented training images; warn if it does nothing.
 
-        ``diagonal``: mean share that stays in place; ``sources``: 2 to the mean entropy of a column, effective number
-        of inputs of an output; ``row_error``: largest difference of a row's sum from 1; ``entropy``, ``correlation``,
-        ``coherence``: the terms; ``move``: mean distance in cells to the output of the largest weight; ``effect``: mean
-        distance of the embeddings with and without it; ``variance``: variance of the weights over the images, summed
-        over outputs, mean over inputs.
+        ``diagonal``: mean share that stays in place; ``sources``: 2 to the power of the mean column entropy, effective
+        number of inputs per output; ``row_error``: maximum deviation of a row sum from 1; ``entropy``, ``correlation``,
+        ``coherence``: the loss terms; ``move``: mean distance in cells to the output with the largest weight;
+        ``effect``: mean distance between embeddings with and without assembly; ``variance``: variance of the weights
+        over images, summed over outputs and averaged over inputs.
         """
         config, network = self.config, self.network
         if network.assembly is None or (
             (state.epoch + 1) % config.eval_every_epochs and state.epoch + 1 < config.epochs
         ):
             return {}
-        count = min(LOOKED_AT, len(self._rows))
+        count = min(NUM_DIAGNOSTIC_IMAGES, len(self._rows))
         generator = keyed_generator(config.seed, "assembly diagnostics")
         chosen = np.sort(generator.choice(self._rows, count, replace=False))
-        table = state.embed(lambda images: _measure(network, images), chosen)
+        table = state.embed(lambda images: _assembly_diagnostics(network, images), chosen)
         found = dict(zip(_SCALARS, table[:, : len(_SCALARS)].double().mean(0).tolist(), strict=True))
         found["sources"] = float(2 ** table[:, 1].double().mean())
         found["row_error"] = float(table[:, 2].max())
@@ -185,7 +183,7 @@ class SAN(MetricMethod[SANConfig]):
         return {f"assembly/{name}": value for name, value in found.items()}
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Return the cluster ids by name, if clusters are used."""
+        """Return the cluster ids, keyed by name, if clusters are used."""
         return {} if self.clusters is None else {"clusters": self.clusters.cluster_ids}
 
     def reuse_frozen(self) -> ReusablePart:
@@ -196,7 +194,7 @@ class SAN(MetricMethod[SANConfig]):
         return super().reuse_frozen()
 
     def parameter_groups(self) -> Iterator[dict[str, Any]]:
-        """Yield groups with separate learning rates; the predictor has no weight decay, since that would freeze it."""
+        """Yield parameter groups with their learning rates; weight decay would freeze the predictor, so it has none."""
         config = self.config
         yield from super().parameter_groups()
         if self.network.assembly is not None:
@@ -207,12 +205,12 @@ class SAN(MetricMethod[SANConfig]):
             yield {"params": vectors, "weight_decay": config.weight_decay, "lr_scale": config.proxy_lr_scale}
 
     def _labels_of(self, rows: Tensor) -> Tensor:
-        """Return the current class or cluster of rows."""
+        """Return the current classes or clusters of dataset rows."""
         return (self.labels if self.clusters is None else self.clusters.cluster_ids)[rows]
 
 
-def _measure(network: MetricNetwork, images: Tensor) -> Tensor:
-    """Return the diagnostics of each image, then its weights: (b, 8 + n n)."""
+def _assembly_diagnostics(network: MetricNetwork, images: Tensor) -> Tensor:
+    """Return each image's diagnostics followed by its assembly weights, (b, 8 + n n)."""
     output = network(images)
     with network.without_assembly():
         still = network(images)
@@ -243,13 +241,13 @@ def _assembly_warnings(found: Mapping[str, float]) -> dict[str, str]:
     if found["diagonal"] > INACTIVE_DIAGONAL or found["effect"] < INACTIVE_EFFECT:
         texts["inactive"] = (
             f"the assembly has almost no effect ({percent(found['diagonal'])}% stays in place, embeddings move by "
-            f"{found['effect']:.2g}): lower the weights of its terms or --san-diagonal"
+            f"{found['effect']:.2g}): lower the weights of its loss terms or --san-diagonal"
         )
     if found["variance"] < STATIC_VARIANCE:
         texts["static"] = (
-            f"the assembly is the same for all images (variance {found['variance']:.1g}): raise --san-lr-scale or "
-            "lower --san-diagonal"
+            f"the assembly is nearly the same for all images (variance {found['variance']:.1g}): raise --san-lr-scale "
+            "or lower --san-diagonal"
         )
     if found["row_error"] > UNEVEN_ROWS:
-        texts["rows"] = f"rows of the assembly sum to 1 only within {found['row_error']:.2g}: lower --san-lr-scale"
+        texts["rows"] = f"assembly rows deviate from a sum of 1 by {found['row_error']:.2g}: lower --san-lr-scale"
     return texts

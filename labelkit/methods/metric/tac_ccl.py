@@ -1,18 +1,18 @@
-"""TAC-CCL: metric learning without labels, from clusters and from attention that moves with the image.
+"""TAC-CCL: metric learning without labels, from clusters and from attention that is consistent across views.
 
 Source: "Unsupervised deep metric learning via transformed attention consistency and contrastive clustering loss"
 (ECCV 2020), as in chapter 4 of Y. Li's dissertation "Deep Learning with Very Few and No Labels".
-    1. every ``--refresh-epochs``: embed all images, k-means; the clusters are the labels until the next clustering
-    2. each step: groups of images of a cluster, each also in a second view, which is moved by a known homography or
-       shows another image that matches (``labelkit match``)
+    1. every ``--refresh-epochs`` epochs: embed all images, k-means; the clusters are the labels until the next one
+    2. each step: sample groups of images from clusters, each with a second view, which is transformed by a known
+       homography or shows a matching image (``labelkit match``)
     3. multi-similarity loss against a memory of the embeddings of all images                          Sec. 4.3.2
-    4. contrastive clustering loss: distance to the nearest center over that to the second nearest     Eq. 4.3
-    5. similar embeddings of both views, and equal attention at the places that both show                Eqs. 4.1, 4.2
+    4. contrastive clustering loss: distance to the nearest centroid over that to the second nearest   Eq. 4.3
+    5. similar embeddings of both views, and equal attention at locations visible in both                Eqs. 4.1, 4.2
        (for two images: near the matching keypoints, Eqs. 4.4 to 4.6)
-``--no-ccl`` and ``--no-tac`` leave out 4 and 5; without both it is the paper's baseline.
-Departures: places that leave the second view are ignored; maps of matching images are compared at matching places
-(the printed equation compares equal places); the memory is refilled at each clustering, and its labels
-are looked up when they are used. Weights, ranges and learning rates are ours where the paper specifies none.
+``--no-ccl`` and ``--no-tac`` disable 4 and 5; disabling both gives the paper's baseline.
+Departures: locations outside the second view are ignored; maps of matching images are compared at matching locations
+(the printed equation compares the same locations); the memory is refilled at each clustering, and its labels
+are looked up when used. Weights, ranges and learning rates are ours where the paper specifies none.
 """
 
 import math
@@ -40,7 +40,7 @@ from labelkit.methods.metric.matched_images import (
 from labelkit.methods.metric.networks import MetricOutput
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.methods.metric.pseudo_labels import MemoryBank
-from labelkit.methods.metric.recipe import MetricMethod, pseudo_labels, train_view, update_pseudo_labels
+from labelkit.methods.metric.recipe import MetricMethod, create_pseudo_labels, train_view, update_pseudo_labels
 from labelkit.training.distributed import gather_batch
 from labelkit.training.inputs import RunInputs
 from labelkit.training.method import Phase, StepOutput, TrainState
@@ -51,22 +51,22 @@ _MIN_DISTANCE = 1e-6
 
 
 class ContrastiveClusteringLoss(nn.Module):
-    r"""Mean ratio of each embedding's distances to its nearest and second-nearest center.
+    r"""Mean ratio of each embedding's distances to its nearest and second-nearest centroids.
 
     .. math:: L = \frac{1}{b} \sum_n \frac{\|F_n - C^+_n\|}{\|F_n - C^-_n\|}
 
-    Dimensionless, in [0, 1]: 0 on a center, 1 midway between two of them.
+    Dimensionless, in [0, 1]: 0 at a centroid, 1 midway between two of them.
 
     Shape:
-        - embeddings: ``(b, d)`` float; gets gradients.
+        - embeddings: ``(b, d)`` float; receives gradients.
         - centroids: ``(k, d)`` float, k >= 2; no gradient.
-        - returns: ``()`` float32 (float64 stays).
+        - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
         ValueError: there are fewer than 2 centroids.
 
     Source:
-        TAC-CCL, Eq. 4.3. The text below it prefers small values of the inverse ratio, that is, ambiguous images;
+        TAC-CCL, Eq. 4.3. The text below it favors small values of the inverse ratio, that is, ambiguous images;
         we follow the equation.
     """
 
@@ -77,7 +77,7 @@ class ContrastiveClusteringLoss(nn.Module):
         with without_autocast(embeddings):
             rows = promote(embeddings)
             centers = centroids.detach().to(rows.dtype)
-            # selected by the product, measured by the difference, since the product cancels on a center
+            # products select the centroids, differences give the distances, since products cancel near a centroid
             scores = (centers.square().sum(dim=1) - 2 * rows.detach() @ centers.T).detach()
             near, far = scores.topk(2, dim=1, largest=False).indices.unbind(1)
             to_near, to_far = (((rows - centers[i]).square().sum(dim=1) + 1e-12).sqrt() for i in (near, far))
@@ -85,25 +85,25 @@ class ContrastiveClusteringLoss(nn.Module):
 
 
 class TransformedAttentionLoss(nn.Module):
-    r"""Mean squared difference in attention between corresponding places of two views.
+    r"""Mean squared difference in attention between corresponding locations in two views.
 
     .. math:: L = \frac{1}{|V|} \sum_{p \in V} (M(p) - M'(H p))^2
 
-    with attention maps M and M' of the two views, H the map from the first to the second, and V the cells of M whose
-    places the second view shows. Dimensionless, in [0, 1] for maps in [0, 1]; 0 when M' is M moved by H, and also when
-    both are constant: a constant map satisfies every H.
+    with attention maps M and M' of the two views, H the homography from the first to the second, and V the cells of M
+    visible in the second view. Dimensionless, in [0, 1] for maps in [0, 1]; 0 if M' is M transformed by H, and also if
+    both are constant, since a constant map is consistent with every H.
 
     Shape:
-        - first, second: ``(b, h, w)`` float; both get gradients.
+        - first, second: ``(b, h, w)`` float; both receive gradients.
         - homographies: ``(b, 3, 3)`` float in normalized coordinates; no gradient.
-        - returns: ``()`` float32 (float64 stays), mean over the pairs with at least one cell in V; 0, still
-          differentiable, where no pair has one.
+        - returns: ``()`` float32 (float64 is preserved), mean over the pairs with at least one cell in V; 0, still
+          differentiable, if no pair has one.
 
     Source:
         TAC-CCL, Eqs. 4.1 and 4.2; the mean over V is ours.
-        The sum there does not specify what happens to places that leave the second view; here
-        they are ignored. With maps that were multiplied by ``keypoint_masks`` it is Eq. 4.6, which in the printed
-        form compares equal places of two different images; pass identities for that.
+        The paper does not specify what happens to locations outside the second view; here
+        they are ignored. For maps multiplied by ``keypoint_masks``, this is Eq. 4.6, which as printed
+        compares the same locations of two different images; pass identity matrices for that.
     """
 
     def forward(self, first: Tensor, second: Tensor, homographies: Tensor) -> Tensor:
@@ -122,12 +122,12 @@ class FeatureSimilarityLoss(nn.Module):
 
     .. math:: L = \frac{1}{b} \sum_n \sqrt{\|F_n - F'_n\|^2 + 10^{-12}}
 
-    In the unit of the embeddings; 0 to 2 between unit rows, where it is :math:`\sqrt{2 - 2 \cos}`. The addend gives a
-    gradient to equal rows.
+    In the unit of the embeddings; 0 to 2 between unit rows, where it is :math:`\sqrt{2 - 2 \cos}`. The added constant
+    makes the gradient of equal rows finite.
 
     Shape:
-        - first, second: ``(b, d)`` float; both get gradients.
-        - returns: ``()`` float32 (float64 stays).
+        - first, second: ``(b, d)`` float; both receive gradients.
+        - returns: ``()`` float32 (float64 is preserved).
 
     Source:
         TAC-CCL, Sec. 4.3.1.
@@ -140,10 +140,10 @@ class FeatureSimilarityLoss(nn.Module):
 
 
 def collapsed_multi_similarity(positives: int, negatives: int) -> float:
-    """Return the minimum multi-similarity loss that is possible if all embeddings are equally similar.
+    """Return the minimum possible multi-similarity loss if all embeddings are equally similar.
 
-    An anchor has so many references of its class and of others. A network that cannot distinguish images can do no
-    better, so a run that stays at this value has learned nothing.
+    Each anchor has the given numbers of positive and negative references. A network that cannot distinguish images can
+    do no better, so a run that stays at this value has learned nothing.
     """
     alpha, beta, base = 2.0, 50.0, 0.5  # as in `MultiSimilarityLoss`
     offsets = torch.linspace(-1 - base, 1 + base, 20_001, dtype=torch.float64)
@@ -156,7 +156,7 @@ class CBAM(nn.Module):
     """Convolutional block attention module that gates channels and then positions.
 
     Args:
-        channels: c of the maps; the channel gate's hidden layer has c / 16 units.
+        channels: number of channels c; the channel gate's hidden layer has c / 16 units.
 
     Shape:
         - maps: ``(b, c, h, w)`` float.
@@ -192,9 +192,9 @@ class TACCCL(MetricMethod[TACCCLConfig]):
 
     def __init__(self, config: TACCCLConfig, data: DataInfo) -> None:
         super().__init__(config, data, attention=CBAM)
-        self.labels = pseudo_labels(config, data, config.embed_dim)
+        self.labels = create_pseudo_labels(config, data, config.embed_dim)
         self.memory = MemoryBank(max(data.num_samples, config.batch_size), config.embed_dim)
-        #: () float32, pair loss of embeddings that are all alike
+        #: () float32, pair loss if all embeddings were equal
         self.collapsed_loss: Tensor = nn.Buffer(torch.zeros(()))
         own = ("labels.", "memory.", "collapsed_loss")
         self.equal_buffers = tuple(name for name, _ in self.named_buffers() if name.startswith(own))
@@ -208,7 +208,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         self._attention_sd = torch.tensor(torch.inf)
 
     def use_matches(self, matched: MatchedImages | None) -> None:
-        """Set the matched images that second views may show, before training starts or resumes."""
+        """Set the matched images that second views may show; call before training starts or resumes."""
         self.matched = matched
         self.geometry = PairGeometry(matched)
 
@@ -218,7 +218,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
             self.use_matches(read_matched_images(self.config.matches, inputs))
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, which samples groups from the current clusters."""
+        """Return the single training phase, which samples groups from the current clusters."""
         self.labels.rows = rows
         pairing = None
         if self.matched is not None:
@@ -234,7 +234,7 @@ class TACCCL(MetricMethod[TACCCLConfig]):
     def on_epoch_start(self, state: TrainState) -> None:
         """Cluster the images if due, unless the run was resumed inside the epoch and already has the clusters."""
         config = self.config
-        if self.labels.due(state.epoch):
+        if self.labels.is_due(state.epoch):
             embeddings = update_pseudo_labels(self.labels, self.network, config, state)
             if config.memory_refill:
                 self.memory.refill(embeddings, torch.from_numpy(self.labels.rows))
@@ -252,11 +252,11 @@ class TACCCL(MetricMethod[TACCCLConfig]):
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
         """Warn if attention is the same everywhere, which makes it trivially consistent under every transform."""
         if self.config.tac and float(self._attention_sd) < FLAT_ATTENTION:
-            state.warn("warning: attention is the same everywhere, so it has no effect")
+            state.warn("warning: attention is nearly constant over the image, so it has no effect")
         return {}
 
     def _monitor_collapse(self, embeddings: Tensor, state: TrainState) -> None:
-        """Store the pair loss of equal embeddings on the new clusters; log the spread of similarities, and warn."""
+        """Store the pair loss of equal embeddings for the new clusters, log the similarity spread, warn of collapse."""
         ids = self.labels.cluster_ids.cpu().numpy()
         sizes = np.bincount(ids[ids >= 0])
         # expected share of the cluster of a random image; the image itself is subtracted below
@@ -300,23 +300,23 @@ class TACCCL(MetricMethod[TACCCLConfig]):
         return StepOutput(total, logs)
 
     def _pair_loss(self, embeddings: Tensor, rows: Tensor) -> Tensor:
-        """Compute the multi-similarity loss of the whole batch, equal on every process."""
+        """Compute the multi-similarity loss of the whole batch, which is equal on all processes."""
         embeddings, rows = gather_batch(embeddings), gather_batch(rows)
         ids = self.labels.cluster_ids
-        kept, kept_rows, own = self.memory.remember(embeddings, rows)
+        kept, kept_rows, own = self.memory.enqueue(embeddings, rows)
         references = (kept, ids[kept_rows], own) if self._use_memory else ()
         return self.pair_loss(embeddings, ids[rows], *references)
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Return the cluster ids by name."""
+        """Return the cluster ids, keyed by name."""
         return {"clusters": self.labels.cluster_ids}
 
     def extra_state(self) -> dict[str, Any]:
-        """Return the digest of the matches that were used."""
+        """Return the digest of the matches in use."""
         return {"matches": None if self.matched is None else self.matched.digest}
 
     def load_extra_state(self, state: Mapping[str, Any]) -> None:
-        """Check that the run continues with the matches that it began with; ``CheckpointMismatch`` if not."""
+        """Check that the matches are those the run began with; raise ``CheckpointMismatch`` if not."""
         if state.get("matches") != self.extra_state()["matches"]:
             problem = "contains different matches than at the start of the run"
-            raise CheckpointMismatch(str(self.config.matches), problem, "Restore the file.")
+            raise CheckpointMismatch(str(self.config.matches), problem, "Restore the original file.")

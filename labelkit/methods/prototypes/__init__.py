@@ -1,1 +1,1 @@
-"""Classification with prototypes that are fixed beforehand (DL2PA), and its learned baseline (softmax)."""
+"""Classification with fixed class prototypes (DL2PA), and its learned baseline (softmax)."""

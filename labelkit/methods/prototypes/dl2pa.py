@@ -1,27 +1,27 @@
-"""DL2PA: prototypes are fixed before training; their assignment to classes is solved again during training.
+"""DL2PA: classification with fixed prototypes, whose assignment to classes is re-optimized during training.
 
 Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignment" (CVPR 2024) and its released code.
     1. one unit prototype per class, spread over the sphere                      Eq. 5
-    2. each step: pull the embedding of each image to the prototype of its class  Eq. 6
-    3. each step: update the mean direction of each class of the batch            Eq. 9
-    4. at the start of each epoch but the first: the assignment of classes to prototypes with the largest sum of
+    2. each step: pull each image's embedding toward the prototype of its class   Eq. 6
+    3. each step: update the mean direction of each class in the batch            Eq. 9
+    4. at the start of each epoch but the first: assign classes to prototypes so as to maximize the sum of
        cosines between class means and prototypes                                 Eq. 10
-    5. the class of an image is that of the nearest prototype
+    5. predict the class of the nearest prototype
 Departures from the released code:
-    - 4 comes before an epoch, not after its validation, so that the trained state is scored and saved
+    - step 4 precedes an epoch instead of following its validation, so that the trained state is evaluated and saved
     - class means weight all images of a batch equally, start from their first batch instead of noise, and use both
       labels of a mixed image
-    - the past has weight 0.9 in a class mean; the code adds a tenth of the new one to 1.9 times the old one, so that
-      the past has weight 0.95 there
+    - class means are averaged with decay 0.9; the code adds a tenth of the new mean to 1.9 times the old one, an
+      effective decay of 0.95
 Departures from the paper:
     - prototypes without a closed form are sharpened until only the largest cosine counts; those of c <= 2 d classes may
-      be exact opposites; neither minimizes Eq. 5, which ``--sharpest-t none`` does
+      be exact opposites; neither minimizes Eq. 5, but ``--sharpest-t none`` does
     - the printed Eq. 7 is wrong and not used
-tau' of Fig. 3b is printed as a ratio, iterations between assignments over iterations of an epoch, and described as the
-number of assignments per epoch, the inverse. The description is followed, since the text says that 10 costs more than
-1: tau' = 10 is ``--updates-per-epoch 10``, tau' = 0.1 is ``--updates-per-epoch 0.1``, one in ten epochs. By the printed
-ratio, the two are swapped.
-The treatment of ties and of classes without an image, and the times of assignments, are ours (specification 3.4).
+Fig. 3b prints tau' as a ratio, iterations between assignments over iterations per epoch, but describes it as the number
+of assignments per epoch, the inverse. We follow the description, since the text says that 10 costs more than 1:
+tau' = 10 is ``--updates-per-epoch 10``, tau' = 0.1 is ``--updates-per-epoch 0.1``, once in ten epochs. By the printed
+ratio, the two would be swapped.
+The handling of ties and of classes without images, and the timing of assignments, are ours (specification 3.4).
 Baselines are options: ``--no-reassign`` (fixed prototypes), ``--prototypes simplex --no-reassign`` (ETF), ``--loss
 cross-entropy --no-reassign`` (CE on fixed prototypes), ``--prototypes-from RUN`` (those of a learned classifier),
 ``--prototypes hpn --no-reassign`` (HPN), ``--prototypes words --no-reassign`` (Word2Vec); the learned classifier is
@@ -48,31 +48,31 @@ from labelkit.models.headed import ClassifierNetwork
 from labelkit.training.method import StepOutput, TrainState
 
 FEW_DIMENSIONS = 4
-#: Sums of unit embeddings that are shorter than this have no direction.
+#: Sums of unit embeddings with a smaller norm have no direction.
 _SMALLEST_SUM = 1e-8
-#: Weight of the past in a class mean (alpha). The released code intends it, too, but its update amounts to 0.95.
+#: Decay of the class means (alpha). The released code intends the same value, but its update amounts to 0.95.
 MEAN_DECAY = 0.9
 # An unseen class keeps its prototype unless a seen one gains more than this by taking it.
 UNSEEN_PULL = 1e-3
-# Minimum mean gain for which classes are moved; smaller gains count as ties.
+# Minimum mean gain for which classes are reassigned; smaller gains count as ties.
 SMALLEST_GAIN = 1e-6
 
 
 class PrototypeHead(nn.Module):
-    """Head without trained parameters that scores embeddings by their cosines with fixed class prototypes.
+    """Parameter-free head that scores embeddings by their cosines with fixed class prototypes.
 
     Args:
         num_classes: c.
         dim: d.
 
     Shape:
-        - embeddings: ``(b, d)`` float of any length.
-        - returns: ``(b, c)`` float32 (float64 stays) in [-1, 1].
+        - embeddings: ``(b, d)`` float of any norm.
+        - returns: ``(b, c)`` float32 (float64 is preserved) in [-1, 1].
 
     Attributes:
         prototypes: (c, d) unit rows; zeros until they are set.
-        assignment: (c,) int64, prototype of each class, all different.
-        prices: (c,), not used, but contained in weights of 0.1.0 and their digests.
+        assignment: (c,) int64, index of each class's prototype, all different.
+        prices: (c,), unused, but contained in checkpoints of 0.1.0 and their digests.
         class_means: (c, d) mean directions of the classes during training; unit rows, zeros before the first image.
         seen: (c,) int64, number of images in each class mean.
     """
@@ -107,19 +107,19 @@ class PrototypeHead(nn.Module):
     ) -> None:
         """Move each class's mean direction toward the mean of the class in the batch.
 
-        The order of the images does not matter. The first batch of a class is taken as it is. A class without image, or
-        whose sum vanishes, stays as it is.
+        The order of the images does not matter. The mean of a class's first batch is used as is. Classes without
+        images, or whose sum vanishes, do not change.
 
         Args:
-            embeddings: (b, d) of any length.
+            embeddings: (b, d) of any norm.
             labels: (b,) int64 in [0, c); with mixup, each image occurs twice.
-            shares: (b,) part of each image that belongs to its label, > 0; ones by default.
+            shares: (b,) weight of each image's label, > 0; ones by default.
             combine: sums a tensor over processes.
         """
         unit = F.normalize(embeddings.detach().float(), dim=1, eps=_SMALLEST_SUM)
         shares = torch.ones_like(unit[:, 0]) if shares is None else shares.float()
         dim = unit.shape[1]
-        # one exchange for sums and counts
+        # sums and counts are exchanged together
         table = unit.new_zeros((len(self.assignment), dim + 1))
         table.index_add_(0, labels, torch.cat([shares[:, None] * unit, (shares > 0).float()[:, None]], dim=1))
         table = combine(table)
@@ -147,17 +147,17 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         self._records: list[dict[str, float]] = []
 
     def on_train_start(self, state: TrainState) -> None:
-        """Set the prototypes, unless they were loaded from another run."""
+        """Initialize the prototypes, unless they were loaded from another run."""
         head, config = self.network.head, self.config
         count, dim = head.prototypes.shape
         if not head.prototypes.any():
             names = [self.data.class_names[label] for label in self.data.class_order if self.data.class_names]
             head.prototypes.copy_(load_initial_prototypes(config, count, dim, state.warn, names))
         if dim < FEW_DIMENSIONS:
-            state.warn(f"warning: in {dim} dimensions, many images start opposite their prototype and learn slowly")
+            state.warn(f"warning: in {dim} dimensions, many images start opposite their prototype, so training is slow")
         spread = config.prototypes in ("uniform", "simplex") and config.prototypes_from is None
         if config.reassign and dim >= count - 1 and spread:
-            state.warn("warning: all prototypes are equivalent (d >= classes - 1), so --no-reassign has no effect")
+            state.warn("warning: all prototypes are equivalent (d >= classes - 1), so reassignment has no effect")
 
     def on_epoch_start(self, state: TrainState) -> None:
         """Scale a summed loss by the number of processes, since gradients are averaged over them."""
@@ -169,7 +169,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         """Reassign classes to prototypes if due."""
         super().on_step_start(state)
         config = self.config
-        if config.reassign and is_due(state, config.updates_per_epoch):
+        if config.reassign and is_reassignment_due(state, config.updates_per_epoch):
             record = reassign(self.network.head, state)
             self._records.append(record)
             state.log("assignment", record)
@@ -212,7 +212,7 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         own = None if weights is None else weights[labels]
         head = self.network.head
         if self.config.loss == "cross-entropy":
-            with without_autocast(embeddings):  # cosines of half precision have two digits
+            with without_autocast(embeddings):  # half-precision cosines have only two digits
                 logits = F.linear(promote(embeddings), head.class_prototypes)
             loss: Tensor = self.cross_entropy(logits, labels, own)
         else:
@@ -228,12 +228,12 @@ class DL2PA(SupervisedClassifierMethod[DL2PAConfig]):
         self.network.head.update_means(embeddings, labels, shares, combine=lambda table: state.combine(table, "sum"))
 
 
-def is_due(state: TrainState, updates_per_epoch: float) -> bool:
+def is_reassignment_due(state: TrainState, updates_per_epoch: float) -> bool:
     """Return whether classes must be reassigned to prototypes before the next step.
 
-    Every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), but not before the first one: with
-    one update per epoch at the start of every epoch but the first, so that an epoch is scored and saved with the
-    assignment that it was trained with; with a tenth of one, at the start of every tenth epoch.
+    This is so every ``steps_per_epoch / updates_per_epoch`` steps (rounded down, at least 1), except before the first
+    step: with one update per epoch, at the start of every epoch but the first, so that an epoch is evaluated and saved
+    with the assignment it was trained with; with 0.1, at the start of every tenth epoch.
     """
     # 1e-9: 3 / 0.1 may be a little less than 30
     period = max(1, int(state.steps_per_epoch / updates_per_epoch + 1e-9))
@@ -247,8 +247,8 @@ def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
     The main process solves and shares the result, so that all processes agree even if their rounding differs.
 
     Returns:
-        Values for the log: ``objective``, mean cosine of class means and their prototypes, over the classes;
-        ``changed``, classes that have another prototype than before; ``seconds``, time it took.
+        Values for the log: ``objective``, mean cosine between class means and their prototypes; ``changed``, number of
+        classes whose prototype changed; ``seconds``, elapsed time.
 
     Raises:
         ValueError: a class mean is not finite; the message names the class.
@@ -257,7 +257,7 @@ def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
     before = head.assignment.cpu().numpy().copy()
     columns, value = np.zeros_like(before), 0.0
     if state.is_main:
-        similarity = similarities(head)
+        similarity = class_mean_similarities(head)
         columns = best_assignment(similarity, before)
         value = float(similarity[np.arange(len(columns)), columns].sum())
     assignment = state.combine(torch.from_numpy(columns), "sum")
@@ -267,8 +267,8 @@ def reassign(head: PrototypeHead, state: TrainState) -> dict[str, float]:
     return {"objective": float(objective) / len(before), "changed": changed, "seconds": time.perf_counter() - started}
 
 
-def similarities(head: PrototypeHead) -> NDArray[np.float64]:
-    """Compute the cosines (c, k) of class means and prototypes; classes without images favor their current one."""
+def class_mean_similarities(head: PrototypeHead) -> NDArray[np.float64]:
+    """Compute the cosines (c, k) of class means and prototypes; classes without images favor their own prototype."""
     table = (head.class_means.double().cpu() @ head.prototypes.double().cpu().T).numpy()
     unseen = np.flatnonzero(head.seen.cpu().numpy() == 0)
     table[unseen] = 0.0
@@ -277,7 +277,7 @@ def similarities(head: PrototypeHead) -> NDArray[np.float64]:
 
 
 def best_assignment(similarity: NDArray[np.float64], before: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return scipy's optimal assignment (c,) of columns to rows, or the previous one if the gain is a rounding error.
+    """Return scipy's optimal assignment (c,) of columns to rows, or the previous one if the gain is negligible.
 
     Raises:
         ValueError: a similarity (c, k), c <= k, is not finite; the message names the row.

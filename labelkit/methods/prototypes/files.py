@@ -1,4 +1,4 @@
-"""Prototypes for a number of classes and dimensions: computed once, then read from the user's cache."""
+"""Prototypes for given numbers of classes and dimensions, computed once and then read from the user's cache."""
 
 import hashlib
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from labelkit.errors import LabelkitError, StoreError
 from labelkit.store.array_files import read_prototypes, write_prototypes
 from labelkit.store.commit import canonical_json
 
-# Version of the computation; a change makes old cache files unused.
+# Version of the computation; changing it invalidates old cache files.
 _RECIPE_VERSION = 1
-#: Steps and rate of `optimize_separated_prototypes` (published).
+#: Iterations and learning rate of `optimize_separated_prototypes` (published).
 SEPARATION_ITERATIONS, SEPARATION_LR = 10_000, 0.1
 
 
@@ -36,12 +36,12 @@ class Prototypes:
     """Unit prototype vectors with their recipe and origin."""
 
     vectors: NDArray[np.float32]  # (c, d) float32, rows of length 1
-    recipe: dict[str, object]  # all settings that they depend on
-    source: Literal["closed form", "optimized", "cache"]  # ``closed form``, ``optimized`` just now, or ``cache``
-    cached_in: Path | None  # their file in the cache, if any
+    recipe: dict[str, object]  # all settings that the vectors depend on
+    source: Literal["closed form", "optimized", "cache"]  # how they were obtained
+    cached_in: Path | None  # cache file, if any
 
 
-def load_or_make_prototypes(
+def load_or_compute_prototypes(
     num_prototypes: int,
     dim: int,
     *,
@@ -58,10 +58,10 @@ def load_or_make_prototypes(
 ) -> Prototypes:
     """Return evenly spread prototypes, from a closed form, the cache or an optimization.
 
-    New prototypes are cached. They depend on all arguments up to ``num_starts``, which, like ``device`` and ``report``,
-    are those of :func:`labelkit.algorithms.prototypes.spread_prototypes`; ``seed`` is that of the initial values, or of
-    the rotation and order of a closed form. A cache file that is damaged or has other contents is replaced, and a cache
-    that cannot be written is no error; ``show_message`` shows both to the user.
+    New prototypes are cached. They depend on all arguments up to ``num_starts``. These, ``device`` and ``report`` are
+    those of :func:`labelkit.algorithms.prototypes.spread_prototypes`; ``seed`` determines the initial values, or the
+    rotation and order of a closed form. A cache file that is damaged or has other contents is replaced, and failing to
+    write the cache is not an error; ``show_message`` reports both to the user.
 
     Raises:
         ValueError: a number is out of range.
@@ -86,13 +86,13 @@ def load_or_make_prototypes(
         device=device,
         report=report,
     )
-    if is_closed or not use_cache:  # a closed form is computed faster than read
+    if is_closed or not use_cache:  # a closed form is faster to compute than to read
         return Prototypes(make(), recipe, "closed form" if is_closed else "optimized", None)
     return _load_or_compute(recipe, make, show_message or (lambda text: None))
 
 
-def load_or_compute_prototypes(num_prototypes: int, dim: int, show_message: Callable[[str], None]) -> Prototypes:
-    """Return the c prototypes of hyperspherical prototype networks in d dimensions; computed ones are cached."""
+def load_hpn_prototypes(num_prototypes: int, dim: int, show_message: Callable[[str], None]) -> Prototypes:
+    """Return the prototypes of hyperspherical prototype networks (HPN) from the cache, or compute and cache them."""
     recipe: dict[str, object] = {"version": _RECIPE_VERSION, "num_prototypes": num_prototypes, "dim": dim, "seed": 0}
     recipe |= {"method": "separated", "iterations": SEPARATION_ITERATIONS, "lr": SEPARATION_LR}
     generator = keyed_generator(0, "separated prototypes")
@@ -111,17 +111,17 @@ def optimize_separated_prototypes(
 ) -> NDArray[np.float32]:
     r"""Push c >= 2 unit vectors in d >= 2 dimensions away from their nearest neighbors; return them as (c, d) float32.
 
-    From random directions, gradient descent on
+    Starting from random directions, gradient descent on
 
     .. math:: L = \frac{1}{c} \sum_i \max_{j \ne i} w_i \cdot w_j
 
-    with rows normalized to length 1 after every step. L is the mean cosine of a vector and its nearest other, at
-    least -1/(c - 1), reached by the simplex.
+    with rows normalized to length 1 after every step. L is the mean cosine between a vector and its nearest
+    neighbor, at least -1/(c - 1), which the simplex attains.
 
     Source:
-        P. Mettes, E. van der Pol and C. Snoek, "Hyperspherical Prototype Networks" (NeurIPS 2019), the loss of
-        separation, and its released code. The code sets a momentum of 0.9 but creates a new optimizer after each step,
-        which cancels it; here, there is none. The order of word vectors, another loss of the paper, is left out.
+        P. Mettes, E. van der Pol and C. Snoek, "Hyperspherical Prototype Networks" (NeurIPS 2019), the separation
+        loss, and its released code. The code sets a momentum of 0.9 but creates a new optimizer after each step, which
+        cancels it; we use none. The paper's other loss, on the order of word vectors, is omitted.
     """
     rows = generator.standard_normal((num_prototypes, dim))
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
@@ -134,7 +134,7 @@ def optimize_separated_prototypes(
 def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """Return the mean cosine of unit vectors (c, d) with their nearest neighbors (the first on ties), and its gradient.
 
-    Each vector adds to the gradient of its nearest other, and vice versa.
+    Each vector contributes to the gradient of its nearest neighbor, and vice versa.
     """
     count = len(prototypes)
     cosines = prototypes @ prototypes.T
@@ -148,7 +148,6 @@ def separation_gradient(prototypes: NDArray[np.float64]) -> tuple[float, NDArray
 def _load_or_compute(
     recipe: dict[str, object], make: Callable[[], NDArray[np.float32]], show_note: Callable[[str], None]
 ) -> Prototypes:
-    """Return the prototypes from the cache, or compute and cache them."""
     path = cache_path(recipe)
     found = _read_cache(path, recipe, show_note) if path.exists() else None
     if found is not None:

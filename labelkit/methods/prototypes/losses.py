@@ -1,4 +1,4 @@
-"""Pull embeddings to the fixed prototype of their class, and keep learned class vectors apart (DL2PA)."""
+"""DL2PA's losses: pull embeddings toward the fixed prototype of their class, and spread learned class vectors."""
 
 import math
 from typing import Literal
@@ -11,27 +11,27 @@ from labelkit.algorithms.precision import promote, without_autocast
 
 
 class InnerProductLoss(nn.Module):
-    r"""Squared difference between 1 and the cosine of each embedding to its prototype.
+    r"""Squared difference between 1 and the cosine of each embedding with its prototype.
 
     .. math:: L = \sum_i \omega_i (1 - \cos_i)^2 \quad\text{or}\quad L = \frac{1}{2b} \sum_i \omega_i (1 - \cos_i)^2
 
-    Dimensionless, 0 to 4 (2) for each image; 0 where all embeddings point at their prototypes. The gradient vanishes
-    also where one points the opposite way; it is largest at 120 degrees.
+    Dimensionless, 0 to 4 (2) for each image; 0 if all embeddings point at their prototypes. The gradient also vanishes
+    for an embedding opposite its prototype; it is largest at 120 degrees.
 
     Args:
-        reduction: ``sum``, the released code's for balanced data, or ``half-mean``, the paper's.
+        reduction: ``sum``, as in the released code for balanced data, or ``half-mean``, as in the paper.
 
     Shape:
-        - embeddings: ``(b, d)`` float of any length; normalized here, gets gradients.
-        - prototypes: ``(b, d)`` unit rows, the prototype of the class of each image.
-        - weights: ``(b,)`` :math:`\omega`, not negative; ones by default.
-        - returns: ``()`` float32 (float64 stays).
+        - embeddings: ``(b, d)`` float of any norm; normalized here, receives gradients.
+        - prototypes: ``(b, d)`` unit rows, the prototype of each image's class.
+        - weights: ``(b,)`` :math:`\omega`, nonnegative; ones by default.
+        - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
         ValueError: shapes differ.
 
     Source:
-        DL2PA, Eq. 6. Its gradient is :math:`-(1 - \cos) w`; the printed Eq. 7 is a scalar and wrong.
+        DL2PA, Eq. 6. Its gradient is :math:`-(1 - \cos) w`; Eq. 7 as printed is a scalar, which is wrong.
     """
 
     def __init__(self, reduction: Literal["sum", "half-mean"] = "half-mean") -> None:
@@ -42,9 +42,10 @@ class InnerProductLoss(nn.Module):
         """Return the weighted sum over the batch, or half of the weighted mean, depending on ``reduction``."""
         if embeddings.shape != prototypes.shape:
             raise ValueError(
-                f"embeddings {tuple(embeddings.shape)} and prototypes {tuple(prototypes.shape)} must have the same d"
+                f"embeddings and prototypes must have the same shape, got {tuple(embeddings.shape)} and "
+                f"{tuple(prototypes.shape)}"
             )
-        # half precision has no digits left for 1 - cos near 1
+        # half precision is too coarse for 1 - cos when cos is near 1
         with without_autocast(embeddings):
             unit = F.normalize(promote(embeddings), dim=1, eps=1e-8)
             terms = (1 - (unit * prototypes.to(unit.dtype)).sum(1)).square()
@@ -53,18 +54,18 @@ class InnerProductLoss(nn.Module):
 
 
 class WeightedCrossEntropy(nn.Module):
-    r"""Cross-entropy averaged over a batch in which each image has a weight.
+    r"""Cross-entropy averaged over a batch of weighted images.
 
     .. math:: L = -\frac{1}{b} \sum_i \omega_i \log \text{softmax}(\ell_i)_{y_i}
 
-    In nats, >= 0; log c where all logits are equal and all weights are 1. The mean is over images, not over weights, so
-    that halves of a batch average to the whole.
+    In nats, >= 0; log c if all logits are equal and all weights are 1. The mean is over images, not over weights, so
+    that the losses of two half batches average to that of the whole.
 
     Shape:
-        - logits: ``(b, c)`` float; gets gradients.
+        - logits: ``(b, c)`` float; receives gradients.
         - labels: ``(b,)`` int64 in ``[0, c)``.
         - weights: ``(b,)`` :math:`\omega`; ones by default.
-        - returns: ``()`` float32 (float64 stays).
+        - returns: ``()`` float32 (float64 is preserved).
     """
 
     def forward(self, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -75,17 +76,15 @@ class WeightedCrossEntropy(nn.Module):
 
 
 class UniformityLoss(nn.Module):
-    r"""Logarithm of the mean Gaussian potential of unit vectors, small if they spread evenly over the sphere.
+    r"""Logarithm of the mean Gaussian potential of unit vectors; small if they are spread evenly over the sphere.
 
     .. math:: L = \log \frac{2}{c (c - 1)} \sum_{i < j} \exp(-2 t (1 - w_i \cdot w_j))
 
-    Dimensionless, from :math:`-2tc/(c-1)` (simplex) to 0 (all directions equal).
-
-    with t = 2.
+    with t = 2. Dimensionless, from :math:`-2tc/(c-1)` (simplex) to 0 (all directions equal).
 
     Shape:
-        - vectors: ``(c, d)`` float, c >= 2, of any length; normalized here, gets gradients.
-        - returns: ``()`` float32 (float64 stays).
+        - vectors: ``(c, d)`` float, c >= 2, of any norm; normalized here, receives gradients.
+        - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
         ValueError: there are fewer than 2 vectors.
@@ -108,16 +107,16 @@ class UniformityLoss(nn.Module):
 
 
 def balancing_weights(counts: Tensor) -> Tensor:
-    """Compute for each class the weight of its images, so that all classes present contribute equally.
+    """Compute class weights that make all classes present contribute equally.
 
     Args:
-        counts: ``(c,)`` images of each class, of a batch over all processes or of the whole set.
+        counts: ``(c,)`` number of images of each class, in a batch over all processes or in the whole dataset.
 
     Returns:
-        ``(c,)`` float32: images over (classes present times images of the class); 1 for a class that is absent.
+        ``(c,)`` float32: images / (classes present * images of the class); 1 for absent classes.
 
     Source:
-        The released code's ``E_k^2`` (per batch); over the whole set ours.
+        The released code's ``E_k^2`` (per batch); weights over the whole dataset are ours.
     """
     counts = counts.float()
     share = counts.sum() / (counts > 0).sum().clamp(min=1)

@@ -1,4 +1,4 @@
-"""Shared parts of classifiers that train on labels."""
+"""Code shared by supervised classifiers."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -14,7 +14,7 @@ from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import classification_view, test_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError
-from labelkit.methods.backbone import backbone_options, row_views
+from labelkit.methods.backbone import backbone_options, embedding_views
 from labelkit.methods.prototypes.losses import balancing_weights
 from labelkit.methods.prototypes.options import SupervisedTrainConfig
 from labelkit.models.frozen_part import ReusablePart
@@ -27,9 +27,9 @@ SupervisedConfigT = TypeVar("SupervisedConfigT", bound=SupervisedTrainConfig)
 
 
 class SupervisedClassifierMethod(Method[SupervisedConfigT]):
-    """Base class of classifiers that train on all labeled images.
+    """Base class for classifiers trained on all labeled images.
 
-    ``head`` creates the head from the number of classes and the width of the embedding.
+    ``head`` builds the classification head from the number of classes and the embedding width.
     """
 
     decays_all = True  # as in the released code
@@ -52,19 +52,19 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         self._global_weights = balancing_weights(torch.from_numpy(counts))
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, which shows one augmented view of every labeled image per epoch."""
-        config, size, of_rows = self.config, self.network.input_spec.size, row_views(self.config, self.data)
+        """Return the single training phase, with one augmented view of every labeled image per epoch."""
+        config, size, of_rows = self.config, self.network.input_spec.size, embedding_views(self.config, self.data)
         view = of_rows[1] if of_rows else classification_view(size, config.augmentation, chiral=self.data.chiral)
         labeled = rows[self.data.labels[rows] >= 0]
         return (Phase(config.epochs, (view,), UniformSampler(labeled, seed=config.seed)),)
 
     def class_weights(self, labels: Tensor) -> Tensor | None:
-        """Return class weights (c,) that balance the batch, before mixing, or the training set; ``None``: all equal."""
+        """Return class weights (c,) that balance the unmixed batch or the training set; ``None``: all equal."""
         if self.config.class_weights == "none":
             return None
         if self.config.class_weights == "global":
             return self._global_weights.to(labels.device)
-        # unlike torch.bincount, this does not wait for a GPU
+        # unlike torch.bincount, this does not synchronize with the GPU
         counts = (labels == torch.arange(self._num_classes, device=labels.device)[:, None]).sum(1)
         return balancing_weights(self._state.combine(counts, "sum"))
 
@@ -77,10 +77,10 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         """Enable caching of the frozen stages' outputs.
 
         Raises:
-            ConfigError: no stage is frozen, or images are mixed.
+            ConfigError: no stage is frozen, or mixup is enabled.
         """
         if self.config.mixup_alpha > 0:
-            problem = "--mixup-alpha mixes images, but feature maps are cached"
+            problem = "cached feature maps cannot be mixed as --mixup-alpha requires"
             raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --mixup-alpha.")
         return self.network.backbone.reuse_frozen()
 
@@ -89,6 +89,6 @@ class SupervisedClassifierMethod(Method[SupervisedConfigT]):
         return ClassificationMonitor(inputs.held_out, self.data.class_order)
 
     def eval_view(self) -> ViewSpec:
-        """Return the evaluation view: the image center if training uses random crops, otherwise the whole image."""
+        """Return the evaluation view: a center crop if training uses random crops, otherwise the whole image."""
         cuts_boxes = self.config.augmentation.startswith("imagenet")
         return test_view(self.network.input_spec.size, "generic" if cuts_boxes else "digits")

@@ -1,14 +1,14 @@
-"""Softmax: a linear classifier learned with the network; the paper's PSC, the baseline of DL2PA.
+"""Softmax, the baseline of DL2PA: a linear classifier trained with the network (PSC in the paper).
 
 Source: "Hyperspherical Classification with Dynamic Label-to-Prototype Assignment" (CVPR 2024), Sec. 2 and Table 8.
 Each step:
-    1. embed the images, multiply by the class vectors                   (b, d), (b, c)
+    1. embed the images and multiply by the class vectors                (b, d), (b, c)
     2. cross-entropy                                                     Eq. 10 of its supplement
-    3. ``--uniformity-weight``: spread the directions of the class vectors, Eq. 5 (PSC* of Table 8)
-It is not an option of ``dl2pa``, since it contains nothing of that method's state: no fixed prototypes, no
+    3. ``--uniformity-weight``: spread the directions of the class vectors, Eq. 5 (PSC* in Table 8)
+It is not an option of ``dl2pa``, since it has none of that method's state: no fixed prototypes, no
 class means, no assignment. Network, data and views are the same.
-Departure: the released code's baseline normalizes both sides without a temperature; its text
-does not, and we follow the text.
+Departure: the baseline in the released code normalizes embeddings and class vectors without a temperature; the paper's
+text does not, and we follow the text.
 """
 
 from torch import nn

@@ -1,4 +1,4 @@
-"""Sources of the prototypes of a run: spread over the sphere, word vectors, a file, or a learned classifier."""
+"""A run's initial prototypes: spread evenly over the sphere, or from word vectors, a file or a learned classifier."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from labelkit.algorithms.prototypes import is_closed_form_optimal, uniformity
 from labelkit.errors import CheckpointError, ConfigError, DatasetError
-from labelkit.methods.prototypes.files import load_or_compute_prototypes, load_or_make_prototypes
+from labelkit.methods.prototypes.files import load_hpn_prototypes, load_or_compute_prototypes
 from labelkit.methods.prototypes.options import DL2PAConfig
 from labelkit.options.prototypes import SHARPEST_T
 from labelkit.store.array_files import read_prototypes
@@ -27,11 +27,11 @@ def load_initial_prototypes(
     show_message: Callable[[str], None],
     class_names: Sequence[str] = (),
 ) -> Tensor:
-    """Return the initial prototypes of a run as (c, d) float32 unit rows; word vectors need names of the classes.
+    """Return the initial prototypes of a run as (c, d) float32 unit rows; word vectors require class names.
 
     Raises:
-        ConfigError: a simplex does not fit into d dimensions, there are too few prototypes, or their width differs;
-            word vectors have fewer than d numbers, or a class has no name.
+        ConfigError: a simplex does not fit into d dimensions, there are too few prototypes, or their dimension differs;
+            word vectors have fewer than d dimensions, or a class has no name.
         StoreError, CheckpointError, DatasetError: the file or run cannot be used.
     """
     if config.prototypes == "simplex" and dim < num_classes - 1:
@@ -40,19 +40,19 @@ def load_initial_prototypes(
         remedy = f"Use --embed-dim {least} or more, or --prototypes uniform."
         raise ConfigError("--prototypes simplex", problem, remedy)
     if config.prototypes == "hpn":
-        return torch.from_numpy(load_or_compute_prototypes(num_classes, dim, show_message).vectors)
+        return torch.from_numpy(load_hpn_prototypes(num_classes, dim, show_message).vectors)
     if config.class_vectors is not None:
         return _load_word_prototypes(config.class_vectors, num_classes, dim, class_names)
     source = config.prototypes_from
     if source is None:
-        make = partial(load_or_make_prototypes, num_classes, dim, seed=0, show_message=show_message)
+        make = partial(load_or_compute_prototypes, num_classes, dim, seed=0, show_message=show_message)
         made = make(sharpest_t=config.sharpest_t)
         if made.source == "closed form" and config.sharpest_t is None and not is_closed_form_optimal(num_classes, dim):
-            # with opposite pairs, neither the closed form nor the result of one start always has the lowest loss
+            # with opposite pairs, either the closed form or one optimization run may have the lower loss
             optimized = make(method="optimize", sharpest_t=None)
             made = min(made, optimized, key=lambda one: uniformity(one.vectors))
         elif made.source == "closed form" and config.sharpest_t != SHARPEST_T:
-            show_message(f"--sharpest-t has no effect: the best {num_classes} prototypes of {dim} dimensions are known")
+            show_message(f"--sharpest-t has no effect: {num_classes} prototypes in {dim} dimensions have a closed form")
         return torch.from_numpy(made.vectors)
     found = (
         _load_learned_prototypes(source, show_message)
@@ -63,14 +63,14 @@ def load_initial_prototypes(
         raise ConfigError(
             "--prototypes-from",
             f"{source} has {len(found)} prototypes of dimension {found.shape[1]}, but {num_classes} of dimension "
-            f"{dim} are needed",
+            f"{dim} are required",
             "Use other prototypes, or change --embed-dim.",
         )
     return torch.nn.functional.normalize(found[:num_classes].float(), dim=1)
 
 
 def _load_word_prototypes(path: Path, num_classes: int, dim: int, class_names: Sequence[str]) -> Tensor:
-    """Return the word vectors of the class names, in d dimensions."""
+    """Return the word vectors of the class names, projected to ``dim`` dimensions."""
     if len(class_names) < num_classes:
         problem = f"{num_classes} classes were requested, but only {len(class_names)} have names"
         raise ConfigError("--class-vectors", problem, "Remove --num-classes, or choose other --prototypes.")
@@ -85,7 +85,7 @@ def _load_word_prototypes(path: Path, num_classes: int, dim: int, class_names: S
 
 
 def _load_learned_prototypes(run: Path, show_message: Callable[[str], None]) -> Tensor:
-    """Return the class vectors of a run of ``softmax``."""
+    """Return the class vectors learned by a ``softmax`` run."""
     checkpoint = load_checkpoint(run, show_message=show_message)
     tensors = {} if checkpoint is None else checkpoint.tensors(MODEL)
     found = next((tensors[name] for name in _LEARNED if name in tensors), None)
@@ -107,13 +107,13 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
 
     Args:
         vectors: (c, m) float64, one for each class.
-        dim: d <= m; where c - 1 < d, the others stay 0.
+        dim: d <= m; if c - 1 < d, the remaining dimensions are 0.
 
     Returns:
         (c, d) float32, rows of length 1.
 
     Raises:
-        ValueError: d > m, or a vector equals the mean, so that it has no direction.
+        ValueError: d > m, or a vector equals the mean and thus has no direction.
     """
     count, width = vectors.shape
     if dim > width:
@@ -133,17 +133,17 @@ def word_prototypes(vectors: NDArray[np.float64], dim: int) -> NDArray[np.float3
 def read_class_vectors(path: Path, names: Sequence[str]) -> NDArray[np.float64]:
     """Read the word vector of each class name from a file; if a name occurs repeatedly, its first vector is used.
 
-    If the file does not have the name itself, names match regardless of case and with a blank for ``_``.
+    If the file does not contain the exact name, names are compared ignoring case and with blanks as ``_``.
 
     Args:
-        path: text file of vectors by name, optionally after a line of two numbers.
+        path: text file with a name and its vector on each line, optionally after a header of two numbers.
         names: names of the classes.
 
     Returns:
         (len(names), m) float64.
 
     Raises:
-        DatasetError: the file cannot be read, a class has no vector, or a line is damaged.
+        DatasetError: the file cannot be read, a class has no vector, or a line is malformed.
     """
     wanted = {_normalize_name(name) for name in names}
     exact: dict[str, NDArray[np.float64]] = {}

@@ -1,1 +1,1 @@
-"""Self-labeling: clusters by balanced assignment are the labels of the next epochs (SeLa)."""
+"""Self-labeling (SeLa): balanced cluster assignments serve as labels for the next epochs."""

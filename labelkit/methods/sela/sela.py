@@ -1,16 +1,16 @@
-"""SeLa: train on pseudo-labels, all of which are periodically recomputed as a balanced assignment.
+"""SeLa: train on pseudo-labels that are periodically recomputed as a balanced cluster assignment.
 
 Source: Y. M. Asano, C. Rupprecht, A. Vedaldi, "Self-labelling via simultaneous clustering and representation learning"
 (ICLR 2020) and its released code.
-    1. random labels, with equally many images per cluster
-    2. at ``--num-optimizations`` scheduled times: features of all images (the label pass), then for each head
-       the assignment with the smallest cost among those with the requested cluster shares (``algorithms.sinkhorn``)
-    3. each step: cross-entropy of every head with its labels, mean over the heads
-    4. after the last step the labels are renewed once more
-Departures: the label pass uses neither augmentation nor dropout (``--label-pass official``), times have no off-by-one
-error (``--optimization-schedule official-*``), and step 4 is added, so that stored labels and network agree.
-On rows of a store, the augmentation is changed rows or stored views; the label pass uses the unchanged rows.
-Second stage, ``--labels-from RUN --rotation``: a new network on the labels of a finished run, and on rotations.
+    1. assign random labels, with equal numbers of images per cluster
+    2. at ``--num-optimizations`` scheduled times: compute the features of all images (the label pass), then for each
+       head the minimum-cost assignment with the requested cluster proportions (``algorithms.sinkhorn``)
+    3. each step: cross-entropy between each head and its labels, averaged over the heads
+    4. after the last step: recompute the labels once more
+Departures: the label pass uses neither augmentation nor dropout (published: ``--label-pass official``), the schedule
+has no off-by-one error (published: ``--optimization-schedule official-*``), and step 4 is added, so that the stored
+labels match the network. Stored embeddings are perturbed or replaced by stored views, but not for the label pass.
+Second stage, ``--labels-from RUN --rotation``: a new network trained on a finished run's labels and on rotations.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,7 +30,7 @@ from labelkit.data.samplers import UniformSampler
 from labelkit.data.views.recipes import sela_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.errors import ConfigError, DatasetError
-from labelkit.methods.backbone import RepresentationMethod, backbone_options, row_views
+from labelkit.methods.backbone import RepresentationMethod, backbone_options, embedding_views
 from labelkit.methods.sela.options import SeLaConfig
 from labelkit.methods.sela.self_labels import SelfLabels, compute_optimization_times, copy_pseudo_labels, solve_warnings
 from labelkit.models.frozen_part import ReusablePart
@@ -48,14 +48,14 @@ class MultiHeadCrossEntropy(nn.Module):
 
     Shape:
         - logits: H tensors ``(b, k_h)`` float; gradients reach all of them.
-        - pseudo_labels: ``(H, b)`` integers in ``[0, k_h)``; -1 leaves the image out of that head's mean.
-        - returns: ``()`` float32 (float64 stays); a head without any label counts as 0.
+        - pseudo_labels: ``(H, b)`` integers in ``[0, k_h)``; images with -1 are excluded from that head's mean.
+        - returns: ``()`` float32 (float64 is preserved); a head without labels contributes 0.
 
     Raises:
-        ValueError: there is not one row of pseudo-labels per head.
+        ValueError: the number of pseudo-label rows differs from the number of heads.
 
     Source:
-        ``yukimasano/self-label`` (the mean over heads of the cross-entropy).
+        ``yukimasano/self-label`` (the mean of the cross-entropy over heads).
     """
 
     def forward(self, logits: Sequence[Tensor], pseudo_labels: Tensor) -> Tensor:
@@ -92,21 +92,21 @@ class SeLa(RepresentationMethod[SeLaConfig]):
             times = compute_optimization_times(config.optimization_schedule, config.epochs, config.num_optimizations)
         self.labels = SelfLabels(data.num_samples, clusters, times=times, refresh=config.refresh)
         self.equal_buffers = tuple(f"labels.{name}" for name in self.labels.buffer_names)
-        self.labels.start(np.arange(data.num_samples), config.seed)
+        self.labels.assign_random_labels(np.arange(data.num_samples), config.seed)
         self._records: list[dict[str, Any]] = []
         self._warned: set[tuple[int, str]] = set()
 
     def attach(self, inputs: RunInputs) -> None:
-        """Load the pseudo-labels of an earlier run, unless a resumed run has them in its checkpoint."""
+        """Load the pseudo-labels of an earlier run if requested; a resumed run has them in its checkpoint."""
         if inputs.is_new and self.config.labels_from is not None:
             copy_pseudo_labels(self.labels, self.config.labels_from, inputs)
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, which shows one augmented view of every image per epoch."""
+        """Return the single training phase, with one augmented view of every image per epoch."""
         return (Phase(self.config.epochs, (self._train_view(),), UniformSampler(rows, seed=self.config.seed)),)
 
     def on_train_start(self, state: TrainState) -> None:
-        """Read the prior over cluster sizes; a resumed run takes it from its checkpoint."""
+        """Read the prior over cluster sizes; a resumed run restores it from its checkpoint."""
         if self.config.prior == "uniform":
             return
         for head, k in enumerate(self.config.clusters_per_head):
@@ -114,7 +114,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
 
     def on_step_start(self, state: TrainState) -> None:
         """Re-optimize the labels of each head whose update is due."""
-        heads = self.labels.due(state.step / state.steps_per_epoch)
+        heads = self.labels.heads_due(state.step / state.steps_per_epoch)
         if heads:
             self._optimize_labels(heads, state)
 
@@ -131,7 +131,7 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         return StepOutput(heads + rotation, {"heads": heads.detach(), "rotation": rotation.detach()})
 
     def on_epoch_end(self, state: TrainState) -> Mapping[str, float]:
-        """Return means over the epoch's label optimizations; after the last epoch, optimize labels once more."""
+        """Return metrics of the epoch's label optimizations; after the last epoch, optimize the labels once more."""
         if state.epoch + 1 == self.config.epochs and self.labels.times:
             self._optimize_labels(tuple(range(len(self.network.heads))), state)
         records, self._records = self._records, []
@@ -153,22 +153,22 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         self._records = list(state["records"])
 
     def groupings(self) -> Mapping[str, Tensor]:
-        """Return the pseudo-labels of every head by name."""
+        """Return the pseudo-labels of each head, keyed by name."""
         return {f"head{head}": labels for head, labels in enumerate(self.labels.pseudo_labels)}
 
     def reuse_frozen(self) -> ReusablePart:
         """Enable caching of the frozen stages' outputs.
 
         Raises:
-            ConfigError: images are rotated in training.
+            ConfigError: training rotates images.
         """
         if self.config.rotation:
-            problem = "--rotation rotates images, but feature maps are cached"
+            problem = "cached feature maps cannot be rotated as --rotation requires"
             raise ConfigError("--reuse-frozen", problem, "Remove --reuse-frozen or --rotation.")
         return self.network.backbone.reuse_frozen()
 
     def _train_view(self) -> ViewSpec:
-        of_rows = row_views(self.config, self.data)
+        of_rows = embedding_views(self.config, self.data)
         if of_rows is not None:
             return of_rows[1]
         size, recipe = self.network.input_spec.size, self.config.augmentation
@@ -184,21 +184,21 @@ class SeLa(RepresentationMethod[SeLaConfig]):
         features, rows = state.embed_local(self.network.embed, None, how)
         for head in heads:
             layer = self.network.heads[head]
-            record = self.labels.renew(head, features, rows, layer, self.config, state)
+            record = self.labels.optimize_head(head, features, rows, layer, self.config, state)
             self._records.append(record)
             state.log("labels", record)
             for kind, warning in solve_warnings(record, self.config.solver_tolerance).items():
-                if (head, kind) not in self._warned:  # the log has every one
+                if (head, kind) not in self._warned:  # the log contains all of them
                     self._warned.add((head, kind))
                     state.warn(f"warning: {warning}")
 
 
 def _read_prior(spec: str, num_clusters: int) -> Tensor:
-    """Return a head's cluster shares from ``zipf:A``, a .npy file, or a text of numbers separated by blanks or commas.
+    """Return a head's cluster proportions from ``zipf:A``, a .npy file, or a text of blank- or comma-separated numbers.
 
     Raises:
-        DatasetError: a file cannot be read.
-        ConfigError: the values are not shares of this many clusters.
+        DatasetError: the file cannot be read.
+        ConfigError: the values are not the proportions of ``num_clusters`` clusters.
     """
     try:
         numbers: Any = spec

@@ -1,7 +1,7 @@
 """Pseudo-labels for a network's training images: one table per head, updated by balanced optimal transport.
 
 All state is in buffers, so that checkpoints include labels, potentials and the position in the schedule. Each
-process solves with the rows it visited, and exchanges sums of the size of a head; labels are gathered by row.
+process solves for the images it visited and exchanges only sums the size of a head; labels are gathered by row.
 Source: SeLa (``yukimasano/self-label``), specification 3.
 """
 
@@ -32,14 +32,14 @@ def solve_warnings(record: Mapping[str, Any], tolerance: float) -> dict[str, str
     """Return warnings about a label optimization, keyed by subject; ``tolerance`` is the requested marginal error."""
     found, head = {}, record["head"]
     if record["dead"]:
-        found["dead"] = f"head {head} gives all images the same logits, so its labels are arbitrary"
+        found["dead"] = f"head {head} outputs the same logits for all images, so its labels are arbitrary"
     reached = f"marginal error {record['marginal_error']:.2g} after {record['iterations']} passes"
     if record["empty_clusters"]:
         found["empty"] = f"head {head} has {record['empty_clusters']} empty clusters: lower --num-clusters"
     if record["marginal_error"] > SLOW_ERROR and record["iterations"] >= SLOW_ITERATIONS:
-        found["far"] = f"labels of head {head} are far from balance ({reached}): lower --lam"
+        found["far"] = f"the labels of head {head} are far from balanced ({reached}): lower --lam"
     elif not record["converged"]:
-        found["not converged"] = f"labels of head {head}: {reached}, not {tolerance:g}; they are used unchanged"
+        found["not converged"] = f"the labels of head {head} are not quite balanced ({reached}, target {tolerance:g})"
     return found
 
 
@@ -49,11 +49,11 @@ def compute_optimization_times(kind: str, epochs: int, count: int) -> tuple[floa
     Args:
         kind: ``uniform``: ``E k / n``; ``quadratic``: ``E (k / (n - 1))^2``; ``official-uniform``:
             ``(E + 1.0001) k / (n - 1)``; ``official-quadratic``: ``(E + 1.01) (k / (n - 1))^2``.
-        epochs: length of the run, E.
-        count: number of optimizations, n; a single one is at 0.
+        epochs: length of the run in epochs, E.
+        count: number of optimizations, n; a single one takes place at time 0.
 
     Returns:
-        n increasing times from 0; the last may lie at or past the end of the run and is then never reached.
+        n increasing times, starting at 0; the last may lie at or beyond the end of the run and is then never reached.
     """
     if count == 1:
         return (0.0,)
@@ -70,19 +70,19 @@ class SelfLabels(nn.Module):
     """Pseudo-labels of every head, and the state of their optimization.
 
     Args:
-        num_samples: rows of the dataset, n.
-        num_clusters: number of clusters of every head.
-        times: when to optimize, in epochs, increasing.
-        refresh: renew ``all`` heads, or ``one`` after the other.
+        num_samples: number of images in the dataset, n.
+        num_clusters: number of clusters of each head.
+        times: increasing times of the optimizations, in epochs.
+        refresh: optimize ``all`` heads each time, or ``one`` head in turn.
 
     Attributes:
         pseudo_labels: (h, n) int32, -1 = the image cannot be read.
-        num_optimizations: () int64, optimizations so far.
-        next_time: () int64, position in ``times`` of the next one.
-        num_solves: (h,) int64, optimizations so far of each head.
+        num_optimizations: () int64, number of optimizations so far.
+        next_time: () int64, index in ``times`` of the next optimization.
+        num_solves: (h,) int64, number of optimizations of each head so far.
     """
 
-    #: Names of the buffers that are equal on every process, since each computes it from the same sums.
+    #: Names of the buffers, which are equal on all processes, since each computes them from the same sums.
     buffer_names: tuple[str, ...]
 
     def __init__(
@@ -108,12 +108,12 @@ class SelfLabels(nn.Module):
         self.buffer_names = tuple(name for name, _ in self.named_buffers())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Move only the labels: potentials are for the solver, on the CPU and in a precision some devices lack."""
+        """Move only integer buffers: the solver's potentials stay on the CPU, in a precision some devices lack."""
         kept = {name: value for name, value in self._buffers.items() if value is not None and value.is_floating_point()}
         for name in kept:
             del self._buffers[name]
         try:
-            super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # torch does not say
+            super()._apply(fn, recurse)  # type: ignore[no-untyped-call] # untyped in torch
             return self
         finally:
             self._buffers.update(kept)
@@ -126,13 +126,13 @@ class SelfLabels(nn.Module):
         """Return a head's target cluster fractions (k,) float64, which its first solve reorders."""
         return self.get_buffer(f"prior_{head}")
 
-    def start(self, rows: NDArray[np.int64], seed: int) -> None:
-        """Assign random labels to the readable rows so that the cluster sizes of each head differ by at most one."""
+    def assign_random_labels(self, rows: NDArray[np.int64], seed: int) -> None:
+        """Assign random labels to the readable images so that each head's cluster sizes differ by at most one."""
         for head, k in enumerate(self.num_clusters):
             order = keyed_generator(seed, f"initial labels {head}").permutation(len(rows))
             self.pseudo_labels[head, torch.from_numpy(rows)] = torch.from_numpy((order % k).astype(np.int32))
 
-    def due(self, epoch: float) -> tuple[int, ...]:
+    def heads_due(self, epoch: float) -> tuple[int, ...]:
         """Return the heads whose labels must be optimized now, and advance the schedule past any missed times."""
         passed = sum(time <= epoch for time in self.times)
         if passed <= int(self.next_time):
@@ -144,7 +144,7 @@ class SelfLabels(nn.Module):
         return tuple(heads) if self.refresh == "all" else (counter % len(heads),)
 
     @torch.no_grad()
-    def renew(
+    def optimize_head(
         self,
         head: int,
         features: Tensor,
@@ -157,18 +157,18 @@ class SelfLabels(nn.Module):
 
         Args:
             head: number of the head.
-            features: (m, d) float of the rows that this process visited.
-            rows: (m,) their numbers; over all processes, each readable row occurs once.
-            layer: the ``Linear`` layer of the head, to (k,) logits.
+            features: (m, d) float, features of the images that this process visited.
+            rows: (m,) dataset rows of these images; across all processes, each readable row occurs once.
+            layer: the head's ``Linear`` layer, with k outputs.
             config: options of the solver.
             state: communicates with the other processes.
 
         Returns:
-            Values for the log: ``head``; ``iterations``, passes over the scores; ``marginal_error``, sum of the
-            absolute differences between actual and requested shares; ``converged``, whether that is below the
-            tolerance; ``cost``, mean of -log p of the new labels, nats; ``churn``, share of labels that changed;
-            ``min_count`` and ``max_count``, images of the smallest and the largest cluster; ``empty_clusters``; and
-            ``dead``: all images have the same logits, so that ties decide.
+            Values for the log: ``head``; ``iterations``, passes over the scores; ``marginal_error``, sum of absolute
+            differences between actual and requested proportions; ``converged``, whether it is below the tolerance;
+            ``cost``, mean -log p of the new labels in nats; ``churn``, share of labels that changed; ``min_count`` and
+            ``max_count``, sizes of the smallest and largest clusters; ``empty_clusters``, their number; and ``dead``,
+            whether all images have the same logits, so that only ties decide.
         """
         weight, bias = layer.weight, layer.bias
         assert isinstance(weight, Tensor)
@@ -190,7 +190,7 @@ class SelfLabels(nn.Module):
             reduce=state.combine,
         )
         self.potentials(head).copy_(result.potentials)
-        # one more than the label, since rows that no process has are gathered as 0
+        # labels + 1, since rows that no process visited are gathered as 0
         table = state.gather_rows(result.cluster_ids + 1, torch.from_numpy(rows), self.pseudo_labels.shape[1]) - 1
         churn, counts = self._store_labels(head, table)
         return {
@@ -207,7 +207,7 @@ class SelfLabels(nn.Module):
         }
 
     def _store_labels(self, head: int, table: Tensor) -> tuple[float, Tensor]:
-        """Store (n,) new labels of a head; return the share that changed, and the (k,) images per cluster."""
+        """Store a head's new labels (n,); return the share that changed and the cluster sizes (k,)."""
         before = self.pseudo_labels[head].cpu()
         listed = table >= 0
         self.pseudo_labels[head] = table.to(torch.int32).to(self.pseudo_labels.device)
@@ -219,7 +219,7 @@ class SelfLabels(nn.Module):
 def _measure_scores(
     features: Tensor, weight: Tensor, bias: Tensor, lam: float, combine: Reduce
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the smallest and largest score of each cluster, and its share before balancing, over all processes."""
+    """Return each cluster's minimum and maximum score and its share before balancing, over all processes."""
     k = len(weight)
     low = torch.full((k,), torch.inf, dtype=torch.float64, device=weight.device)
     high = -low
@@ -241,8 +241,8 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
     """Copy the pseudo-labels from a finished run on the same images.
 
     Raises:
-        CheckpointError: there is no run with pseudo-labels.
-        CheckpointMismatch: it was trained on other images, or has other heads.
+        CheckpointError: the folder contains no run with pseudo-labels.
+        CheckpointMismatch: the run was trained on other images or has other heads.
     """
     checkpoint = load_checkpoint(source, show_message=inputs.show_message)
     if checkpoint is None:
@@ -250,13 +250,13 @@ def copy_pseudo_labels(labels: SelfLabels, source: Path, inputs: RunInputs) -> N
         raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
     found = {name: value for name, value in checkpoint.tensors(MODEL).items() if name.startswith(_LABELS)}
     if not found:
-        problem = "has no pseudo-labels"
+        problem = "contains no pseudo-labels"
         raise CheckpointError(str(source), problem, "Pass the --out folder of a `labelkit train sela` run.")
     saved = read_split(source)
     same = saved.get("dataset_digest") == inputs.digest()
-    if same and IMAGES_SHA256 in saved:  # an earlier version did not store it
+    if same and IMAGES_SHA256 in saved:  # earlier versions did not store it
         same = saved[IMAGES_SHA256] == inputs.images_digest(np.arange(len(inputs.sample_ids)))
     if not same:
-        raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of its training.")
+        raise CheckpointMismatch(str(source), "was trained on other images", "Pass the data options of that run.")
     load_model_state(labels, {name.removeprefix(_LABELS): value for name, value in found.items()}, str(source))
-    inputs.show_message(f"labels are taken from {checkpoint.folder}, and remain fixed")
+    inputs.show_message(f"using the pseudo-labels from {checkpoint.folder}, which remain fixed")

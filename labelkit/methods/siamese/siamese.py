@@ -1,4 +1,4 @@
-"""Siamese learning: two views of an image get similar outputs, and the loss prevents all outputs from becoming equal.
+"""Siamese learning: make the outputs for two views of an image similar, with a loss that prevents collapse.
 
 Sources, by ``--loss``:
     simclr: T. Chen et al., "A Simple Framework for Contrastive Learning of Visual Representations" (ICML 2020)
@@ -7,10 +7,10 @@ Sources, by ``--loss``:
     simsiam: X. Chen, K. He, "Exploring Simple Siamese Representation Learning" (CVPR 2021)
 Each step, on two views of every image:
     1. backbone and projection, one view after the other                                    2 x (b, p)
-    2. the loss; for moco against projections of a slow copy of the network and its queue
-    3. moco: the copy moves toward the network, its projections of this batch replace the oldest in the queue
-Departures: moco takes each view as query once, and stores the keys of both (the paper: one query, one key); it does
-not shuffle images over processes, since batch normalization here never sees those of others.
+    2. the loss; for moco, against projections by an EMA of the network and a queue of earlier ones
+    3. moco: update the EMA network; its projections of this batch replace the oldest in the queue
+Departures: moco uses each view as the query once and stores the keys of both (the paper: one query, one key); it does
+not shuffle images across processes, since batch normalization is computed per process here.
 """
 
 from collections.abc import Sequence
@@ -47,23 +47,23 @@ class BarlowTwinsLoss(nn.Module):
         \quad C = \hat A^\top \hat B / b
 
     with the projections of both views centered and divided by their standard deviation over the batch. >= 0; 0 for
-    equal views with uncorrelated dimensions, s d for independent views (in expectation, for large b and a small
+    equal views with uncorrelated dimensions, s d for independent views (in expectation, with large b and a small
     weight).
 
     Args:
         redundancy_weight: :math:`\lambda \ge 0`.
-        scale: :math:`s > 0`, factor of the loss, a sum over all pairs of dimensions that is too large for plain SGD.
+        scale: :math:`s > 0`, factor of the loss, whose sum over all pairs of dimensions is too large for plain SGD.
 
     Shape:
         - first, second: ``(b, d)`` float; row i of both is image i. Gradients reach both.
-        - returns: ``()`` float32 (float64 stays). A dimension that is constant in the batch correlates with nothing.
+        - returns: ``()`` float32 (float64 is preserved). Dimensions that are constant in the batch have correlation 0.
 
     Raises:
         ValueError: the shapes differ.
 
     Source:
-        J. Zbontar et al., "Barlow Twins" (ICML 2021), Eq. 1 and 2; its released code has s = 0.024. Variances are over
-        b, with 1e-5 added, as in the batch normalization of its code.
+        J. Zbontar et al., "Barlow Twins" (ICML 2021), Eq. 1 and 2; its released code has s = 0.024. Variances divide by
+        b and add 1e-5, as in the batch normalization of its code.
     """
 
     def __init__(self, redundancy_weight: float, scale: float = 1.0) -> None:
@@ -72,7 +72,7 @@ class BarlowTwinsLoss(nn.Module):
         self.scale = scale
 
     def forward(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the scaled sum over all entries of the correlation matrix."""
+        """Return the scaled loss, summed over all entries of the correlation matrix."""
         _check_pair(first, second)
         with without_autocast(first):
             correlations = _standardize(first).T @ _standardize(second) / max(len(first), 1)
@@ -89,9 +89,9 @@ class PredictedViewLoss(nn.Module):
     with predictions p and projections z of two views. In [-1, 1]; -1 when all predictions are exact.
 
     Shape:
-        - predictions: two of ``(b, d)`` float, of any length. Gradients reach them.
-        - projections: two of ``(b, d)``, likewise; no gradient.
-        - returns: ``()`` float32 (float64 stays).
+        - predictions: two ``(b, d)`` float tensors of any norm, which receive gradients.
+        - projections: two ``(b, d)`` tensors, likewise; no gradient.
+        - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
         ValueError: the shapes differ.
@@ -122,10 +122,10 @@ class QueueContrastLoss(TemperatureLoss):
         temperature: :math:`\tau > 0`.
 
     Shape:
-        - queries: ``(b, d)`` float of any length. Only they receive gradients.
+        - queries: ``(b, d)`` float of any norm, the only input that receives gradients.
         - keys: ``(b, d)``, likewise; row i is the other view of query i.
         - queue: ``(m, d)``, likewise.
-        - returns: ``()`` float32 (float64 stays).
+        - returns: ``()`` float32 (float64 is preserved).
 
     Raises:
         ValueError: the temperature is not positive, or the shapes differ.
@@ -154,7 +154,7 @@ def _check_pair(first: Tensor, second: Tensor) -> None:
 
 
 class SiameseNetwork(BackboneNetwork):
-    """A backbone with a projector, and for SimSiam a predictor; which layers are normalized depends on the loss."""
+    """Backbone with a projector and, for SimSiam, a predictor; the loss determines which layers are normalized."""
 
     crops = False
 
@@ -181,7 +181,7 @@ class SiameseNetwork(BackboneNetwork):
 
 
 def _build_layers(widths: Sequence[int], *, normalize: bool) -> list[nn.Module]:
-    """Build linear layers with ReLU between them, after an optional normalization, which makes biases redundant."""
+    """Build linear layers separated by ReLU and, optionally, batch norm, which makes their biases redundant."""
     made: list[nn.Module] = []
     for number, (given, width) in enumerate(pairwise(widths)):
         if number:
@@ -214,7 +214,7 @@ class Siamese(RepresentationMethod[SiameseConfig]):
         self._newest: list[Tensor] = []
 
     def phases(self, rows: NDArray[np.int64]) -> tuple[Phase, ...]:
-        """Return the single phase, which shows two views of every image per epoch."""
+        """Return the single training phase, with two views of every image per epoch."""
         return (Phase(self.config.epochs, self._views(), UniformSampler(rows, seed=self.config.seed)),)
 
     def training_step(self, batch: Batch) -> StepOutput:
@@ -255,7 +255,7 @@ class Siamese(RepresentationMethod[SiameseConfig]):
         self.oldest.copy_((self.oldest + len(newest)) % len(self.queue))
 
     def on_backbone_loaded(self) -> None:
-        """Copy the trained network to the EMA network."""
+        """Copy the loaded weights to the EMA network."""
         if self.slow is not None:
             self.slow.load_state_dict(self.network.state_dict())
 

@@ -1,1 +1,1 @@
-"""Object detection with R-CNN detectors and its average precision."""
+"""Object detection with R-CNN detectors."""

@@ -1,28 +1,28 @@
-"""The feature maps of a detector, and torchvision's detection parts around a backbone.
+"""Object detectors: a feature pyramid on a backbone, followed by torchvision's detection components.
 
 Feature maps: a simple pyramid on the last map of a plain ViT, or an FPN on the stages of a CNN.
 
 Sources: Y. Li et al., "Exploring Plain Vision Transformer Backbones for Object Detection" (ECCV 2022), Sec. 3: strides
 4, 8, 16 and 32 from the last map alone by (de)convolutions; T.-Y. Lin et al., "Feature Pyramid Networks" (CVPR 2017).
-Departures: a ViT has full attention in each block, not windows; if the side of patches is not a power of two, maps are
-resampled to the nearest power, because torchvision's parts require strides of powers of two.
+Departures: ViTs use full attention in every block instead of windows; if the patch size is not a power of two, maps are
+resampled to the nearest one, because torchvision's components require strides that are powers of two.
 
-Detectors around a backbone: Faster R-CNN, Mask R-CNN, Cascade Mask R-CNN.
+Detectors: Faster R-CNN, Mask R-CNN, Cascade Mask R-CNN.
 
-Sources: S. Ren et al., "Faster R-CNN" (NeurIPS 2015); K. He et al., "Mask R-CNN" (ICCV 2017); for the cascade see
-below. Region proposals, sampling, pooling, heads and losses are torchvision's, with its numbers unless set: a quarter
-of the sampled boxes are objects, boxes that overlap by an IoU of .5 are suppressed, boxes with a score below .05 are
-dropped, and 100 are kept. The box heads of a cascade have four convolutions and a linear layer, with group
-normalization instead of batch normalization, which works badly for small batches.
+Sources: S. Ren et al., "Faster R-CNN" (NeurIPS 2015); K. He et al., "Mask R-CNN" (ICCV 2017); for the cascade, see
+below. Region proposals, sampling, pooling, heads and losses are torchvision's, with its defaults unless noted: a
+quarter of the sampled boxes are objects, boxes that overlap by an IoU of .5 are suppressed, boxes with a score below
+.05 are dropped, and at most 100 are kept. The box heads of a cascade have four convolutions and a linear layer, with
+group normalization instead of batch normalization, which works poorly with small batches.
 
-The cascade: three successive box heads, each trained on the boxes of the previous one with a stricter threshold.
+Cascade: three successive box heads, each trained on the boxes of the previous one with a stricter IoU threshold.
 
 Source: Z. Cai and N. Vasconcelos, "Cascade R-CNN: High Quality Object Detection and Instance Segmentation" (TPAMI
-2019), Sec. 4 and 5. In stages 1 to 3, boxes with an IoU of .5, .6, .7 count as objects; boxes are corrected
-independently of the class, by offsets that are scaled by 10, 20, 30 for positions and 5, 10, 15 for the logarithms of
-width and height. Its best variant has a mask head in each stage and averages their masks. Weights of the losses are
-1, 1/2, 1/4, as in ``open-mmlab/mmdetection``. Sampling, matching, coding and suppression are torchvision's.
-Each stage samples again, from the boxes of the previous stage and the true ones.
+2019), Sec. 4 and 5. In stages 1 to 3, boxes with an IoU of at least .5, .6 and .7 count as objects; box regression is
+class-agnostic, with offsets scaled by 10, 20, 30 for positions and 5, 10, 15 for the logarithms of width and height.
+The paper's best variant has a mask head in each stage and averages their masks. The losses have the weights 1, 1/2 and
+1/4, as in ``open-mmlab/mmdetection``. Sampling, matching, box coding and suppression are torchvision's.
+Each stage samples anew from the boxes of the previous stage and the ground-truth boxes.
 """
 
 import copy
@@ -51,7 +51,7 @@ from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import find_patch_embedding, keep_window_size, patch_size
 from labelkit.models.inference import InferenceNetwork
 from labelkit.models.seeding import seeded_init
-from labelkit.protocols.segmentation.pyramid_heads import level_maps
+from labelkit.protocols.segmentation.pyramid_heads import extract_level_maps
 
 WIDTH = 256
 """Width of each pyramid level."""
@@ -71,7 +71,7 @@ class SimplePyramid(nn.Module):
 
     Shape:
         - map: ``(b, f, rows, cols)``.
-        - returns: four of ``(b, out, rows s, cols s)``, s = stride / 4, / 8, / 16, / 32.
+        - returns: four tensors ``(b, out, rows s, cols s)``, s = stride / 4, / 8, / 16, / 32.
     """
 
     def __init__(self, width: int, stride: int, out: int = WIDTH) -> None:
@@ -84,7 +84,7 @@ class SimplePyramid(nn.Module):
 
 
 def _build_level(width: int, out: int, doublings: int) -> nn.Sequential:
-    """Return the layers of one level, which double the resolution this many times, or halve it if negative."""
+    """Build one level, which doubles the resolution ``doublings`` times, or halves it if negative."""
     parts: list[nn.Module] = []
     for number in range(doublings):
         if number:
@@ -102,24 +102,24 @@ class DetectionBackbone(nn.Module):
     """Backbone with a feature pyramid, in the form that torchvision's detectors expect.
 
     Args:
-        backbone: used entirely; which parts are trained is decided elsewhere.
-        image_size: side of the images of a trial pass that finds the strides.
+        backbone: used in full; the caller decides which parts are trained.
+        image_size: side in pixels of the images in a trial pass that determines the strides.
 
     Shape:
         - images: ``(b, c, h, w)``, with sides that are multiples of ``divisible``.
-        - returns: levels by name, each ``(b, 256, h / stride, w / stride)``; the last is half the previous one.
+        - returns: levels by name, each ``(b, 256, h / stride, w / stride)``; the last is half the size of the previous.
 
     Attributes:
         out_channels: width of each level.
         names: names of the levels, finest first, without the last.
         strides: strides of these levels in pixels.
-        divisible: number of which the sides of images must be multiples.
-        autocast: the context in which it computes; the levels are float32 nevertheless, because the code that moves
-            boxes rounds their positions to the type of the offsets, in bf16 to whole pixels or more.
+        divisible: number that image sides must be multiples of.
+        autocast: autocast context of the forward pass; the levels are float32 nevertheless, because box decoding rounds
+            positions to the dtype of the offsets, in bf16 to whole pixels or worse.
 
     Raises:
-        UnsupportedBackboneError: the backbone has no such maps.
-        ConfigError: its strides are not powers of two, or it accepts only one size of images.
+        UnsupportedBackboneError: the backbone does not provide the required feature maps.
+        ConfigError: its strides are not powers of two, or it accepts only one image size.
     """
 
     def __init__(self, backbone: Backbone, image_size: int) -> None:
@@ -158,10 +158,9 @@ class DetectionBackbone(nn.Module):
         return self.pyramid(single)
 
     def _maps(self, images: Tensor) -> list[Tensor]:
-        return level_maps(self.backbone.net, images, self.backbone.info.name)
+        return extract_level_maps(self.backbone.net, images, self.backbone.info.name)
 
     def _stages(self, image_size: int) -> tuple[list[int], tuple[int, ...]]:
-        """Return the widths and strides of the maps."""
         side = -(-image_size // self.divisible) * self.divisible
         info = self.backbone.info
         device = next(self.backbone.parameters()).device
@@ -180,7 +179,7 @@ class DetectionBackbone(nn.Module):
 
 
 def freeze_batch_statistics(net: nn.Module) -> None:
-    """Switch batch normalization to its running statistics, since those of the few images in a batch are too noisy."""
+    """Make batch normalization use its running statistics, since those of small batches are too noisy."""
     for module in net.modules():
         if isinstance(module, nn.modules.batchnorm._BatchNorm):
             module.eval()
@@ -226,14 +225,14 @@ def stage_loss(logits: Tensor, offsets: Tensor, labels: Tensor, wanted: Tensor) 
     .. math:: L_{box} = \frac{1}{m} \sum_{i: y_i > 0} \sum_{k=1}^4 s(o_{ik} - w_{ik}),
               \quad s(x) = \frac{9 x^2}{2} \text{ if } |x| < \frac19 \text{ else } |x| - \frac{1}{18}
 
-    Both are >= 0; the second is 0 without objects.
+    Both are >= 0; the second is 0 if there are no objects.
 
     Shape:
         - logits: ``(m, c)`` float; class 0 is the background.
         - offsets: ``(m, 4)`` float.
         - labels: ``(m,)`` int64 in ``[0, c)``.
         - wanted: ``(m, 4)`` float, no gradient.
-        - returns: two of ``()`` float.
+        - returns: two ``()`` float tensors.
 
     Source:
         Cascade R-CNN, Eq. 2 and 5, with the averages of torchvision's ``fastrcnn_loss``.
@@ -275,7 +274,7 @@ class CascadeRoIHeads(nn.Module):
     ) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         for number, (stage, weight) in enumerate(zip(self._heads(), STAGE_WEIGHTS, strict=True), start=1):
-            # the sampler appends the true boxes to its argument
+            # the sampler appends the ground-truth boxes to its argument
             proposals, matched, labels, wanted = stage.select_training_samples(list(proposals), targets)
             logits, offsets = _predict(stage, features, proposals, image_shapes)
             classes, boxes = stage_loss(logits, offsets, torch.cat(labels), torch.cat(wanted))
@@ -305,7 +304,7 @@ class CascadeRoIHeads(nn.Module):
         logits, offsets = _predict(last, features, proposals, image_shapes)
         assert total is not None
         scores = (total + logits.softmax(-1)) / len(self.stages)
-        # torchvision takes logits and a box per class; the softmax of the logarithms of scores returns the scores
+        # torchvision expects logits and one box per class; softmax turns log scores back into scores
         boxes, shares, labels = last.postprocess_detections(
             scores.clamp(min=1e-30).log(), offsets.repeat(1, scores.shape[1]), proposals, image_shapes
         )
@@ -378,8 +377,8 @@ def build_detector(
         shorter_side: shorter side of resized images in pixels.
         longer_side: maximum longer side of resized images in pixels.
         proposals: number of proposed regions per image, doubled in training.
-        samples: number of proposals and true boxes per image from which the heads learn.
-        seed: seed of the weights outside the backbone.
+        samples: number of proposals and ground-truth boxes per image on which the heads are trained.
+        seed: seed for initializing the weights outside the backbone.
 
     Returns:
         torchvision's model on the backbone's device. It takes a list of images (c, h, w) in [0, 1] of any size, and
@@ -387,7 +386,7 @@ def build_detector(
 
     Raises:
         ConfigError: the network has no backbone, or does not accept images of this size.
-        UnsupportedBackboneError: the backbone has no maps.
+        UnsupportedBackboneError: the backbone has no feature maps.
     """
     backbone = getattr(inner, "backbone", None)
     if not isinstance(backbone, Backbone):

@@ -1,1 +1,1 @@
-"""Segmentation heads and networks, for the evaluation of backbones."""
+"""Segmentation heads and networks for evaluating backbones."""

@@ -1,9 +1,9 @@
-"""Feature maps from several depths of a network, and heads that classify every pixel from all of them.
+"""Multi-level feature maps of a network, and segmentation heads that combine all levels.
 
 Sources: T.-Y. Lin et al., "Feature Pyramid Networks" (CVPR 2017), with the head of A. Kirillov et al., "Panoptic
 Feature Pyramid Networks" (CVPR 2019), Sec. 3.1; T. Xiao et al., "Unified Perceptual Parsing" (ECCV 2018), Sec. 3.1
 (UperNet). The maps of a plain ViT have one size and are resized to four sizes as in ``bytedance/ibot``.
-Departures: group normalization instead of batch normalization, which works badly for small batches.
+Departures: group normalization instead of batch normalization, which works poorly with small batches.
 """
 
 from collections.abc import Sequence
@@ -21,12 +21,12 @@ LEVELS = 4
 _POOLS = (1, 2, 3, 6)
 
 
-def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
-    """Extract maps (b, f, rows, cols) at four depths: after each quarter of a plain ViT, or the last stages of a CNN.
+def extract_level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
+    """Extract maps (b, f, rows, cols) at four depths: after each quarter of a plain ViT, or the last four CNN stages.
 
     Args:
         net: a network with timm's ``forward_intermediates``.
-        images: ``(b, c, h, w)`` float; for a ViT in whole patches.
+        images: ``(b, c, h, w)`` float; for a ViT, h and w must be multiples of the patch size.
         name: name of the network, for messages.
 
     Raises:
@@ -46,14 +46,14 @@ def level_maps(net: nn.Module, images: Tensor, name: str) -> list[Tensor]:
     return [found[quarter] for quarter in quarters]
 
 
-class LevelSizes(nn.Module):
+class LevelRescaler(nn.Module):
     """Module that rescales four maps of equal size by factors of 4, 2, 1 and 1/2.
 
     Args:
         width: width of each map, f.
 
     Shape:
-        - maps: four of ``(b, f, rows, cols)``.
+        - maps: four tensors ``(b, f, rows, cols)``.
         - returns: ``(b, f, 4 rows, 4 cols)``, ``2 rows``, ``rows``, and ``rows / 2`` rounded up.
     """
 
@@ -73,16 +73,16 @@ class LevelSizes(nn.Module):
 
 
 class FPNHead(nn.Module):
-    """Semantic FPN head, which refines and sums the levels of a feature pyramid and classifies each position.
+    """Semantic FPN head that refines and sums the levels of a feature pyramid and classifies each position.
 
     Args:
         widths: widths of the maps, finest first.
         num_classes: number of classes c.
         pyramid: width of the pyramid.
-        hidden: width of the refined levels that are added.
+        hidden: width of the refined levels that are summed.
 
     Shape:
-        - maps: one of ``(b, f_i, rows_i, cols_i)`` for each width.
+        - maps: one tensor ``(b, f_i, rows_i, cols_i)`` per width.
         - returns: ``(b, c, rows_0, cols_0)``.
     """
 
@@ -115,7 +115,7 @@ class UperNetHead(nn.Module):
     Args:
         widths: widths of the maps, finest first.
         num_classes: number of classes c.
-        hidden: width of every part.
+        hidden: width of every layer.
 
     Shape: as in `FPNHead`.
     """

@@ -1,6 +1,6 @@
-"""Heads that classify every pixel, and a backbone with such a head as one network.
+"""Segmentation heads, and a network that combines a backbone with one of them.
 
-Source: our CoTAP specification, section 6; order and width of the convolutional head are ours.
+Source: our CoTAP specification, section 6; the layer order and width of the convolutional head are ours.
 """
 
 import copy
@@ -13,7 +13,7 @@ from labelkit.errors import ConfigError
 from labelkit.models.backbones.registry import Backbone
 from labelkit.models.backbones.vit import find_patch_embedding
 from labelkit.models.inference import InferenceNetwork
-from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelSizes, UperNetHead, level_maps
+from labelkit.protocols.segmentation.pyramid_heads import FPNHead, LevelRescaler, UperNetHead, extract_level_maps
 
 _BLOCKS, _HIDDEN = 3, 256
 
@@ -21,8 +21,8 @@ _BLOCKS, _HIDDEN = 3, 256
 def build_segmentation_head(kind: str, width: int, num_classes: int, seed: int) -> nn.Module:
     """Build a segmentation head with weights that depend only on the seed.
 
-    ``linear`` is one linear classifier shared by all patches. ``fcn`` has three blocks before it, each with 1x1, 3x3
-    and 1x1 convolutions with ReLU, and each doubling rows and columns.
+    ``linear`` is one linear classifier shared by all patches. ``fcn`` precedes it with three blocks of 1x1, 3x3 and 1x1
+    convolutions with ReLU, each of which doubles the resolution.
 
     Shape:
         - features: ``(b, f, rows, cols)`` float.
@@ -43,21 +43,21 @@ _OF_LEVELS = {"fpn": FPNHead, "upernet": UperNetHead}
 
 
 class Segmenter(nn.Module):
-    """Segmentation network with a backbone and a head, which returns the logits of each position as patch features.
+    """Segmentation network with a backbone and a head, which provides logits in place of patch features.
 
     Args:
         inner: a network with a backbone, which is copied; its layers on top of the backbone are not used.
-        kind: kind of the head; linear and fcn use the last map, fpn and upernet maps of four depths.
+        kind: kind of the head; linear and fcn use the last feature map, fpn and upernet use maps from four depths.
         num_classes: number of classes c.
-        size: side of the training images.
-        seed: seed of the head's weights.
+        size: side of the training images in pixels.
+        seed: seed for initializing the head.
 
     Attributes:
         input_spec: input specification of the original network.
 
     Raises:
         ConfigError: the network has no backbone, or does not accept images of this size.
-        UnsupportedBackboneError: the backbone has no such maps.
+        UnsupportedBackboneError: the backbone does not provide the required feature maps.
     """
 
     def __init__(self, inner: InferenceNetwork, kind: HeadKind, num_classes: int, *, size: int, seed: int) -> None:
@@ -78,12 +78,12 @@ class Segmenter(nn.Module):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
                 if find_patch_embedding(self.backbone.net) is not None:
-                    self.sizes = LevelSizes(widths[0])
+                    self.sizes = LevelRescaler(widths[0])
                 self.head = _OF_LEVELS[kind](widths, num_classes)
         self.to(device)
 
     def patch_features(self, images: Tensor) -> Tensor:
-        """Compute the logits of images in the form of patch features (b, rows, cols, c)."""
+        """Compute the logits of images in the layout of patch features, (b, rows, cols, c)."""
         return self.logits(images).permute(0, 2, 3, 1)
 
     def logits(self, images: Tensor) -> Tensor:
@@ -94,5 +94,5 @@ class Segmenter(nn.Module):
     def _maps(self, images: Tensor) -> list[Tensor]:
         if self._kind not in _OF_LEVELS:
             return [self.backbone.patch_features(images).permute(0, 3, 1, 2)]
-        maps = level_maps(self.backbone.net, images, self.backbone.info.name)
+        maps = extract_level_maps(self.backbone.net, images, self.backbone.info.name)
         return maps if self.sizes is None else list(self.sizes(maps))

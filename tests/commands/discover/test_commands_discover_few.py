@@ -74,7 +74,7 @@ def test_full_columns_hold_given_and_discovered_labels(store: EmbeddingStore) ->
     arrays = read_result(store, "snowball").arrays
     expected = discover_confident(blob_rows(), LABELS, 9)
 
-    assert arrays["pseudo_labels"].tolist() == expected.grown(LABELS).tolist()
+    assert arrays["pseudo_labels"].tolist() == expected.added_to(LABELS).tolist()
     assert arrays["names"] == ["class-0", "class-1", "class-2"]
     assert np.flatnonzero(arrays["sources"] == 1).tolist() == np.flatnonzero(LABELED).tolist()
     assert np.flatnonzero(arrays["sources"] == 2).tolist() == sorted(expected.indices.tolist())
@@ -295,7 +295,7 @@ def test_a_class_without_a_label_is_refused_or_skipped(labelkit: Any, make_store
     assert "--missing-class skip" in refused.err
     assert skipped.code == 0
     assert [row["class"] for row in skipped.json["per_class"]] == ["class-0", "class-1"]
-    assert "no image has a label of class 'class-2', so this class is never predicted" in skipped.err
+    assert "no image is labeled as class 'class-2', which will never be predicted" in skipped.err
 
 
 @pytest.mark.parametrize("command", ["snowball", "lmcs"])
@@ -362,7 +362,7 @@ def test_nothing_without_a_label_is_an_empty_result(labelkit: Any, make_store: A
         answer = labelkit("discover", command, "--index", full.path, "--json")
         assert answer.code == 0, answer.err
         assert answer.json["discovered"] == 0
-        assert "every image has a label, so there is nothing to find" in answer.err
+        assert "every image has a label, so there is nothing to discover" in answer.err
         assert read_table(Path(answer.json["csv"])) == []
 
 

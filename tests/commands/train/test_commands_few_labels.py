@@ -70,7 +70,7 @@ def test_options_that_cannot_act_are_refused(
     [
         ({"ant": 3}, [], "has only one class"),
         ({}, [], "no image has a label"),
-        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image has a label of class"),
+        ({"ant": 2, "bee": 3}, ["--num-classes", "3"], "no image is labeled as class"),
     ],
     ids=["one class", "no label", "a class without"],
 )

@@ -209,7 +209,7 @@ def test_options_that_cannot_work_are_refused(options: dict[str, Any], word: str
     [
         ({"local_size": 20}, "multiple"),
         ({"image_size": 36}, "multiple"),
-        ({"num_neighbors": 4}, "4 neighbors require more than 4 images"),
+        ({"num_neighbors": 4}, "4 neighbors per image require more than 4 images"),
         ({"backbone": "convnet_demo"}, "VisionTransformer|cannot"),
     ],
     ids=str,

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 from labelkit.losses.consistency import DistillationLoss
-from labelkit.methods.discovery.losses import AttentionPull, ConfidentPseudoLabelLoss, DistributionAlignment
+from labelkit.methods.discovery.losses import AttentionAlignmentLoss, ConfidentPseudoLabelLoss, DistributionAlignment
 
 # Cosines of the specification's worked example (T10, T15).
 STUDENT = torch.tensor([[0.9, 0.1, -0.2], [0.2, 0.7, 0.0]], dtype=torch.float64)
@@ -25,7 +25,7 @@ def pair() -> tuple[torch.Tensor, torch.Tensor]:
 def test_coral_of_the_worked_example_is_22_5_over_16() -> None:
     student, teacher = as_heads([[1, 2], [3, 4], [5, 0]]), as_heads([[2, 0], [0, 1], [1, 5]])
 
-    assert AttentionPull("coral")(teacher, student).item() == pytest.approx(22.5 / 16)
+    assert AttentionAlignmentLoss("coral")(teacher, student).item() == pytest.approx(22.5 / 16)
 
 
 def test_coral_ignores_a_constant_row_and_is_zero_for_equal_covariances(
@@ -33,7 +33,7 @@ def test_coral_ignores_a_constant_row_and_is_zero_for_equal_covariances(
 ) -> None:
     keys, _ = pair
 
-    assert AttentionPull("coral")(keys, keys + torch.tensor([1.0, -2.0, 3.0, 0.5])).item() == pytest.approx(
+    assert AttentionAlignmentLoss("coral")(keys, keys + torch.tensor([1.0, -2.0, 3.0, 0.5])).item() == pytest.approx(
         0, abs=1e-12
     )
 
@@ -53,14 +53,14 @@ def test_pull_equals_plain_loops(kind: str, pair: tuple[torch.Tensor, torch.Tens
                     p_k = [math.exp(x) / sum(math.exp(y) for y in k) for x in k]
                     values.append(sum(a * math.log(a / c) for a, c in zip(p_q, p_k, strict=True)))
 
-    assert AttentionPull(kind)(keys, queries).item() == pytest.approx(sum(values) / len(values))  # type: ignore[arg-type]
+    assert AttentionAlignmentLoss(kind)(keys, queries).item() == pytest.approx(sum(values) / len(values))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["l2", "kld", "coral"])
 def test_pull_moves_the_keys_and_leaves_the_queries(kind: str, pair: tuple[torch.Tensor, torch.Tensor]) -> None:
     keys, queries = (tensor.clone().requires_grad_() for tensor in pair)
 
-    AttentionPull(kind)(keys, queries).backward()  # type: ignore[arg-type]
+    AttentionAlignmentLoss(kind)(keys, queries).backward()  # type: ignore[arg-type]
 
     assert keys.grad.abs().sum() > 0
     assert queries.grad is None

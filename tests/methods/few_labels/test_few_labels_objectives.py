@@ -77,7 +77,7 @@ def test_the_weight_of_unlabeled_images_grows_linearly(step: int, weight: float)
 def test_guesses_are_sharpened_means_by_the_statistics_of_each_view(student: StudentNetwork, batch: Batch) -> None:
     views = batch.views[0][ROWS:], batch.views[1][ROWS:]
     before = statistics(student)
-    guess = mixmatch().guess(student.train(), views)
+    guess = mixmatch().guess_labels(student.train(), views)
     expected = sharpen((bare(student, views[0]).softmax(1) + bare(student, views[1]).softmax(1)) / 2, 0.5)
     torch.testing.assert_close(guess, expected)
     assert all(torch.equal(before[name], value) for name, value in statistics(student).items())
@@ -87,7 +87,7 @@ def test_guesses_are_sharpened_means_by_the_statistics_of_each_view(student: Stu
 def test_mixmatch_equals_a_computation_without_its_helpers(student: StudentNetwork, batch: Batch) -> None:
     student.train()
     objective = mixmatch()
-    guess = objective.guess(student, (batch.views[0][ROWS:], batch.views[1][ROWS:]))
+    guess = objective.guess_labels(student, (batch.views[0][ROWS:], batch.views[1][ROWS:]))
     rows = [*batch.views[0], *batch.views[1][ROWS:]]
     targets = [*torch.eye(3)[batch.labels[:ROWS]], *guess, *guess]
     shares = draw_blending_plan(3 * ROWS, 0.75, keyed_generator(3, "mixmatch", 8192), torch.device("cpu"))

@@ -111,7 +111,7 @@ def test_one_process_clusters_the_masters_features_for_all(make: Make, monkeypat
             return value if is_main else value + sent[0]
 
         state.is_main, state.combine = is_main, combine
-        master._initialize_centroids(np.random.default_rng(0))
+        master._recompute_centroids(np.random.default_rng(0))
         return master._centroids
 
     main = places(is_main=True)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from labelkit.methods.few_labels.snowball_search import discover_confident, fuse, mean_ranks
+from labelkit.methods.few_labels.snowball_search import discover_confident, fuse_parts, mean_ranks
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -109,20 +109,20 @@ def test_fusion_of_three_networks_is_that_of_the_specification() -> None:
         np.array([[3, 2], [0.5, 3], [6, 0.5]]),
     ]
 
-    labels, distance = fuse(parts, "distance")
+    labels, distance = fuse_parts(parts, "distance")
     np.testing.assert_allclose(distance[:, 0], [2.0, 1.166667, 1.166667], atol=1e-6)
     assert labels.tolist() == [0, 0, 1]
-    labels, distance = fuse(parts, "cascade")
+    labels, distance = fuse_parts(parts, "cascade")
     np.testing.assert_allclose(distance[:, 0], [3.741657, 2.291288, 2.291288], atol=1e-6)
     assert labels.tolist() == [0, 0, 1]
     # row 0: class 0 by distance and cascade, class 1 by rank
-    labels, nearest = fuse(parts, "rank")
+    labels, nearest = fuse_parts(parts, "rank")
     np.testing.assert_allclose(mean_ranks(nearest), [1.666667, 2.0, 2.333333], atol=1e-6)
     assert labels.tolist() == [1, 0, 1]
 
 
 def test_majority_tie_goes_to_the_class_with_the_smallest_mean_distance() -> None:
-    labels, _ = fuse([np.array([[1.0, 2.0]]), np.array([[4.0, 2.5]])], "rank")
+    labels, _ = fuse_parts([np.array([[1.0, 2.0]]), np.array([[4.0, 2.5]])], "rank")
     assert labels.tolist() == [1]  # means 2.5 and 2.25
 
 
@@ -194,7 +194,7 @@ def test_rounds_are_single_discoveries_one_after_the_other() -> None:
     rows, labels = cloud(12, num_rows=60)
     rounds = discover_confident(rows, labels, 6, 2)
     first = discover_confident(rows, labels, 6)
-    second = discover_confident(rows, first.grown(labels), 6, original=labels)
+    second = discover_confident(rows, first.added_to(labels), 6, original=labels)
 
     assert rounds.indices.tolist() == [*first.indices.tolist(), *second.indices.tolist()]
     assert rounds.round.tolist() == [1] * 6 + [2] * 6
@@ -237,7 +237,7 @@ def test_a_class_with_too_few_candidates_gives_what_it_has() -> None:
 def test_a_class_without_a_label_is_never_named() -> None:
     found = discover_confident(TOY, TOY_LABELS, 10, num_classes=3, balance="global", class_names=["ant", "bee", "cat"])
     assert 2 not in found.labels
-    assert found.warnings == ("no image has a label of class 'cat', so this class is never predicted",)
+    assert found.warnings == ("no image is labeled as class 'cat', which will never be predicted",)
     assert np.isfinite(found.distance).all()
 
 

@@ -171,7 +171,7 @@ def test_centroids_are_means_of_embeddings_whatever_was_clustered() -> None:
     labels.rows = np.array([0, 2, 3, 5, 6])
     points = torch.tensor([[0.0], [0.1], [9.0], [9.1], [9.2]])
     embeddings = torch.arange(15.0).reshape(5, 3)
-    record = labels.renew(points, embeddings, TrainState())
+    record = labels.recluster(points, embeddings, TrainState())
     ids = labels.cluster_ids
     assert ids[[1, 4, 7]].tolist() == [-1, -1, -1]
     assert ids[0] == ids[2]
@@ -179,9 +179,9 @@ def test_centroids_are_means_of_embeddings_whatever_was_clustered() -> None:
     assert torch.allclose(labels.centroids[ids[0]], embeddings[:2].mean(0))
     assert torch.allclose(labels.centroids[ids[3]], embeddings[2:].mean(0))
     assert (record["min_count"], record["max_count"], record["moved"]) == (2, 3, 0)
-    assert not labels.due(0)
-    assert labels.due(5)
-    assert not labels.due(6)
+    assert not labels.is_due(0)
+    assert labels.is_due(5)
+    assert not labels.is_due(6)
 
 
 def test_equal_embeddings_have_no_spread() -> None:
@@ -225,10 +225,10 @@ def test_the_main_process_clusters_and_the_others_are_told() -> None:
     points = torch.randn(20, 2, generator=generator)
     sums: list[torch.Tensor] = []
     main, other = (PseudoLabels(20, 3, 2, refresh_epochs=1, seed=0) for _ in range(2))
-    first = main.renew(points, points, TrainState(combine=lambda value, how: sums.append(value) or value))
+    first = main.recluster(points, points, TrainState(combine=lambda value, how: sums.append(value) or value))
     # what the other has is added to that
     told = TrainState(is_main=False, combine=lambda value, how: value + sums.pop(0))
-    second = other.renew(points, points, told)
+    second = other.recluster(points, points, told)
     assert torch.equal(other.cluster_ids, main.cluster_ids)
     assert torch.equal(other.centroids, main.centroids)
     assert second == first

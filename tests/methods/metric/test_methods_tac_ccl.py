@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from labelkit.data.batch import Batch, ViewGeometry
-from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, compute_part_box
+from labelkit.methods.metric.matched_images import MatchedImages, MatchedPairing, PairGeometry, compute_crop_box
 from labelkit.methods.metric.options import TACCCLConfig
 from labelkit.options.presets import available_presets, resolve
 from labelkit.store.array_files import Matches, build_match, join_matches
@@ -106,14 +106,14 @@ def test_maps_between_partners_are_as_exact_under_autocast() -> None:
 def test_parts_are_squares_around_the_keypoints_inside_of_the_image() -> None:
     middle = np.full(3, 0.5)
     # a box of 20 x 10 pixels in an image of 200 x 100: least side 40
-    box = compute_part_box(np.array([-0.1, -0.1, 0.1, 0.1]), 100, 200, middle)
+    box = compute_crop_box(np.array([-0.1, -0.1, 0.1, 0.1]), 100, 200, middle)
     np.testing.assert_allclose((box + 1) / 2 * [200, 100, 200, 100], [80, 30, 120, 70])
     # keypoints at the corner: shifted inside
-    corner = compute_part_box(np.array([0.9, 0.9, 1.0, 1.0]), 100, 200, np.array([1.0, 1.0, 1.0]))
+    corner = compute_crop_box(np.array([0.9, 0.9, 1.0, 1.0]), 100, 200, np.array([1.0, 1.0, 1.0]))
     assert corner[2] == pytest.approx(1)
     assert corner[3] == pytest.approx(1)
     # keypoints all over: no more than the shorter side
-    whole = compute_part_box(np.array([-1.0, -1, 1, 1]), 100, 200, middle)
+    whole = compute_crop_box(np.array([-1.0, -1, 1, 1]), 100, 200, middle)
     np.testing.assert_allclose((whole + 1) / 2 * [200, 100, 200, 100], [50, 0, 150, 100])
 
 

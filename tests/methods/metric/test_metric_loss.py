@@ -9,8 +9,8 @@ from labelkit.methods.metric.losses import (
     MemoryContrastiveLoss,
     MultiSimilarityLoss,
     ProxyAnchorLoss,
-    hard_pairs,
-    reference_pairs,
+    hard_pair_masks,
+    pair_masks,
 )
 from torch import Tensor
 from torch.nn import functional
@@ -35,8 +35,8 @@ def test_multi_similarity_of_six_vectors(beta: float, epsilon: float | None, exp
 
 def test_mining_keeps_the_pairs_of_the_worked_example() -> None:
     """T§8.1: pairs kept, anchor by anchor."""
-    positive, negative = reference_pairs(LABELS, LABELS, torch.arange(6))
-    positive, negative = hard_pairs(six() @ six().T, positive, negative, 0.1)
+    positive, negative = pair_masks(LABELS, LABELS, torch.arange(6))
+    positive, negative = hard_pair_masks(six() @ six().T, positive, negative, 0.1)
     assert [tuple(pair) for pair in positive.nonzero().tolist()] == [
         (0, 2), (1, 0), (1, 2), (2, 0), (2, 1), (3, 4), (3, 5), (4, 3), (4, 5), (5, 4),
     ]  # fmt: skip
@@ -60,7 +60,7 @@ def test_an_image_s_own_copy_in_the_memory_makes_no_pair() -> None:
     reference = torch.cat([six(), six().flip(0)])
     labels = torch.cat([LABELS, LABELS.flip(0)])
     own = torch.arange(6)
-    positive, negative = reference_pairs(LABELS, labels, own)
+    positive, negative = pair_masks(LABELS, labels, own)
     assert not positive[torch.arange(6), own].any()
     assert not negative[torch.arange(6), own].any()
     assert positive.sum() == 6 * 5
@@ -162,12 +162,10 @@ def test_the_form_for_a_gpu_is_that_of_the_library(kind: str, memory: bool) -> N
     theirs = loss(embeddings, labels, reference, reference_labels, own)
     anchors = functional.normalize(embeddings, dim=1)
     others = anchors if reference is None else functional.normalize(reference, dim=1)
-    positive, negative = reference_pairs(
-        labels, labels if reference_labels is None else reference_labels, torch.arange(12)
-    )
+    positive, negative = pair_masks(labels, labels if reference_labels is None else reference_labels, torch.arange(12))
     if loss.epsilon is not None:
-        positive, negative = hard_pairs(anchors @ others.T, positive, negative, loss.epsilon)
-    ours = loss.of_similarities(anchors @ others.T, positive, negative)
+        positive, negative = hard_pair_masks(anchors @ others.T, positive, negative, loss.epsilon)
+    ours = loss.loss_from_similarities(anchors @ others.T, positive, negative)
     torch.testing.assert_close(ours, theirs)
     gradients = [torch.autograd.grad(value, embeddings, retain_graph=True)[0] for value in (ours, theirs)]
     torch.testing.assert_close(*gradients)

@@ -28,7 +28,7 @@ def test_the_loss_over_the_memory_is_the_librarys(size: int) -> None:
     memory, loss = MemoryBank(size, DIM), MultiSimilarityLoss()
     labels_of = torch.tensor([0, 0, 1, 1]).repeat(6)
     for embeddings, labels, rows in batches(6):
-        kept, kept_rows, own = memory.remember(embeddings, rows)
+        kept, kept_rows, own = memory.enqueue(embeddings, rows)
         ours = loss(embeddings, labels, kept, labels_of[kept_rows], own)
         assert float(ours) == pytest.approx(float(library(embeddings, labels)), abs=1e-6)
 
@@ -37,7 +37,7 @@ def test_the_oldest_entries_go_first() -> None:
     memory = MemoryBank(6, 1)
     for start in (0, 4, 8):
         rows = torch.arange(start, start + 4)
-        kept, kept_rows, own = memory.remember(rows[:, None].float(), rows)
+        kept, kept_rows, own = memory.enqueue(rows[:, None].float(), rows)
     assert sorted(kept_rows.tolist()) == [6, 7, 8, 9, 10, 11]
     assert kept_rows[own].tolist() == [8, 9, 10, 11]
     assert kept[:, 0].tolist() == [float(row) for row in kept_rows.tolist()]
@@ -46,11 +46,11 @@ def test_the_oldest_entries_go_first() -> None:
 def test_new_labels_hold_for_old_entries() -> None:
     memory, loss = MemoryBank(12, DIM), MultiSimilarityLoss()
     for embeddings, _, rows in batches(3):
-        kept, kept_rows, own = memory.remember(embeddings, rows)
+        kept, kept_rows, own = memory.enqueue(embeddings, rows)
     relabeled = torch.tensor([0, 1, 0, 1] * 3)
     again = MemoryBank(12, DIM)
     for fresh, _, rows in batches(3):
-        anew, anew_rows, anew_own = again.remember(fresh, rows)
+        anew, anew_rows, anew_own = again.enqueue(fresh, rows)
     first = loss(embeddings, relabeled[rows], kept, relabeled[kept_rows], own)
     second = loss(fresh, relabeled[rows], anew, relabeled[anew_rows], anew_own)
     assert float(first) == float(second)
@@ -58,9 +58,9 @@ def test_new_labels_hold_for_old_entries() -> None:
 
 def test_refilling_forgets_what_was_there() -> None:
     memory = MemoryBank(4, 1)
-    memory.remember(torch.full((3, 1), 9.0), torch.tensor([7, 8, 9]))
+    memory.enqueue(torch.full((3, 1), 9.0), torch.tensor([7, 8, 9]))
     memory.refill(torch.tensor([[0.0], [1.0]]), torch.tensor([0, 1]))
-    _, kept_rows, _ = memory.remember(torch.tensor([[2.0]]), torch.tensor([2]))
+    _, kept_rows, _ = memory.enqueue(torch.tensor([[2.0]]), torch.tensor([2]))
     assert kept_rows.tolist() == [0, 1, 2]
     memory.refill(torch.arange(6.0)[:, None], torch.arange(6))
     assert memory.rows.tolist() == [2, 3, 4, 5]

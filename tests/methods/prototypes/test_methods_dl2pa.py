@@ -95,7 +95,7 @@ def test_prototypes_that_are_not_sharpened_minimize_the_paper_s_loss(count: int,
 def test_sharpening_that_could_do_nothing_is_told_or_refused() -> None:
     said: list[str] = []
     assert np.array_equal(made(10, 9, said, sharpest_t=None), made(10, 9, []))
-    assert said == ["--sharpest-t has no effect: the best 10 prototypes of 9 dimensions are known"]
+    assert said == ["--sharpest-t has no effect: 10 prototypes in 9 dimensions have a closed form"]
     for other in ({"prototypes": "simplex"}, {"prototypes_from": "x.h5"}):
         with pytest.raises(ConfigError, match="--sharpest-t requires --prototypes uniform"):
             made(10, 9, [], sharpest_t=None, **other)
@@ -122,9 +122,9 @@ def test_prototypes_come_from_a_learned_classifier(make: Make, tmp_path: Path) -
     setup.trainer.fit()
     unit = torch.nn.functional.normalize(weight, dim=1)
     assert torch.allclose(setup.method.network.head.prototypes, unit)
-    with pytest.raises(ConfigError, match="has 10 prototypes of dimension 8, but 10 of dimension 5 are needed"):
+    with pytest.raises(ConfigError, match="has 10 prototypes of dimension 8, but 10 of dimension 5 are required"):
         make("dl2pa", prototypes_from=tmp_path / "softmax", embed_dim=5).trainer.fit()
-    with pytest.raises(ConfigError, match="12 of dimension 8 are needed"):
+    with pytest.raises(ConfigError, match="12 of dimension 8 are required"):
         make("dl2pa", prototypes_from=tmp_path / "softmax", num_classes=12).trainer.fit()
 
 

@@ -7,7 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from labelkit.methods.prototypes.dl2pa import PrototypeHead, best_assignment, is_due, reassign, similarities
+from labelkit.methods.prototypes.dl2pa import (
+    PrototypeHead,
+    best_assignment,
+    class_mean_similarities,
+    is_reassignment_due,
+    reassign,
+)
 from labelkit.training.method import TrainState
 
 
@@ -29,7 +35,7 @@ def triangle() -> PrototypeHead:
 
 def test_the_worked_example_is_solved() -> None:
     head = triangle()
-    assert similarities(head)[1].tolist() == pytest.approx([0.96, -0.237513, -0.722487], abs=1e-6)
+    assert class_mean_similarities(head)[1].tolist() == pytest.approx([0.96, -0.237513, -0.722487], abs=1e-6)
     record = reassign(head, state())
     assert head.assignment.tolist() == [2, 0, 1]
     assert record["objective"] == pytest.approx(1.452820 / 3, abs=1e-6)
@@ -103,5 +109,5 @@ def test_processes_that_do_not_solve_are_told() -> None:
     ],
 )
 def test_assignments_come_evenly_and_never_before_the_first_step(updates: float, due: Any) -> None:
-    found = [step for step in range(101) if is_due(state(step=step, epoch=step // 10), updates)]
+    found = [step for step in range(101) if is_reassignment_due(state(step=step, epoch=step // 10), updates)]
     assert found == list(due)
