@@ -5,7 +5,7 @@ from typing import Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, nearest, panel
+from labelkit.options.base import StageConfig, closest_name, panel
 
 _GATE = panel("Limits")
 
@@ -66,7 +66,7 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
         own = name.rpartition("/")[2]
         if not score_direction(own):
             known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_IS_BETTER_OBJECTS})
-            guess = _SCORES_BY_HEADER.get(own.upper()) or nearest(own, known)
+            guess = _SCORES_BY_HEADER.get(own.upper()) or closest_name(own, known)
             guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
             raise ValueError(f"unknown score {own}.{hint} Choose from: {', '.join(known)}")

@@ -128,8 +128,8 @@ class DatasetOptions(StageConfig):
 
     dataset: str = _DATA(
         "digits",
-        "Name of a dataset (see `labelkit list datasets`), folder of images or of one subfolder per class, CSV with "
-        "columns path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
+        "Name of a dataset (see `labelkit list datasets`), folder of images or class folders, CSV with columns "
+        "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
     )
     data_root: Path = _DATA(
         Path("data"),

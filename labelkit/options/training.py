@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, panel, value_text
+from labelkit.options.base import StageConfig, format_value, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
 
@@ -179,7 +179,7 @@ class TrainConfig(RunConfig):
         if self.lr_schedule == "step" and not self.lr_drop_epochs:
             raise ValueError("--lr-schedule step requires --lr-drop-epochs")
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {value_text(self.lr_drop_epochs)}")
+            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {format_value(self.lr_drop_epochs)}")
         return self
 
     @property

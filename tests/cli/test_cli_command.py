@@ -17,7 +17,7 @@ import pytest
 import typer
 from labelkit.cli.command import run_command
 from labelkit.cli.console import Output
-from labelkit.cli.main import new_group, run_app
+from labelkit.cli.main import build_group, run_app
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import (
     BusyError,
@@ -109,7 +109,7 @@ def stage_command(config_class: type[StageConfig], stage: Callable[[Any], Simple
 
 def code_of(act: Callable[[], None], *words: str) -> int:
     """Return the exit code of a command that does something, one of a group of two."""
-    app = new_group()
+    app = build_group()
     for name in ("sieve", "other"):
         app.command(name)(stage_command(SieveConfig, lambda config: act()))
     return run_app(lambda: app, ["sieve", "--index", "a.h5", *words])
