@@ -41,7 +41,7 @@ def call_cached(function: Callable[..., Arrays], rows: NDArray[Any], *arguments:
     """
     if rows.size < _MIN_VALUES:
         return function(rows, *arguments)
-    (path,) = result_files("computed", function, (rows, *arguments))
+    (path,) = cache_files("computed", function, (rows, *arguments))
     cached = read_arrays(path)
     if cached is not None:
         return cast(Arrays, cached)
@@ -50,7 +50,7 @@ def call_cached(function: Callable[..., Arrays], rows: NDArray[Any], *arguments:
     return result
 
 
-def result_files(kind: str, function: Callable[..., object], arguments: object, count: int = 1) -> list[Path]:
+def cache_files(kind: str, function: Callable[..., object], arguments: object, count: int = 1) -> list[Path]:
     """Return the cache files for a call, named by a digest of its inputs; delete files unused for a week.
 
     Args:

@@ -94,11 +94,11 @@ def test_results_of_another_version_are_not_taken(monkeypatch: pytest.MonkeyPatc
 def test_many_files_of_one_call_have_names_of_their_own() -> None:
     rows = np.arange(6.0).reshape(3, 2)
 
-    files = cache.result_files("parts", split, (rows, 1), 3)
+    files = cache.cache_files("parts", split, (rows, 1), 3)
 
     assert len(set(files)) == 3
-    assert files == cache.result_files("parts", split, (rows.copy(), 1), 3)
-    assert not set(files) & set(cache.result_files("parts", split, (rows, 2), 3))
+    assert files == cache.cache_files("parts", split, (rows.copy(), 1), 3)
+    assert not set(files) & set(cache.cache_files("parts", split, (rows, 2), 3))
 
 
 def test_a_folder_that_cannot_be_written_is_in_nobodys_way(folder: Path) -> None:

@@ -19,7 +19,6 @@ from labelkit.errors import ConfigError
 from labelkit.options.base import (
     StageConfig,
     aliases,
-    allows_none,
     bounds,
     choices,
     field_extra,
@@ -36,11 +35,11 @@ _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Limits", "Run")
 
 
-def run_command(command: StageCommand) -> Command:
+def build_typer_command(command: StageCommand) -> Command:
     """Build the Typer command that runs a function, prints its result and raises any error returned with it."""
     config_class = command.config_class()
     presets = available_presets(config_class)
-    lists = [name for name, field in config_class.model_fields.items() if _is_list(field)]
+    lists = [name for name, field in config_class.model_fields.items() if _takes_all_arguments(field)]
     kinds = {name: list_item_type(field.annotation) for name, field in config_class.model_fields.items()}
     repeatable = {name: kind for name, kind in kinds.items() if kind is not None and name not in lists}
 
@@ -118,7 +117,7 @@ def _help_rank(field: FieldInfo) -> int:
     return _LAST_PANELS.index(str(panel)) + 1 if panel in _LAST_PANELS else 0
 
 
-def _is_list(field: FieldInfo) -> bool:
+def _takes_all_arguments(field: FieldInfo) -> bool:
     """Return whether a field takes all positional arguments."""
     return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
 
@@ -134,7 +133,7 @@ def _help_text(field: FieldInfo) -> str:
     else:
         default = field.get_default(call_default_factory=True)
         is_explained = default is None and "default" in description.lower()
-        if not is_explained and not (allows_none(field.annotation) and default is None and not description):
+        if not is_explained and default != ():
             notes.append(f"default: {format_value(default)}")
     return f"{description} [{'; '.join(notes)}]" if notes else description
 
@@ -151,7 +150,7 @@ def _build_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     text = escape_markup(_help_text(field))
     if field_extra(field, "positional"):
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
-        return _build_keyword(name, Annotated[list[str] | None if _is_list(field) else str | None, place])
+        return _build_keyword(name, Annotated[list[str] | None if _takes_all_arguments(field) else str | None, place])
     panel = field_extra(field, "panel")
     short, long, switch = field_extra(field, "short"), flag(name), field.annotation is bool
     option = typer.Option(

@@ -20,7 +20,7 @@ import typer
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
 from labelkit.cli.process import interrupt_on_signals
-from labelkit.commands.table import COMMANDS as _STAGES
+from labelkit.commands.table import COMMANDS as _TABLE
 from labelkit.commands.table import Command, Group
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
 from labelkit.methods import OWN_METHODS_VARIABLE
@@ -69,7 +69,7 @@ class _BuiltInCommand:
     target: str
 
 
-_OWN = {
+_BUILT_IN = {
     "config": _BuiltInCommand(
         "Show a command's configuration, and where each value comes from.", "labelkit.cli.command:config"
     ),
@@ -82,7 +82,7 @@ _OWN = {
 
 PANELS = {
     "First steps": ("start", "predict", "list", "datasets", "config"),
-    "Stages": (
+    "Training and analysis": (
         "train",
         "embed",
         "cluster",
@@ -102,7 +102,7 @@ PANELS = {
 """Panels of ``labelkit --help`` and their commands, grouped by task."""
 
 COMMANDS: dict[str, Command | Group | _BuiltInCommand] = {
-    name: (_STAGES | _OWN)[name] for names in PANELS.values() for name in names
+    name: (_TABLE | _BUILT_IN)[name] for names in PANELS.values() for name in names
 }
 
 
@@ -121,7 +121,7 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
         epilog=f"Exit codes:\n\n{codes}",
         **SETTINGS,
     )
-    app.callback()(_common)
+    app.callback()(_global_options)
     # Before the command name, only switches are allowed, which take no value.
     words = None if arguments is None else [argument for argument in arguments if not argument.startswith("-")]
     if _COMPLETION_VARIABLE in os.environ:
@@ -171,9 +171,9 @@ def build_command(command: Callable[..., None] | Command, *, is_named: bool) -> 
         return placeholder_command(text)
     if not isinstance(command, Command):
         return command
-    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
+    from labelkit.cli.command import build_typer_command  # pydantic loads here, not in `labelkit --help`
 
-    return run_command(command)
+    return build_typer_command(command)
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:
@@ -198,7 +198,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the words after ``labelkit``; default: the arguments of this process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _STAGES
+    shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _TABLE
     if shows_config:  # takes the options of the command to show
         del arguments[0]
     return run_app(lambda: build_app(arguments), arguments, Output(shows_config=shows_config))
@@ -216,15 +216,15 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
             sys.stdout.flush()
             return _exit_code(code)
         except Interrupted as interrupted:
-            _after_interrupt(interrupted)
+            _report_interrupt(interrupted)
             return interrupted.exit_code
         except BrokenPipeError:
-            _after_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
+            _report_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
             return 128 + BROKEN_PIPE_SIGNAL
         except Exception as error:
             if seen:  # a library wrapped the interrupt, or failed because of it
                 signalled = Interrupted(seen[0])
-                _after_interrupt(signalled)
+                _report_interrupt(signalled)
                 return signalled.exit_code
             if isinstance(error, LabelkitError):
                 return _report_error(error, output)
@@ -244,7 +244,7 @@ def _print_version(shown: bool) -> None:
         raise typer.Exit
 
 
-def _common(
+def _global_options(
     version: Annotated[
         bool, typer.Option("--version", metavar="", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
@@ -274,7 +274,7 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     return None
 
 
-def _after_interrupt(interrupted: Interrupted) -> None:
+def _report_interrupt(interrupted: Interrupted) -> None:
     if interrupted.signum != BROKEN_PIPE_SIGNAL:  # after a broken pipe, nobody would read a message
         print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
 

@@ -11,7 +11,7 @@ from labelkit.cli.console import Output, escape_control, is_main_process, print_
 from labelkit.progress import Progress, Task
 
 _SECONDS_BETWEEN_LINES = 5.0
-_SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_REDRAWS = 0.1
 _ERASE = "\r\x1b[K"
 
 
@@ -22,7 +22,7 @@ def create_progress_display(output: Output) -> Progress:
     if output.quiet:
         return WarningProgress()
     if sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}:
-        return LineProgress(_SECONDS_BETWEEN_DRAWINGS, redraws=True)
+        return LineProgress(_SECONDS_BETWEEN_REDRAWS, redraws=True)
     return LineProgress()
 
 

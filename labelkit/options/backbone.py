@@ -61,8 +61,8 @@ class BackboneOptions(StageConfig):
     """Options for the backbone and its initial weights."""
 
     backbone: str = _MODEL("resnet50", "Name of the backbone; see `labelkit list backbones`.")
-    pretrained: bool = _MODEL(False, "Initialize from pretrained weights from the hub.")
-    weights: Path | None = _MODEL(None, "Initialize from the weights in this .safetensors or .pth file.")
+    pretrained: bool = _MODEL(False, "Initialize with pretrained weights from the hub.")
+    weights: Path | None = _MODEL(None, "Initialize with the weights in this .safetensors or .pth file.")
     image_size: int | None = _MODEL(None, "View size in pixels. Default: the backbone's input size.", ge=8, le=2048)
 
     @property
@@ -102,7 +102,7 @@ class BackboneRunConfig(BackboneOptions, RunConfig):
     )
 
     @property
-    def judging_split(self) -> str | None:
+    def evaluation_split(self) -> str | None:
         """Split to evaluate on, or ``None`` for no evaluation."""
         return None if self.eval_split == "none" else self.eval_split
 

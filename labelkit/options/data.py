@@ -117,11 +117,11 @@ class DataConfig(ListingOptions, DatasetOptions):
         return self.dataset
 
     @property
-    def has_objects(self) -> bool:
+    def uses_object_images(self) -> bool:
         """Whether images from ``dataset`` are used, rather than only scene images."""
         return True
 
-    def scenes(self) -> DataConfig | None:
+    def scene_config(self) -> DataConfig | None:
         """Return the data options for scene images, whose labels are never used, or ``None`` if there are none."""
         return None
 

@@ -22,7 +22,7 @@ _IMAGE_OPTIONS = (
 )  # fmt: skip
 
 
-class RowOptions(LabelsOption):
+class EmbeddingInputOptions(LabelsOption):
     """Options for training a small head on stored embeddings, with weak augmentation."""
 
     index: Path | None = _ROWS(
@@ -54,9 +54,9 @@ class RowOptions(LabelsOption):
     )
 
     #: Image options that also apply to embeddings.
-    row_uses: ClassVar[frozenset[str]] = frozenset()
+    row_image_options: ClassVar[frozenset[str]] = frozenset()
     #: Other options of the method that do not apply to embeddings.
-    row_refuses: ClassVar[tuple[str, ...]] = ()
+    row_excluded_options: ClassVar[tuple[str, ...]] = ()
 
     @model_validator(mode="before")
     @classmethod
@@ -76,13 +76,13 @@ class RowOptions(LabelsOption):
             return self
         if str(getattr(self, "dataset", "")) != str(self.index):
             raise ValueError("--index and --dataset cannot be combined: pass either a store or images")
-        for name in (*_IMAGE_OPTIONS, *self.row_refuses):
+        for name in (*_IMAGE_OPTIONS, *self.row_excluded_options):
             fields = type(self).model_fields
-            if name in fields and name not in self.row_uses and getattr(self, name) != fields[name].default:
+            if name in fields and name not in self.row_image_options and getattr(self, name) != fields[name].default:
                 raise ValueError(f"{flag(name)} applies only to training on images: remove it, or --index")
         if self.row_views == "on" and (changed := self.overridden_option()):
             raise ValueError(f"{flag(changed)} has no effect with --row-views on: remove one of the two")
-        if self.head_layers == 1 and self.head_width != RowOptions.model_fields["head_width"].default:
+        if self.head_layers == 1 and self.head_width != EmbeddingInputOptions.model_fields["head_width"].default:
             raise ValueError("--head-width has no effect with --head-layers 1, which has no hidden layer")
         return self
 
@@ -93,7 +93,7 @@ class RowOptions(LabelsOption):
         return next((name for name in names if getattr(self, name) != fields[name].default), None)
 
 
-class StrongRowOptions(RowOptions):
+class StrongEmbeddingInputOptions(EmbeddingInputOptions):
     """Options for training a small head on stored embeddings, with weak and strong augmentation."""
 
     row_dropout: float = _ROWS(

@@ -15,7 +15,7 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
-def size_bytes(text: str) -> int:
+def parse_size(text: str) -> int:
     """Parse a size such as ``2GiB``, ``500 MB`` or ``1.5`` (GiB) to a number of bytes.
 
     Raises:
@@ -46,7 +46,7 @@ class MemoryConfig(StageConfig):
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = repr(value)
         if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
-            size_bytes(value)
+            parse_size(value)
             if value.strip()[-1].isdigit():
                 return f"{value.strip()}GiB"
         return value
@@ -54,7 +54,7 @@ class MemoryConfig(StageConfig):
     @property
     def max_memory_bytes(self) -> int | None:
         """Return the memory limit in bytes, or ``None`` if there is none."""
-        return None if self.max_memory is None else size_bytes(self.max_memory)
+        return None if self.max_memory is None else parse_size(self.max_memory)
 
 
 class ProcessesConfig(StageConfig):

@@ -37,7 +37,8 @@ class PrototypesConfig(OverwriteOption):
     num_inits: int = Field(
         1,
         ge=1,
-        description="Number of random initializations; the best result is kept. More help if there are few classes.",
+        description="Number of random initializations, of which the best is kept; several help if there are few "
+        "classes.",
     )
     seed: int = Field(
         0, ge=0, description="Random seed for the initializations, or for the rotation and order in closed form."

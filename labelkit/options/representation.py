@@ -20,7 +20,7 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
     knn_neighbors: int = _MONITOR(10, "Number of neighbors for the kNN monitor.", ge=1)
     knn_temperature: float = _MONITOR(
-        0.1, "Temperature for weighting votes: each neighbor has weight exp(cosine / temperature).", gt=0
+        0.1, "Temperature of the kNN votes: each neighbor has weight exp(cosine / temperature).", gt=0
     )
 
 

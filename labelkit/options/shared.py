@@ -18,7 +18,7 @@ _DATA = panel("Data")
 _IMAGES = panel("Images")
 _OUTPUT = panel("Output", preset=False)
 _RUN = panel("Run")
-_EARLIER = panel("Earlier groups", preset=False)
+_EARLIER = panel("Earlier run", preset=False)
 
 RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
 """Regular expression for result names."""
@@ -97,7 +97,7 @@ class AddedLabelsOption(LabelsOption):
 class SplitOption(StageConfig):
     """Option that restricts a command to one split of a store."""
 
-    split: str = Field("all", description="Split to use, or all for all splits.")
+    split: str = Field("all", description="Split to use, or all.")
 
 
 class NormalizeOption(StageConfig):
@@ -161,10 +161,10 @@ class MaxImagesOption(StageConfig):
 class EvalSplitOption(StageConfig):
     """Option for commands that train on one split and score another."""
 
-    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val if there is one, otherwise test.")
+    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val if it exists, otherwise test.")
 
 
-PICTURES: Final = 6
+IMAGES_PER_SHEET: Final = 6
 """Number of images on a contact sheet of predicted masks or boxes."""
 
 
@@ -211,7 +211,7 @@ class ThreadsOption(StageConfig):
     threads: int | None = _RUN(None, "Number of CPU threads. Default: PyTorch's default.", ge=1)
 
 
-class ResamplesOptions(StageConfig):
+class BootstrapOptions(StageConfig):
     """Options for bootstrap confidence intervals."""
 
     bootstrap: int = Field(

@@ -70,7 +70,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
     )
     out: Path | None = _RUN_ONLY(None, "Run folder to create. Default: runs/METHOD-DATASET.", makes="folder")
-    init_from: Path | None = _RUN(None, "Run folder or weights file to initialize the weights from.")
+    init_from: Path | None = _RUN(None, "Initialize the weights from this run folder or weights file.")
     resume: bool = _RUN_ONLY(False, "Resume the run in --out.")
     overwrite: bool = _RUN_ONLY(False, "Delete an existing run in --out first.")
     dry_run: bool = _RUN_ONLY(
@@ -95,7 +95,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
     clips_each_gradient: ClassVar[bool] = False
 
     @property
-    def in_epochs(self) -> TrainConfig | None:
+    def epoch_config(self) -> TrainConfig | None:
         """Return this config if the length of the run is measured in epochs, otherwise ``None``."""
         return None
 
@@ -110,7 +110,7 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         return None
 
     @property
-    def judging_split(self) -> str | None:
+    def evaluation_split(self) -> str | None:
         """Split to evaluate on: a name, ``auto``, or ``None`` for no evaluation."""
         return None
 
@@ -124,11 +124,11 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         """Labels that the method uses: a ``few`` per class, ``some`` (old classes), ``all`` or ``none``."""
         return "none" if self.label_split == "none" else "all"
 
-    def length(self) -> dict[str, int]:
+    def length_options(self) -> dict[str, int]:
         """Return the options that set the length of the run, in epochs or in steps."""
         return {}
 
-    def shortened(self, fraction: float) -> dict[str, object]:
+    def shortened_options(self, fraction: float) -> dict[str, object]:
         """Return option values that shorten a run to a fraction of its length.
 
         Learning-rate drops, warm-ups and phases keep their relative positions. Counts are rounded down, but a run has
@@ -183,17 +183,17 @@ class TrainConfig(RunConfig):
         return self
 
     @property
-    def in_epochs(self) -> TrainConfig:
+    def epoch_config(self) -> TrainConfig:
         """Return this config, which measures the length of the run in epochs."""
         return self
 
-    def length(self) -> dict[str, int]:
+    def length_options(self) -> dict[str, int]:
         """Return the number of epochs, keyed by option name."""
         return {"epochs": self.epochs}
 
-    def shortened(self, fraction: float) -> dict[str, object]:
+    def shortened_options(self, fraction: float) -> dict[str, object]:
         """Return options with fewer epochs, all epoch counts scaled alike, and one evaluation at the end."""
-        options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
+        options = super().shortened_options(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
         if self.lr_drop_epochs and fraction < 1:
             drops = {max(1, round(epoch * fraction)) for epoch in self.lr_drop_epochs}
             options["lr_drop_epochs"] = tuple(sorted(drops))
@@ -210,13 +210,13 @@ class StepRunConfig(RunConfig):
         1000, "Number of steps between evaluations; each evaluation also writes a checkpoint.", ge=1
     )
 
-    def length(self) -> dict[str, int]:
+    def length_options(self) -> dict[str, int]:
         """Return the number of steps, keyed by option name."""
         return {"steps": self.steps}
 
-    def shortened(self, fraction: float) -> dict[str, object]:
+    def shortened_options(self, fraction: float) -> dict[str, object]:
         """Return options with fewer steps but as many evaluations, since some methods measure time in evaluations."""
-        options = super().shortened(fraction)
+        options = super().shortened_options(fraction)
         if fraction >= 1:
             return options
         every = max(1, int(self.eval_every_steps * fraction + 1e-9))

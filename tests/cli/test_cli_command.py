@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import typer
-from labelkit.cli.command import run_command
+from labelkit.cli.command import build_typer_command
 from labelkit.cli.console import Output
 from labelkit.cli.main import build_group, run_app
 from labelkit.commands.common.results import SimpleResult, Table
@@ -104,7 +104,7 @@ def stage_command(config_class: type[StageConfig], stage: Callable[[Any], Simple
         run=lambda config: (stage(config) or SimpleResult({}), None),
         help=inspect.getdoc(stage) or "",
     )
-    return run_command(command)
+    return build_typer_command(command)
 
 
 def code_of(act: Callable[[], None], *words: str) -> int:

@@ -106,7 +106,7 @@ def test_every_command_stands_in_one_panel_of_help(capsys: pytest.CaptureFixture
     panels = [panel.split("\n", 1) for panel in shown.split("╭─ ")[2:]]
     found = {title.split(" ─")[0]: re.findall(r"^│ (\w+)  ", rest, flags=re.MULTILINE) for title, rest in panels}
 
-    assert list(found) == ["First steps", "Stages", "Labels", "Inspect", "Files", "Installation"]
+    assert list(found) == ["First steps", "Training and analysis", "Labels", "Inspect", "Files", "Installation"]
     assert sorted(name for names in found.values() for name in names) == sorted(COMMANDS)
     assert len(COMMANDS) == 27
 

@@ -12,6 +12,7 @@ from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
     RESULT_NAME,
+    BootstrapOptions,
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
@@ -22,7 +23,6 @@ from labelkit.options.shared import (
     OverwriteOption,
     PerClassOption,
     PrecisionOptions,
-    ResamplesOptions,
     ScoresOutOptions,
     SplitOption,
     ThreadsOption,
@@ -49,7 +49,7 @@ class EvaluateAnswerConfig(OverwriteOption, SplitOption, GateConfig, LabelsOptio
 
 
 class EvaluateClusteringConfig(
-    ResamplesOptions,
+    BootstrapOptions,
     SplitOption,
     GateConfig,
     LabelsOption,
@@ -86,7 +86,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
         json_schema_extra={"short": "-k"},
     )
     temperature: float = Field(
-        0.1, gt=0, description="Temperature for weighting votes: each neighbor has weight exp(cosine / temperature)."
+        0.1, gt=0, description="Temperature of the votes: each neighbor has weight exp(cosine / temperature)."
     )
     gallery: str = Field("train", description="Split with the labeled images that vote, or all.")
     queries: str = Field(
@@ -198,7 +198,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOpt
         return self
 
 
-class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, IndexOption):
+class EvaluateClassificationConfig(PerClassOption, BootstrapOptions, GateConfig, IndexOption):
     """Options for ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")

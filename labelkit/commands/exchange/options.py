@@ -10,7 +10,7 @@ from labelkit.options.shared import RESULT_NAME, IndexOption, OverwriteOption, S
 
 _FILES = panel("Files", preset=False)
 _MEANING = panel("Contents", preset=False)
-_ROWS = panel("Rows", preset=False)
+_EMBEDDINGS = panel("Embeddings", preset=False)
 _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)
 
@@ -72,16 +72,16 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an array or column "
         "with a common name such as labels, if there is one.",
     )
-    model: str | None = _ROWS(
+    model: str | None = _EMBEDDINGS(
         None,
         "Name of the model that computed the embeddings; only stores with the same model name can be compared. "
         "Default: unknown, so that the store cannot be compared with any other.",
         min_length=1,
         max_length=200,
     )
-    metric: Literal["cosine", "l2", "dot"] = _ROWS("cosine", "Metric for comparing embeddings.")
-    normalized: bool = _ROWS(False, "Declare that all embeddings have unit length; this is checked.")
-    dtype: Literal["auto", "float32", "float16"] = _ROWS(
+    metric: Literal["cosine", "l2", "dot"] = _EMBEDDINGS("cosine", "Metric for comparing embeddings.")
+    normalized: bool = _EMBEDDINGS(False, "Declare that all embeddings have unit length; this is checked.")
+    dtype: Literal["auto", "float32", "float16"] = _EMBEDDINGS(
         "auto", "Data type of the stored embeddings; auto: float16 for float16 input, otherwise float32."
     )
 

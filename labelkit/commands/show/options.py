@@ -26,7 +26,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
-    index: Path = Field(..., description="Store (NAME.h5) made with embed --dense.", json_schema_extra=STORE)
+    index: Path = Field(..., description="Store (NAME.h5) with patches (embed --dense).", json_schema_extra=STORE)
     rows: tuple[int, ...] | None = _IMAGES(
         None, "Rows of the store to show, 0-based, comma-separated. Default: 4 rows chosen at random with --seed."
     )

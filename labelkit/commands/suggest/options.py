@@ -23,7 +23,7 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
     )
     skip: Path | None = _STORE(
         None,
-        "CSV with a path column, for images that nobody could label. They and their near-duplicates are suggested "
+        "CSV with a path column that lists images nobody could label. They and their near-duplicates are suggested "
         "only if no other images are left.",
     )
     out: Path = _OUTPUT(..., "CSV to write, with columns path,label,usefulness,reason,guess.", makes="csv")

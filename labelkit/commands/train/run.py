@@ -231,7 +231,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         "dataset": config.main_dataset,
         "run": run.path,
         "finished": fit.finished,
-        **({} if config.in_epochs is None else {"epochs": config.in_epochs.epochs}),
+        **({} if config.epoch_config is None else {"epochs": config.epoch_config.epochs}),
         "steps": fit.step,
         "seconds": round(fit.seconds, 2),
         "samples": setup.prepared.counts(),

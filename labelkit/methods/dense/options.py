@@ -76,14 +76,14 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
     @property
     def main_dataset(self) -> str:
         """Dataset that the run is named after."""
-        return self.dataset if self.has_objects else str(self.scene_dataset)
+        return self.dataset if self.uses_object_images else str(self.scene_dataset)
 
     @property
-    def has_objects(self) -> bool:
+    def uses_object_images(self) -> bool:
         """Whether images of single objects are used."""
         return self.dataset != NO_DATASET
 
-    def scenes(self) -> DataConfig | None:
+    def scene_config(self) -> DataConfig | None:
         """Return the options for loading all images of ``scene_dataset``, or ``None`` if it is not set."""
         if self.scene_dataset is None:
             return None
@@ -94,7 +94,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
     @property
     def objects_per_batch(self) -> int:
         """Number of images from ``dataset`` in a batch over all processes: half of the batch with scenes (Sec. 5.1)."""
-        if not self.has_objects:
+        if not self.uses_object_images:
             return 0
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
 
@@ -112,7 +112,7 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
-        if not self.has_objects and self.scene_dataset is None:
+        if not self.uses_object_images and self.scene_dataset is None:
             raise ValueError("--dataset none requires --scene-dataset")
         return self
 

@@ -7,7 +7,7 @@ from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneOptions, ReuseOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
 _MODEL = panel("Model")
@@ -143,7 +143,7 @@ class FlipClassConfig(DiscoveryTrainConfig):
         return self
 
 
-class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
+class GCDConfig(StrongEmbeddingInputOptions, ContrastiveTrainConfig):
     """Options for ``labelkit train gcd``, with the defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")
@@ -151,7 +151,7 @@ class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
     head_dim: int = _MODEL(65536, "Dimension of the contrastive space after the projector's bottleneck.", ge=2)
 
 
-class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
+class SimGCDConfig(StrongEmbeddingInputOptions, DiscoveryTrainConfig):
     """Options for ``labelkit train simgcd``, with the defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")

@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneRunConfig, PixelOptions
 from labelkit.options.base import StageConfig, override_default, panel
-from labelkit.options.embeddings import RowOptions, StrongRowOptions
+from labelkit.options.embeddings import EmbeddingInputOptions, StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
 _FREEMATCH = panel("FreeMatch")
@@ -114,7 +114,7 @@ class MixMatchOptions(StageConfig):
     )
 
 
-class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
+class FreeMatchConfig(StrongEmbeddingInputOptions, TwoStreamTrainConfig):
     """Options for ``labelkit train freematch``, with the defaults from the published CIFAR-10 code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
@@ -153,7 +153,7 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
         return self
 
 
-class MixMatchConfig(RowOptions, HalfLabeledConfig):
+class MixMatchConfig(EmbeddingInputOptions, HalfLabeledConfig):
     """Options for ``labelkit train mixmatch``, with the defaults of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
@@ -181,12 +181,12 @@ class CriticalSearchOptions(SearchOptions):
     )
     confine: bool = _DISCOVERY(
         True,
-        "Restrict the search to the class means' neighborhoods (dissertation, Eq. 3.9): the nearest 10 candidates per "
-        "requested image, but at most a quarter of all candidates.",
+        "Search only near the class means (dissertation, Eq. 3.9): the nearest 10 candidates per requested image, but "
+        "at most a quarter of all candidates.",
     )
 
 
-class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
+class LMCSConfig(EmbeddingInputOptions, HalfLabeledConfig, CriticalSearchOptions):
     """Options for ``labelkit train lmcs``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
@@ -226,7 +226,7 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     compose_at: Literal["last-stage", "pool"] = _MASTER(
         "last-stage",
         "Where to combine the three networks: before the last stage of the backbone, or at its output (works with any "
-        "backbone). The dissertation names no layer.",
+        "backbone). The dissertation does not specify a layer.",
     )
     master_steps: int | None = _MASTER(
         None,
@@ -337,7 +337,7 @@ class MeanTeacherOptions(TwoStreamOptions):
         return self
 
 
-class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
+class SupervisedConfig(EmbeddingInputOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
     """Options for ``labelkit train supervised``, all of which ``train mean-teacher`` shares."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
@@ -348,7 +348,7 @@ class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig
     )
 
 
-class MeanTeacherConfig(RowOptions, MeanTeacherRecipeOptions, TwoStreamTrainConfig, MeanTeacherOptions):
+class MeanTeacherConfig(EmbeddingInputOptions, MeanTeacherRecipeOptions, TwoStreamTrainConfig, MeanTeacherOptions):
     """Options for ``labelkit train mean-teacher``, with the defaults of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
@@ -370,7 +370,7 @@ class ConfidentSearchOptions(SearchOptions):
 
 
 class SnowballConfig(
-    RowOptions,
+    EmbeddingInputOptions,
     MeanTeacherRecipeOptions,
     TwoStreamTrainConfig,
     MeanTeacherOptions,
@@ -414,8 +414,7 @@ class SnowballConfig(
     )
     generations: int = _GROWTH(
         3,
-        "Number of times that the labels grow from the initial labels. Each generation discards the discoveries of "
-        "the previous one.",
+        "Number of generations. Each generation discards earlier discoveries and extends the initial labels again.",
         ge=1,
     )
     cap: float = _GROWTH(
@@ -438,7 +437,7 @@ class SnowballConfig(
     churn: float = _STOP(
         0.01,
         "Minimum fraction of predictions that must change. If fewer change in a phase, the generation ends; if fewer "
-        "change in a generation, the run ends. 0: nothing ends for this reason.",
+        "change in a generation, the run ends. 0: never end for this reason.",
         ge=0,
         le=1,
     )
@@ -462,6 +461,6 @@ class SnowballConfig(
             raise ValueError(f"max_steps must be at least steps ({self.steps}), the first phase, got {self.max_steps}")
         return self
 
-    def length(self) -> dict[str, int]:
+    def length_options(self) -> dict[str, int]:
         """Return the number of steps in the first phase, and in later phases if set separately."""
-        return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
+        return super().length_options() | ({} if self.later_steps is None else {"later_steps": self.later_steps})

@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind
 
 _DATA = panel("Data")
@@ -102,7 +102,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         return self
 
 
-class SANConfig(StrongRowOptions, MetricLearningConfig):
+class SANConfig(StrongEmbeddingInputOptions, MetricLearningConfig):
     """Options for ``labelkit train san``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
@@ -115,14 +115,14 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         **dict.fromkeys(("memory_size", "memory_loss"), ("memory", "momentum", "queue")),
     }
     # an embedding has a single position, and a head gets no new layers
-    row_refuses: ClassVar[tuple[str, ...]] = (
+    row_excluded_options: ClassVar[tuple[str, ...]] = (
         "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
         "san_before", "san_width", "san_diagonal", "san_lr_scale", "entropy_weight",
         "correlation_weight", "coherence_weight", "term_ramp", "term_gradients",
     )  # fmt: skip
 
     mode: Literal["supervised", "unsupervised"] = _DATA(
-        "supervised", "Classes to train on. supervised: the labels; unsupervised: clusters of all images."
+        "supervised", "Source of the training classes. supervised: labels; unsupervised: clusters of all images."
     )
 
     san: bool = _ASSEMBLY(True, "Use the spatial assembly; --no-san trains without it.")
@@ -176,7 +176,7 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
     )
     memory_loss: Literal["contrastive", "contrastive-bayesian"] = _MEMORY(
         "contrastive",
-        "Loss on pairs of a batch embedding and an embedding in memory. contrastive: as in XBM's code; "
+        "Loss on pairs of embeddings from the batch and the memory. contrastive: as in XBM's code; "
         "contrastive-bayesian: as in Kan et al. (2020), which the dissertation cites.",
     )
 

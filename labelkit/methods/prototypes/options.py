@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.prototypes import SHARPEST_T
 
 _DATA = panel("Data")
@@ -67,7 +67,7 @@ _PROTOTYPES = panel("Prototypes")
 _ASSIGNMENT = panel("Assignment")
 
 
-class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
+class DL2PAConfig(StrongEmbeddingInputOptions, SupervisedTrainConfig):
     """Options for ``labelkit train dl2pa``, with the defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
@@ -136,7 +136,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
         return self
 
 
-class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
+class SoftmaxConfig(StrongEmbeddingInputOptions, SupervisedTrainConfig):
     """Options for ``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")

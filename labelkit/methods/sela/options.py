@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from labelkit.options.backbone import FreezeOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
 _TRUTH = panel("Labels", preset=False)
@@ -19,7 +19,7 @@ _VIEWS = panel("Views")
 _ROTATION = panel("Second stage")
 
 
-class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
+class SeLaConfig(StrongEmbeddingInputOptions, FreezeOptions, RepresentationTrainConfig):
     """Options for ``labelkit train sela``; unless noted, defaults are those of the released code for ImageNet."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
@@ -28,7 +28,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         **dict.fromkeys(("lam", "num_optimizations", "optimization_schedule", "refresh"), ("labels_from", None)),
         **dict.fromkeys(("label_pass", "solver_tolerance", "solver_max_iterations"), ("labels_from", None)),
     }
-    row_refuses: ClassVar[tuple[str, ...]] = ("rotation",)
+    row_excluded_options: ClassVar[tuple[str, ...]] = ("rotation",)
 
     labels: Path | None = _TRUTH(
         None,

@@ -12,8 +12,8 @@ from labelkit.options.shared import RESULT_NAME, DeviceOption, LabelColumnOption
 _FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-_ANSWERS = panel("Answers", preset=False)
-_ANSWERS_SET = panel("Answers")
+_PREDICTIONS = panel("Predictions", preset=False)
+_PREDICTION_SETTINGS = panel("Predictions")
 _LABELS = panel("Labels", preset=False)
 _MODEL = panel("Model", preset=False)
 _PHOTOS = panel("Photos")
@@ -33,16 +33,16 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
         "standard input, one per line or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
-    from_: Path = _ANSWERS(
+    from_: Path = _PREDICTIONS(
         ..., "Output folder of `labelkit start`, or a store with a result of `labelkit discover answer`."
     )
-    result: str | None = _ANSWERS(
+    result: str | None = _PREDICTIONS(
         None,
         "Result in the store to use for prediction: predictions from `discover answer`, or groups. Default: the "
         "newest predictions.",
         pattern=RESULT_NAME,
     )
-    min_confidence: float | None = _ANSWERS_SET(
+    min_confidence: float | None = _PREDICTION_SETTINGS(
         None,
         "Minimum confidence; photos below it are marked as unsure. Default: as in the stored predictions.",
         ge=0,

@@ -22,7 +22,7 @@ class ReproduceConfig(StageConfig):
         description="Name of a table (see `labelkit list tables`), or a YAML file in the format of presets/tables.",
         json_schema_extra={"positional": True},
     )
-    row: tuple[str, ...] | None = _WHAT(None, "Rows of the table, each by a unique part of its name. Default: all.")
+    row: tuple[str, ...] | None = _WHAT(None, "Rows to reproduce, each by a unique part of its name. Default: all.")
     seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
     data_root: Path = _RUN(Path("data"), "Folder that contains the registered datasets.")
     device: str = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, or cuda:N (GPU N, from 0).")

@@ -12,7 +12,7 @@ _STORE = panel("Store", preset=False)
 _LABELS = panel("Labels", preset=False)
 _OUTPUT = panel("Output", preset=False)
 _IMAGES = panel("Images")
-_SET = panel("For other programs", preset=False)
+_SET = panel("Export", preset=False)
 _SERVE = panel("In the browser", preset=False)
 
 SET_FILES = {"coco": ".json", "atlas": ".parquet"}
