@@ -111,7 +111,7 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
             "tables": [dict(zip(columns, row, strict=True)) for row in rows],
             "left_out": [dict(zip(why, row, strict=True)) for row in missing],
         }
-        print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("left out", why, missing))))
+        print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
 
 
 def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0) -> None:

@@ -15,13 +15,13 @@ _OUTPUT = panel("Output", preset=False)
 _PATCHES = panel("Patches")
 
 
-class PictureConfig(OverwriteOption):
+class ImageOutputConfig(OverwriteOption):
     """Options shared by commands that write a single picture."""
 
     out: Path = _OUTPUT(..., "PNG to write.", makes="png")
 
 
-class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
+class ShowPatchesConfig(StoredImagesOptions, ImageOutputConfig):
     """Options for ``labelkit show patches``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
@@ -44,7 +44,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         return self
 
 
-class ShowCurvesConfig(PictureConfig):
+class ShowCurvesConfig(ImageOutputConfig):
     """Options for ``labelkit show curves``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "curves")

@@ -191,7 +191,7 @@ _DISTILLATION = panel("Distillation")
 
 
 class SelfDistillationConfig(EMATargetConfig):
-    """Options for DINO and iBOT; unless noted, defaults are for continuing a checkpoint as in CoTAP's comparison."""
+    """Options for DINO and iBOT; unless noted, defaults are for continued training as in CoTAP's comparison."""
 
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
 
