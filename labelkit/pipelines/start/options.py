@@ -34,9 +34,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
         description="Backbone that embeds the photos: a name, or several names joined as A+B; published weights are "
         "downloaded if missing. auto: the best installed backbone, without a download; pixels: no network.",
     )
-    num_classes: int | None = Field(
-        None, ge=2, description="Number of classes in the photos, if known. Default: estimated."
-    )
+    num_classes: int | None = Field(None, ge=2, description="Number of classes to expect. Default: estimated.")
     min_confidence: float = Field(0.8, ge=0, le=1, description="Photos with a lower confidence are marked as unsure.")
     num_suggestions: int = Field(
         20,
