@@ -1,6 +1,6 @@
-"""``python -m labelkit`` runs the same program as ``labelkit``."""
+"""``python -m labelkit``: the same program as ``labelkit``."""
 
-# The C module that ``signal`` wraps: ``signal`` itself loads so slowly that Ctrl-C may come first.
+# The C module behind ``signal``, which loads so slowly that Ctrl-C may come first.
 import _signal  # type: ignore[import-not-found]  # part of CPython
 
 if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
@@ -17,7 +17,7 @@ def run() -> None:
         from labelkit.cli.main import main
 
         code = main()
-    except Interrupted as interrupted:  # outside the code of ``main``
+    except Interrupted as interrupted:  # raised outside ``main``
         code = interrupted.exit_code
     exit_process(code)
 

@@ -1,4 +1,4 @@
-"""The folder for files that labelkit can create again."""
+"""The user's cache folder, for files that labelkit can recreate."""
 
 import contextlib
 import os
@@ -13,15 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 Arrays = TypeVar("Arrays", bound=tuple[NDArray[Any], ...])
 
-_MIN_NUMBERS = 1 << 20
-#: Days that results are kept after they were used last.
-_DAYS_KEPT = 7
+_MIN_VALUES = 1 << 20
+#: Number of days after the last use until results are deleted.
+_MAX_AGE_DAYS = 7
 
 
 def cache_folder() -> Path:
     """Return the user's cache folder, which may not exist yet.
 
-    It is ``$LABELKIT_CACHE``, else ``$XDG_CACHE_HOME/labelkit``, else ``~/.cache/labelkit``.
+    It is ``$LABELKIT_CACHE``, otherwise ``$XDG_CACHE_HOME/labelkit``, otherwise ``~/.cache/labelkit``.
     """
     named = os.environ.get("LABELKIT_CACHE")
     if named:
@@ -30,50 +30,50 @@ def cache_folder() -> Path:
     return (Path(base).expanduser() if base else Path.home() / ".cache") / "labelkit"
 
 
-def remember(function: Callable[..., Arrays], rows: NDArray[Any], *arguments: object) -> Arrays:
-    """Return ``function(rows, *arguments)``, from the cache folder if an earlier call had equal arguments.
+def call_cached(function: Callable[..., Arrays], rows: NDArray[Any], *arguments: object) -> Arrays:
+    """Return ``function(rows, *arguments)``, from the cache folder if an earlier call had the same arguments.
 
     Args:
-        function: of a module; returns a tuple of arrays that depend on nothing but the arguments. Results of another
-            version of labelkit are not taken: while you change a function, empty the folder.
-        rows: (n, d); with fewer than a million numbers, nothing is kept.
-        arguments: numbers and texts.
+        function: module-level function that returns a tuple of arrays that depend only on the arguments. The cache is
+            specific to the version of labelkit; empty it when you change the function.
+        rows: (n, d); results for fewer than about a million values are not cached.
+        arguments: numbers and strings.
     """
-    if rows.size < _MIN_NUMBERS:
+    if rows.size < _MIN_VALUES:
         return function(rows, *arguments)
-    (path,) = result_files("computed", function, (rows, *arguments))
-    kept = read_arrays(path)
-    if kept is not None:
-        return cast(Arrays, kept)
-    found = function(rows, *arguments)
-    write_arrays(path, found)
-    return found
+    (path,) = cache_files("computed", function, (rows, *arguments))
+    cached = read_arrays(path)
+    if cached is not None:
+        return cast(Arrays, cached)
+    result = function(rows, *arguments)
+    write_arrays(path, result)
+    return result
 
 
-def result_files(kind: str, function: Callable[..., object], arguments: object, count: int = 1) -> list[Path]:
-    """Return the files that cache a call's results, named by a digest of its inputs; delete those unused for a week.
+def cache_files(kind: str, function: Callable[..., object], arguments: object, count: int = 1) -> list[Path]:
+    """Return the cache files for a call, named by a digest of its inputs; delete files unused for a week.
 
     Args:
-        kind: name of their folder.
-        function: of a module, or a ``partial`` of one.
-        arguments: read once, however many files there are.
-        count: of results.
+        kind: name of the folder in the cache folder.
+        function: module-level function, or a ``partial`` of one.
+        arguments: arguments of the call, which are hashed once for all files.
+        count: number of files.
     """
     import joblib
 
     from labelkit import __version__
 
     folder = cache_folder() / kind
-    for file in folder.glob("*"):  # also the temporary ones of processes that were killed
+    for file in folder.glob("*"):  # including temporary files of killed processes
         with contextlib.suppress(OSError):
-            if time.time() - file.stat().st_mtime > _DAYS_KEPT * 86400:
+            if time.time() - file.stat().st_mtime > _MAX_AGE_DAYS * 86400:
                 file.unlink()
     digest = joblib.hash((__version__, function, arguments))
     return [folder / f"{digest}-{part}.npz" for part in range(count)]
 
 
 def read_arrays(path: Path) -> tuple[NDArray[Any], ...] | None:
-    """Return the arrays in a file, or ``None`` if there is no complete file."""
+    """Read the arrays in a file; return ``None`` if it is missing or incomplete."""
     try:
         with path.open("rb") as file, np.load(file) as arrays:
             found = tuple(arrays.values())
@@ -84,7 +84,7 @@ def read_arrays(path: Path) -> tuple[NDArray[Any], ...] | None:
 
 
 def write_arrays(path: Path, arrays: Sequence[ArrayLike]) -> bool:
-    """Write arrays to a file atomically, and return whether that was possible."""
+    """Write arrays to a file atomically; return whether this succeeded."""
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
-"""Every error that a user can cause, each with the exit code of the command that meets it.
+"""All errors that users can cause, with the exit code of the command that raises them.
 
     LabelkitError(where, problem, remedy)
-    ├── ConfigError            2   an option, a preset or a config file
+    ├── ConfigError            2   an option, preset or config file
     │   └── OutputExistsError      the output already exists
     ├── InputError             3   an input
     │   ├── DatasetError           images, labels, splits
@@ -11,13 +11,13 @@
     │   └── CheckpointError        a run folder or a weights file
     │       └── (the same kinds, prefixed by Checkpoint)
     ├── DivergenceError        4   training failed numerically
-    ├── ResourceError          5   disk full, no permission, folder vanished, no such device
-    ├── BusyError              6   another run is writing this output
-    └── GateError             10   a required threshold is not met
+    ├── ResourceError          5   disk full, no permission, missing folder or device
+    ├── BusyError              6   another run is writing to the same output
+    └── GateError             10   a score violates its limit
 
-``Interrupted`` is not an error: it carries a signal (exit 130 or 143) up to the command line.
-Only ``labelkit.cli.main`` turns these into exit codes. Programming mistakes raise a
-``ValueError`` or ``TypeError`` instead.
+``Interrupted`` is not an error: it carries a signal (exit code 130 or 143) to the command line. Only
+``labelkit.cli.main`` converts errors to exit codes. Programming errors raise a ``ValueError`` or ``TypeError``
+instead.
 """
 
 import errno
@@ -27,14 +27,14 @@ class LabelkitError(Exception):
     """Base class of errors that users can cause, with a location, the problem and a remedy.
 
     Args:
-        where: file, option or row, e.g. ``cub.h5:/labels``.
-        problem: what was found and what was expected.
-        remedy: what to do next; may be empty only if the problem already says it.
+        where: file, option or row, such as ``cub.h5:/labels``.
+        problem: what was found, and what was expected.
+        remedy: what the user can do; may be empty if it is clear from the problem.
     """
 
     exit_code = 1
     result: object = None
-    """The ``labelkit.Result`` that a Python function had before it raised this error; None if it had none."""
+    """The ``labelkit.Result`` from before a Python function raised this error, or None if there is none."""
 
     def __init__(self, where: str, problem: str, remedy: str = "") -> None:
         self.where = where
@@ -43,10 +43,10 @@ class LabelkitError(Exception):
         super().__init__(where, problem, remedy)
 
     def __str__(self) -> str:
-        """Return ``where: problem. remedy`` on one line or several."""
+        """Return ``where: problem. remedy``, possibly on several lines."""
         text = f"{self.where}: {self.problem}" if self.where else self.problem
         if self.remedy:
-            # a list of faults already ends with a line break
+            # a list of problems ends with a line break
             text = f"{text}{self.remedy}" if text.endswith("\n") else f"{text.rstrip('.')}. {self.remedy}"
         return text
 
@@ -56,35 +56,35 @@ class LabelkitError(Exception):
 
 
 class ConfigError(LabelkitError):
-    """Raised for an option, preset or config file that cannot be used."""
+    """Raised for an invalid option, preset or config file."""
 
     exit_code = 2
 
 
 class OutputExistsError(ConfigError):
-    """Raised for an output (file, folder, store or result) that already exists and must not be replaced."""
+    """Raised if an output (file, folder, store or result) already exists and must not be overwritten."""
 
 
 class InputError(LabelkitError):
-    """Raised for an input that cannot be used."""
+    """Raised for an unusable input."""
 
     exit_code = 3
 
 
 class DatasetError(InputError):
-    """Raised for images, labels or splits that cannot be used."""
+    """Raised for unusable images, labels or splits."""
 
 
 class DatasetAbsent(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Raised for a registered dataset that has no files on this machine."""
+    """Raised for a registered dataset that is not on this machine."""
 
 
 class DatasetIncomplete(DatasetError):  # noqa: N818 - named by what a listing calls it
-    """Raised for a registered dataset that is incomplete or not in the expected layout."""
+    """Raised for a registered dataset that is incomplete or has an unexpected layout."""
 
 
 class StoreError(InputError):
-    """Raised for an embedding store or a result that cannot be used."""
+    """Raised for an unusable embedding store or result."""
 
 
 class NotAStore(StoreError):  # noqa: N818 - named by the file format
@@ -92,31 +92,31 @@ class NotAStore(StoreError):  # noqa: N818 - named by the file format
 
 
 class VersionError(StoreError):
-    """Raised for a store that was written by a newer labelkit or needs a feature this version lacks."""
+    """Raised for a store from a newer version of labelkit, or with a feature that this version does not support."""
 
 
 class Refused(StoreError):  # noqa: N818 - named by the file format
-    """Raised for a store or output with values or structure that a store must not have."""
+    """Raised for a store or output with invalid values or structure."""
 
 
 class Damaged(StoreError):  # noqa: N818 - named by the file format
-    """Raised for a store whose bytes differ from what was written."""
+    """Raised for a corrupt store, whose content does not match its digest."""
 
 
 class Mismatch(StoreError):  # noqa: N818 - named by the file format
-    """Raised for two files that do not belong together, judging by their rows, model or digest."""
+    """Raised for two files that do not match in their rows, model or digest."""
 
 
 class CheckpointError(InputError):
-    """Raised for a run folder or weights file that cannot be used."""
+    """Raised for an unusable run folder or weights file."""
 
 
 class CheckpointDamaged(CheckpointError):  # noqa: N818 - named as for stores
-    """Raised for a checkpoint whose bytes differ from what was written."""
+    """Raised for a corrupt checkpoint."""
 
 
 class CheckpointMismatch(CheckpointError):  # noqa: N818 - named as for stores
-    """Raised for a checkpoint of a different method, shape or configuration."""
+    """Raised for a checkpoint with a different method, shape or configuration."""
 
 
 class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
@@ -124,31 +124,31 @@ class CheckpointRefused(CheckpointError):  # noqa: N818 - named as for stores
 
 
 class DivergenceError(LabelkitError):
-    """Raised if training fails: values are not finite, the loss explodes, or the features collapse."""
+    """Raised if training fails due to non-finite values, an exploding loss, or collapsed features."""
 
     exit_code = 4
 
 
 class ResourceError(LabelkitError):
-    """Raised for an unavailable resource: a full disk, no permission, a folder that vanished or a missing device."""
+    """Raised for an unavailable resource: a full disk, no permission, a missing folder or a missing device."""
 
     exit_code = 5
 
 
 class BusyError(LabelkitError):
-    """Raised for an output that another run is currently writing."""
+    """Raised if another run is writing to the same output."""
 
     exit_code = 6
 
 
 class GateError(LabelkitError):
-    """Raised for a score that misses its required threshold."""
+    """Raised if a score violates its limit."""
 
     exit_code = 10
 
 
 BROKEN_PIPE_SIGNAL = 13
-"""Number of SIGPIPE, which Windows does not name."""
+"""Number of SIGPIPE, which Python does not define on Windows."""
 
 
 class Interrupted(BaseException):
@@ -163,15 +163,15 @@ class Interrupted(BaseException):
 def output_exists(
     where: object, *options: str, state: str = "", instead: str = "", note: str = "", replaceable: bool = True
 ) -> OutputExistsError:
-    """Build the error for an output that already exists, worded the same way for all commands.
+    """Build the error for an existing output, with the same wording for all commands.
 
     Args:
         where: the file, folder, store or result.
-        options: the options that can name another output; default: ``--out``.
-        state: description of the existing output, as in "and has other content".
-        instead: another possible remedy, as in "--resume to go on with that run".
-        note: a last sentence.
-        replaceable: whether ``--overwrite`` would replace it.
+        options: options for choosing another output; default: ``--out``.
+        state: description of the existing output, such as "and has different content".
+        instead: additional remedy, such as "--resume to continue that run".
+        note: final sentence.
+        replaceable: whether ``--overwrite`` can replace the output.
     """
     ways = [instead] if instead else []
     ways += ["--overwrite to replace it"] if replaceable else []
@@ -181,22 +181,22 @@ def output_exists(
 
 
 def resource_error(error: OSError, where: str) -> ResourceError:
-    """Convert an ``OSError`` raised while writing into an error with a remedy for the user."""
+    """Convert an ``OSError`` from writing into an error with a remedy."""
     remedies = {
         errno.ENOSPC: (
             "the disk is full",
-            "Free some space or choose another location, then run the same command again.",
+            "Free some space or choose another location, then run the command again.",
         ),
-        errno.EDQUOT: ("the disk quota is used up", "Free some space or choose another location."),
-        errno.EACCES: ("no permission to write here", "Choose another location or change the permissions."),
-        errno.EPERM: ("the system does not allow this", "Choose another location or change the permissions."),
-        errno.EROFS: ("the file system is read-only", "Choose another place."),
-        errno.ENOENT: ("the folder does not exist or has disappeared", "Create it and run the same command again."),
-        errno.EISDIR: ("is a folder, but a file must be written there", "Choose another name."),
-        errno.ENOTDIR: ("a part of this path is a file, not a folder", "Choose another place."),
+        errno.EDQUOT: ("the disk quota is exceeded", "Free some space or choose another location."),
+        errno.EACCES: ("no permission to write here", "Change the permissions or choose another location."),
+        errno.EPERM: ("the operation is not permitted", "Change the permissions or choose another location."),
+        errno.EROFS: ("the file system is read-only", "Choose another location."),
+        errno.ENOENT: ("the folder does not exist or has disappeared", "Create it and run the command again."),
+        errno.EISDIR: ("is a folder, but the output is a file", "Choose another name."),
+        errno.ENOTDIR: ("a parent of this path is a file, not a folder", "Choose another location."),
         errno.ENAMETOOLONG: ("the name is longer than this system allows", "Choose a shorter name."),
-        errno.EFBIG: ("the file would be larger than this system allows", "Choose another place."),
-        errno.EIO: ("the disk reported an error", "Check the disk; files that were complete before are still there."),
+        errno.EFBIG: ("the file would be larger than this system allows", "Choose another location."),
+        errno.EIO: ("the disk reported an error", "Check the disk; files that were complete are unaffected."),
     }
     problem, remedy = remedies.get(error.errno or 0, (error.strerror or str(error), "See the system message."))
     return ResourceError(where, problem, remedy)

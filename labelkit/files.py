@@ -1,7 +1,7 @@
-"""Safe reading of files that somebody else wrote: regular files only, without waiting, within limits.
+"""Safe reading of untrusted files: only regular files, without blocking, within limits.
 
-Everything that labelkit reads is opened here, except folders of images and files of its own package: named pipes are
-refused instead of waited for, and JSON is limited in size and depth and may contain only finite numbers.
+Everything that labelkit reads is opened here, except folders of images and files of its own package. Named pipes are
+rejected instead of blocking, and JSON is limited in size and depth and may contain only finite numbers.
 """
 
 import codecs
@@ -28,11 +28,11 @@ _MAX_NAMES = 10_000
 
 
 class NotRegularFileError(OSError):
-    """Raised for a path that is a pipe, device or socket, which labelkit never reads."""
+    """Raised for a pipe, device or socket, which labelkit never reads."""
 
 
 def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> BinaryIO:
-    """Open a regular file for reading; ``OSError`` for other files: a plain ``open`` waits for ever on a named pipe."""
+    """Open a regular file for reading; ``OSError`` for other files, such as a named pipe, on which ``open`` blocks."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     try:
         mode = os.fstat(descriptor).st_mode
@@ -49,7 +49,7 @@ def open_regular(path: str | os.PathLike[str], *, buffering: int = -1) -> Binary
 def find_similar_path(path: Path) -> Path | None:
     """Return the path in the same folder that is most similar to a missing one, or ``None`` if there is none."""
     try:
-        with os.scandir(path.parent) as entries:  # in a very large folder, some names suffice
+        with os.scandir(path.parent) as entries:  # in very large folders, only some names
             beside = [entry.name for entry in islice(entries, _MAX_NAMES)]
     except (OSError, ValueError):
         return None
@@ -59,18 +59,18 @@ def find_similar_path(path: Path) -> Path | None:
 
 
 def missing_path_remedy(path: Path) -> str:
-    """Return the remedy text for a missing path, with a similar name if there is one."""
+    """Return the remedy for a missing path, with a similar name if there is one."""
     near = find_similar_path(path)
     return "Check the name." if near is None else f"Did you mean `{near}`?"
 
 
 def missing_store_remedy(path: Path) -> str:
-    """Return the remedy text for a missing store, with the command that creates one."""
+    """Return the remedy for a missing store, with the command that creates it."""
     return f"{missing_path_remedy(path)} Create a store with `labelkit embed --dataset DATA --out {path}`."
 
 
 def read_bytes(path: str | os.PathLike[str], limit: int | None = None) -> bytes:
-    """Read the content of a regular file; ``OSError`` if it has more than ``limit`` bytes."""
+    """Read a regular file; ``OSError`` if it has more than ``limit`` bytes."""
     with open_regular(path) as file:
         content = file.read(-1 if limit is None else limit + 1)
     if limit is not None and len(content) > limit:
@@ -83,21 +83,21 @@ def table_encoding(start: bytes) -> str:
     return "utf-16" if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
 
 
-def header_key(name: str) -> str:
-    """Return the name of a column as it is compared with usual names: in lower case, with ``_`` for spaces."""
+def normalize_column_name(name: str) -> str:
+    """Return a column name in the form used for comparisons: lower case, with ``_`` for spaces."""
     return "_".join(name.lower().split())
 
 
 def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
-    """Return a reader over the rows of a CSV file, together with its header.
+    """Return a reader for the rows of a CSV file, and the header.
 
-    The delimiter is the first of comma, semicolon and tab that gives a column with a known lower-case name, or comma;
-    spaces within a name count as ``_``.
+    The delimiter is the first of comma, semicolon and tab for which a column has a known lower-case name (with ``_``
+    for spaces), otherwise comma.
     """
     for delimiter in (",", ";", "\t", ","):
         file.seek(0)
         if any(
-            {name.strip().lower(), header_key(name)} & {*known}
+            {name.strip().lower(), normalize_column_name(name)} & {*known}
             for name in next(csv.reader(file, delimiter=delimiter), [])
         ):
             break
@@ -107,9 +107,9 @@ def open_table(file: TextIO, known: Collection[str]) -> tuple[Any, list[str]]:
 
 
 def decode_table(raw: bytes, *, cut: bool = False) -> str:
-    """Decode the text of a table: UTF-8, or UTF-16 with a byte order mark, as spreadsheets write it.
+    """Decode the text of a table: UTF-8, or UTF-16 with a byte order mark, as written by spreadsheets.
 
-    With ``cut``, the bytes are only the beginning of a file, which may end within a character.
+    With ``cut``, the bytes are only the beginning of a file, and may end inside a character.
     """
     return codecs.getincrementaldecoder(table_encoding(raw))().decode(raw, final=not cut)
 
@@ -124,7 +124,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse JSON text; ``ValueError`` for numbers that are not finite, and for more than 64 nested levels."""
+    """Parse JSON text; ``ValueError`` for non-finite numbers or more than 64 levels of nesting."""
     try:
         value = json.loads(text, parse_float=_finite, parse_constant=_finite)
     except RecursionError:
@@ -140,7 +140,7 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] | None = None) -> dict[str, Any]:
-    """Parse a JSON object and check its keys, see ``check_keys``; ``ValueError`` if it is no such object."""
+    """Parse a JSON object and check its keys (see ``check_keys``); ``ValueError`` if the text is not a JSON object."""
     value = parse_json(text)
     if not isinstance(value, dict):
         raise ValueError("is not a JSON object")
@@ -149,7 +149,7 @@ def parse_object(text: str | bytes, keys: Mapping[str, type | tuple[type, ...]] 
 
 
 def check_keys(value: Mapping[str, Any], keys: Mapping[str, type | tuple[type, ...]]) -> None:
-    """Check that an object has the required keys, with values of these types; ``float`` also accepts whole numbers."""
+    """Check that an object has the required keys with values of the given types; ``float`` also accepts integers."""
     for key, kind in keys.items():
         kinds = kind if isinstance(kind, tuple) else (kind,)
         kinds += (int,) if float in kinds else ()
@@ -177,7 +177,7 @@ def read_record(folder: Path, name: str, keys: Mapping[str, type | tuple[type, .
     """Read a small JSON record from a cache folder; return ``None`` if it does not exist.
 
     Raises:
-        ValueError: it is damaged; the caller creates it again and says so.
+        ValueError: the record is corrupt; the caller recreates it and reports this.
     """
     path = folder / name
     try:
@@ -187,7 +187,7 @@ def read_record(folder: Path, name: str, keys: Mapping[str, type | tuple[type, .
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ValueError(f"{path} is damaged: {error}") from error
+        raise ValueError(f"{path} is corrupt: {error}") from error
 
 
 def _finite(text: str) -> float:

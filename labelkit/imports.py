@@ -1,4 +1,4 @@
-"""Lazy imports: names of a package that are imported on first use, so that using one does not load all others."""
+"""Lazy imports: names of a package are imported on first use, so that using one does not load all of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def lazy_getattr(package: str) -> Callable[[str], Any]:
     """Return a module ``__getattr__`` that imports the package's ``if TYPE_CHECKING:`` names on first use.
 
     Args:
-        package: name of the package, which is being imported.
+        package: name of the package that is being imported.
     """
 
     @cache

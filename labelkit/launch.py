@@ -1,7 +1,7 @@
-"""The console script ``labelkit``, installed as a module with a name of its own: ``labelkit_images``.
+"""The console script ``labelkit``, installed as a module with a unique name, ``labelkit_images``.
 
-Another package on the index is called ``labelkit`` too. If this one is installed from its folder
-(``pip install -e``), Python would import the other one first.
+An unrelated package on the index is also called ``labelkit``. If both are installed and this one is editable
+(``pip install -e``), Python would import the other package first.
 """
 
 import json
@@ -27,7 +27,7 @@ def run() -> None:
 
 
 def editable_folder() -> str | None:
-    """Return the folder of an editable install; ``None`` for any other install."""
+    """Return the folder of an editable install, or ``None`` for any other install."""
     try:
         origin = json.loads(distribution("labelkit-images").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:

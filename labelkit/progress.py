@@ -1,6 +1,6 @@
-"""Progress reports of a stage, which are silent unless someone listens, as the command line does.
+"""Progress reports of commands, which are silent unless a display is active, as on the command line.
 
-A stage calls ``current_progress()`` and never prints:
+A command calls ``current_progress()`` and never prints:
 
     with current_progress().task("embed", total=n) as task:
         for batch in batches:
@@ -14,13 +14,13 @@ from contextvars import ContextVar
 
 
 class Task:
-    """Progress of one task with a known or unknown number of units; this base class shows nothing."""
+    """Progress of a task with a known or unknown number of units; this base class shows nothing."""
 
     def advance(self, n: int = 1, **info: object) -> None:
-        """Report ``n`` more finished units; ``info`` holds the latest numbers to show with them."""
+        """Report ``n`` more completed units, with the latest values to show in ``info``."""
 
     def skip(self, n: int) -> None:
-        """Report ``n`` units that were already done or took no time, leaving them out of the time estimate."""
+        """Report ``n`` units that were already done or took no time, excluding them from the time estimate."""
 
 
 class Progress:
@@ -31,13 +31,13 @@ class Progress:
         return nullcontext(Task())
 
     def message(self, text: str) -> None:
-        """Show a one-line message that stays visible."""
+        """Show a one-line message that stays on the screen."""
 
     def warning(self, text: str) -> None:
-        """Show a warning that the user should act on, and continue."""
+        """Show a warning that the user should act on."""
 
     def ask(self, question: str) -> str:
-        """Ask the user a question; return an empty string if nobody can answer or the user accepts the default."""
+        """Ask a question and return the answer, which is empty without a terminal or to accept the default."""
         return ""
 
 
@@ -46,7 +46,7 @@ _current: ContextVar[Progress] = ContextVar("labelkit_progress", default=_SILENT
 
 
 def current_progress() -> Progress:
-    """Return the progress object that receives the reports of the current context."""
+    """Return the progress object of the current context."""
     return _current.get()
 
 

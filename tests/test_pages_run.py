@@ -59,7 +59,7 @@ SHORT = {
 }
 
 
-def shortened(line: list[str]) -> list[str]:
+def shortened_options(line: list[str]) -> list[str]:
     """The same command line with less work: a short training, few images, a small budget."""
     if line[0] == "train":
         options = SHORT[line[1]]
@@ -137,7 +137,7 @@ def run(line: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     words = line[1:]
     if words[0] == "label":
         fill_in(Path(words[words.index("--from") + 1]))
-    code = main(shortened(words))
+    code = main(shortened_options(words))
     said = capsys.readouterr()
     assert code == 0, f"{shlex.join(line)}\n{said.out}\n{said.err}"
     assert said.out.strip(), line

@@ -16,9 +16,9 @@ from labelkit.options.base import (
     bounds,
     choices,
     field_extra,
+    format_value,
     metavar,
     shell_name,
-    value_text,
 )
 from typer.main import get_command
 
@@ -167,5 +167,5 @@ def _row(parameter: Any, config: type[StageConfig] | None) -> list[str]:
     if field.is_required():
         default = "required"
     else:
-        default = code(value_text(field.get_default(call_default_factory=True)))
+        default = code(format_value(field.get_default(call_default_factory=True)))
     return [names, value, default, text(field.description or "")]

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.indexes import ApproximateSearch, build_index
 from labelkit.algorithms.neighbors import ExactSearch
-from labelkit.cache import remember
+from labelkit.cache import call_cached
 
 _POWER = 3
 #: With more rows, neighbors are found approximately: an exact search is quadratic.
@@ -44,7 +44,7 @@ def build_neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
     if rows.ndim != 2 or len(rows) < 2 or num_neighbors < 1:
         raise ValueError(f"a graph requires at least 2 rows and 1 neighbor, got shape {rows.shape} and {num_neighbors}")
     n, k = len(rows), min(num_neighbors, len(rows) - 1)
-    scores, neighbors = remember(_search, rows, k)
+    scores, neighbors = call_cached(_search, rows, k)
     weights = np.maximum(scores.astype(np.float64), 0) ** _POWER
     starts = np.repeat(np.arange(n), weights.shape[1])
     one_way = csr_matrix((weights.ravel(), (starts, neighbors.ravel())), shape=(n, n))

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.row_blocks import Rows, iterate_blocks
-from labelkit.cache import remember
+from labelkit.cache import call_cached
 
 # Perplexity commonly used for t-SNE; it needs three times as many rows.
 _PERPLEXITY = 30.0
@@ -87,7 +87,7 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
         raise ValueError(f"the number of directions ({count}) is invalid for an array of shape {rows.shape}")
-    return remember(_principal_directions, rows, count)
+    return call_cached(_principal_directions, rows, count)
 
 
 def _principal_directions(rows: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -1,6 +1,6 @@
-"""Python functions: one function per command, its result, and functions to open a store and load a network.
+"""Python API: a function per command, its result, and functions to open a store and load a network.
 
-Names are imported on first use; users reach them as ``labelkit.embed`` or ``labelkit.open_store``.
+Names are imported on first use, as ``labelkit.embed`` or ``labelkit.open_store``.
 """
 
 from importlib import import_module
@@ -21,15 +21,15 @@ def public_names() -> list[str]:
     return [*(python_name(word) for word in COMMANDS), *_OTHERS, "errors"]
 
 
-def find(name: str) -> object:
-    """Return the function, group or other object behind a public name of ``labelkit``, or ``None`` if there is none."""
+def load_public_name(name: str) -> object:
+    """Import the function, group or other object with a public name, or return ``None`` for an unknown name."""
     if name == "errors":
         return import_module("labelkit.errors")
     if name in _OTHERS:
         return getattr(import_module(_OTHERS[name]), name)
     for word, entry in COMMANDS.items():
         if python_name(word) == name:
-            return import_module("labelkit.api.functions").command_object(word, entry)
+            return import_module("labelkit.api.functions").build_command_object(word, entry)
     return None
 
 

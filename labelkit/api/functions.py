@@ -1,4 +1,4 @@
-"""Python functions from the table of commands: a command's options are the keyword arguments."""
+"""Build Python functions from the command table, with the options of a command as keyword arguments."""
 
 import inspect
 import logging
@@ -17,15 +17,15 @@ from labelkit.progress import Progress, current_progress, use_progress
 SOURCES = {
     "preset": "Name of a preset, path to a YAML file, or none; by default, `train` uses the preset named after the "
     "dataset.",
-    "config": "YAML file with options; overrides the preset, but not the options given here.",
+    "config": "YAML file with options; overrides the preset, but not the arguments of the call.",
 }
-"""Arguments of every function in addition to its options."""
+"""Arguments of every function, in addition to its options."""
 
 _log = logging.getLogger("labelkit")
 
 
 class _LogProgress(Progress):
-    """Progress that sends messages to the logger ``labelkit``; without logging set up, only warnings are shown."""
+    """Progress that sends messages to the logger ``labelkit``; unless logging is configured, only warnings show."""
 
     def message(self, text: str) -> None:
         _log.info(text)
@@ -36,7 +36,7 @@ class _LogProgress(Progress):
 
 @contextmanager
 def log_messages() -> Iterator[None]:
-    """Send progress messages to the logger inside a ``with`` block, unless a progress display is already active."""
+    """Send progress messages to the logger inside a ``with`` block, unless a progress display is active."""
     progress = current_progress()
     with use_progress(_LogProgress() if type(progress) is Progress else progress):
         yield
@@ -52,9 +52,9 @@ class CommandGroup:
 
     def __getattr__(self, name: str) -> Callable[..., Result]:
         if name.startswith("_") or name not in self._commands:
-            raise AttributeError(f"labelkit.{self._word} has no {name!r}; it has {', '.join(self)}")
+            raise AttributeError(f"labelkit.{self._word} has no attribute {name!r}; choose from {', '.join(self)}")
         word, command = self._commands[name]
-        function = self.__dict__[name] = function_of((self._word, word), command)
+        function = self.__dict__[name] = build_function((self._word, word), command)
         return function
 
     def __iter__(self) -> Any:
@@ -67,16 +67,16 @@ class CommandGroup:
         return f"<labelkit.{self._word}: {', '.join(self)}>"
 
 
-def command_object(word: str, entry: Command | Group) -> object:
+def build_command_object(word: str, entry: Command | Group) -> object:
     """Return the Python object for a command word: a function or a group of functions."""
-    return CommandGroup(word, entry) if isinstance(entry, Group) else function_of((word,), entry)
+    return CommandGroup(word, entry) if isinstance(entry, Group) else build_function((word,), entry)
 
 
-def function_of(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
+def build_function(words: tuple[str, ...], command: Command) -> Callable[..., Result]:
     """Build the Python function of a command, with a signature and docstring for all of its options.
 
-    Called, it merges preset, file and options as the command line does. It raises the error that would end the command,
-    whose ``result`` holds the result until then, if any.
+    The function merges preset, file and options like the command line. It raises the error that would end the command;
+    if there is a result before the error, it is in the ``result`` attribute of the error.
     """
     config_class = command.config_class()
 

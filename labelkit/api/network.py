@@ -1,4 +1,4 @@
-"""The network of a run, or a backbone by name, as a PyTorch module."""
+"""The network of a training run, or a named backbone, as a PyTorch module."""
 
 import os
 from collections.abc import Sequence
@@ -22,15 +22,15 @@ Images = Sequence[str | os.PathLike[str] | NDArray[np.uint8]]
 
 
 class Network(nn.Module):
-    """A PyTorch module that embeds images exactly as `labelkit embed` does, bit for bit.
+    """PyTorch module that embeds images exactly like `labelkit embed`, bit for bit.
 
-    It is a module like any other: train it further, take its parts, move it to a GPU. Made by :func:`load_network`.
+    It can be fine-tuned, taken apart or moved to a GPU like any other module. Use :func:`load_network` to create it.
 
     Attributes:
-        network: the module inside, with ``embed`` (b, c, s, s) to (b, d) and ``classify`` (b, d) to logits.
-        size: side of a prepared image in pixels.
+        network: the wrapped module, with ``embed`` (b, c, s, s) to (b, d) and ``classify`` (b, d) to logits.
+        size: side length of a preprocessed image in pixels.
         channels: number of color channels, 1 or 3.
-        dim: width of an embedding.
+        dim: embedding dimension.
         mean, std: normalization per channel, for values in ``[0, 1]``.
         source: description of where the weights come from.
     """
@@ -49,13 +49,13 @@ class Network(nn.Module):
         return self.network.embed(images)
 
     def prepare(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> Tensor:
-        """Resize, center-crop and normalize one image to the network's input (c, size, size) float32.
+        """Resize, center-crop and normalize an image for the network, returning (c, size, size) float32.
 
         Args:
-            image: a file, or (h, w, c) uint8 pixels with the channels of the network.
+            image: path of an image file, or (h, w, c) uint8 pixels with the network's number of channels.
 
         Raises:
-            DatasetError: the file cannot be read as an image, or the pixels have another shape or type.
+            DatasetError: the file is not a readable image, or the pixels have the wrong shape or data type.
         """
         pixels = self._pixels(image)
         height, width, _ = pixels.shape
@@ -69,7 +69,7 @@ class Network(nn.Module):
 
         Args:
             images: as for :meth:`prepare`.
-            batch_size: number of images at a time.
+            batch_size: number of images per forward pass.
 
         Raises:
             DatasetError: as :meth:`prepare`.
@@ -88,8 +88,8 @@ class Network(nn.Module):
     def _pixels(self, image: str | os.PathLike[str] | NDArray[np.uint8]) -> NDArray[np.uint8]:
         if isinstance(image, np.ndarray):
             if image.ndim != 3 or image.shape[2] != self.channels or image.dtype != np.uint8 or not image.size:
-                problem = f"the image array has shape {image.shape} and type {image.dtype}"
-                raise DatasetError("image", problem, f"Pass an array of shape (h, w, {self.channels}) and type uint8.")
+                problem = f"the array has shape {image.shape} and data type {image.dtype}"
+                raise DatasetError("image", problem, f"Pass a uint8 array of shape (h, w, {self.channels}).")
             return image
         try:
             return EncodedImage(read_image_file(Path(image))).decode_reduced(1 if self.channels == 1 else 3)[0]
@@ -108,20 +108,20 @@ def load_network(
     image_size: int | None = None,
     seed: int = 0,
 ) -> Network:
-    """Load a network in evaluation mode on the CPU, as `labelkit embed` does with the same options.
+    """Load a network like `labelkit embed` with the same options, in evaluation mode on the CPU.
 
     Args:
-        checkpoint: run folder of `labelkit train`, or a checkpoint in it.
-        backbone: a backbone by name instead of a run; ``auto``, the default: the best one with weights on this machine.
-        pretrained: use published weights.
-        weights: use the weights of this file.
-        random_weights: use random weights.
-        image_size: side of the input in pixels.
-        seed: seed of random weights.
+        checkpoint: run folder from `labelkit train`, or a checkpoint in it.
+        backbone: name of a backbone to use instead; default: the best backbone with weights on this machine (``auto``).
+        pretrained: whether to use published weights.
+        weights: file with weights for the backbone.
+        random_weights: whether to use random weights.
+        image_size: input size in pixels.
+        seed: random seed for the weights of an untrained network.
 
     Raises:
-        ConfigError: options exclude each other, or there is no such backbone.
-        CheckpointError: the run or the weights cannot be used.
+        ConfigError: options cannot be combined, or the backbone is unknown.
+        CheckpointError: the run or its weights are unusable.
     """
     given = {
         "checkpoint": checkpoint,

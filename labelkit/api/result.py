@@ -1,4 +1,4 @@
-"""The result that a command returns to Python."""
+"""The result that a command's Python function returns."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, KeysView
 from typing import TYPE_CHECKING, Any
 
-from labelkit.cli.console import json_text, plain_table
+from labelkit.cli.console import dump_json, format_table
 
 if TYPE_CHECKING:
     from labelkit.commands.common.results import SimpleResult
@@ -16,10 +16,10 @@ class Result:
     """Result of a command: its values, tables and files.
 
     Attributes:
-        values: everything that ``--json`` prints, by the same keys; paths are ``Path``. ``result["nmi"]`` is
-            ``result.values["nmi"]``.
-        paths: files and folders that were made, the most important first.
-        tables: the tables that the command shows: ``title``, ``columns``, ``rows``.
+        values: everything that ``--json`` prints, under the same keys; paths are ``Path`` objects. ``result["nmi"]``
+            is short for ``result.values["nmi"]``.
+        paths: output files and folders, the most important first.
+        tables: the tables that the command prints, with ``title``, ``columns`` and ``rows``.
     """
 
     def __init__(self, found: SimpleResult) -> None:
@@ -30,7 +30,7 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """Return the values as JSON types: strings for paths and ``None`` for non-finite numbers."""
-        values: dict[str, Any] = json.loads(json_text(self.values))
+        values: dict[str, Any] = json.loads(dump_json(self.values))
         return values
 
     def __getitem__(self, key: str) -> Any:
@@ -40,10 +40,10 @@ class Result:
         return iter(self.values)
 
     def keys(self) -> KeysView[str]:
-        """Return the keys of the values, so that ``dict(result)`` contains them."""
+        """Return the keys of the values, so that ``dict(result)`` works."""
         return self.values.keys()
 
     def __repr__(self) -> str:
-        """Return what the command prints: its tables, then a line for each path that was made."""
+        """Return the command's printed output: its tables, then a line for each output path."""
         made = "".join(f"made {path}\n" for path in self.paths)
-        return ("\n".join(plain_table(table) for table in self.tables) + made).rstrip("\n")
+        return ("\n".join(format_table(table) for table in self.tables) + made).rstrip("\n")

@@ -1,1 +1,1 @@
-"""The command line: each command parses its options, calls the code that does the work, and prints the result."""
+"""The command line: commands parse their options, run the underlying function, and print its result."""

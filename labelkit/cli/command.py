@@ -1,7 +1,7 @@
-"""Commands from config classes: one option per field, plus the options that all commands share.
+"""Build commands from config classes: one option per field, plus the options that all commands share.
 
-Typer takes every value as text; the config class parses them, so that one message lists the faults of all
-options, presets and files. ``labelkit config COMMAND`` shows the merged values, and where each comes from.
+Typer takes every value as text. The config class parses it, so that one message lists the problems of all options,
+presets and files. ``labelkit config COMMAND`` shows the merged values and their origins.
 """
 
 import inspect
@@ -12,23 +12,22 @@ from typing import Annotated, Any
 import typer
 from pydantic.fields import FieldInfo
 
-from labelkit.cli.console import current_output, escape_control, json_text, print_line, print_message, print_result
+from labelkit.cli.console import current_output, dump_json, escape_control, print_line, print_message, print_result
 from labelkit.cli.options import COMMON_PANEL, Command, JsonOption, QuietOption, VerboseOption, output_context
 from labelkit.commands.table import Command as StageCommand
 from labelkit.errors import ConfigError
 from labelkit.options.base import (
     StageConfig,
     aliases,
-    allows_none,
     bounds,
     choices,
     field_extra,
     flag,
+    format_value,
     is_allowed_in_presets,
-    list_kind,
+    list_item_type,
     metavar,
     split_list,
-    value_text,
 )
 from labelkit.options.presets import DEFAULT_ORIGIN, MergedConfig, available_presets, resolve
 
@@ -36,12 +35,12 @@ _WIDEST_METAVAR = 20
 _LAST_PANELS = ("Output", "Limits", "Run")
 
 
-def run_command(command: StageCommand) -> Command:
-    """Build the Typer command that runs a stage, prints its result and raises any error it reports."""
+def build_typer_command(command: StageCommand) -> Command:
+    """Build the Typer command that runs a function, prints its result and raises any error returned with it."""
     config_class = command.config_class()
     presets = available_presets(config_class)
-    lists = [name for name, field in config_class.model_fields.items() if _is_list(field)]
-    kinds = {name: list_kind(field.annotation) for name, field in config_class.model_fields.items()}
+    lists = [name for name, field in config_class.model_fields.items() if _takes_all_arguments(field)]
+    kinds = {name: list_item_type(field.annotation) for name, field in config_class.model_fields.items()}
     repeatable = {name: kind for name, kind in kinds.items() if kind is not None and name not in lists}
 
     def run(**given: Any) -> None:
@@ -64,9 +63,9 @@ def run_command(command: StageCommand) -> Command:
             if current_output().verbose:
                 for name, value in merged.values.items():
                     if merged.origins[name] != DEFAULT_ORIGIN:
-                        print_message(f"{name} = {value_text(value)} ({merged.origins[name]})")
+                        print_message(f"{name} = {format_value(value)} ({merged.origins[name]})")
             result, fault = command.run(merged.config)
-            print_result(result)  # shown even if there is a fault
+            print_result(result)  # even if there is an error
             if fault is not None:
                 raise fault
 
@@ -75,8 +74,8 @@ def run_command(command: StageCommand) -> Command:
     parameters = [_build_parameter(name, field) for name, field in fields]
     if presets or is_train:
         chosen = " Default: the preset with the same name as the dataset, if there is one." if is_train else ""
-        says = f"Name of a preset, path to a YAML file, or none.{chosen} Presets: {', '.join(presets) or 'none yet'}."
-        parameters.append(_build_common_option("preset", says, "NAME|FILE", str | None, (*presets, "none")))
+        text = f"Name of a preset, path to a YAML file, or none.{chosen} Presets: {', '.join(presets) or 'none yet'}."
+        parameters.append(_build_common_option("preset", text, "NAME|FILE", str | None, (*presets, "none")))
     parameters += _COMMON_PARAMETERS
     run.__doc__ = escape_markup(command.help)
     run.__name__ = "_".join(config_class.command).replace("-", "_") or "command"
@@ -86,26 +85,26 @@ def run_command(command: StageCommand) -> Command:
 
 
 def _join_repeated(texts: Sequence[str], kind: object) -> str | list[str] | None:
-    """Join the values of an option that may be repeated."""
+    """Join the values of a repeatable option."""
     if len(texts) < 2:
         return texts[0] if texts else None
     return [part for text in texts for part in split_list(text.strip(), kind)]
 
 
 def escape_markup(text: str) -> str:
-    """Escape text so that rich does not interpret any of it as markup."""
+    """Escape text so that rich does not interpret it as markup."""
     return text.replace("[", r"\[")
 
 
 def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]]:
-    """Return the values from options and ``--set``, and the origin of each; options override ``--set``."""
+    """Return the values from options and ``--set`` with their origins; options override ``--set``."""
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for setting in given.pop("set") or []:
         key, equals, text = setting.partition("=")
         key = key.strip().replace("-", "_")
         if not equals or not key:
-            problem = f"{value_text(setting)} is not of the form KEY=VALUE"
+            problem = f"{format_value(setting)} is not of the form KEY=VALUE"
             raise ConfigError("--set", problem, "Write, for example, --set lr=0.1.")
         values[key], origins[key] = text, f"--set {key}"
     set_options = {name: value for name, value in given.items() if value is not None}
@@ -113,18 +112,18 @@ def _overrides(given: dict[str, Any]) -> tuple[dict[str, object], dict[str, str]
 
 
 def _help_rank(field: FieldInfo) -> int:
-    """Return a field's rank in the help: inputs and method first, then output, limits and how it is run."""
+    """Return the sort key of a field in the help: output, limits and run options come last."""
     panel = field_extra(field, "panel")
     return _LAST_PANELS.index(str(panel)) + 1 if panel in _LAST_PANELS else 0
 
 
-def _is_list(field: FieldInfo) -> bool:
-    """Return whether a field takes all words after the command that belong to no option."""
+def _takes_all_arguments(field: FieldInfo) -> bool:
+    """Return whether a field takes all positional arguments."""
     return bool(field_extra(field, "positional")) and "tuple" in str(field.annotation)
 
 
 def _help_text(field: FieldInfo) -> str:
-    """Return the help text of a field: its description, bounds and default."""
+    """Return the help text of a field: description, bounds, choices and default."""
     notes = [bounds(field)] if bounds(field) else []
     if _placeholder(field) == "CHOICE":
         notes.append("one of " + ", ".join(choices(field.annotation)))
@@ -133,14 +132,14 @@ def _help_text(field: FieldInfo) -> str:
         notes.append("required")
     else:
         default = field.get_default(call_default_factory=True)
-        is_told = default is None and "default" in description.lower()
-        if not is_told and not (allows_none(field.annotation) and default is None and not description):
-            notes.append(f"default: {value_text(default)}")
+        is_explained = default is None and "default" in description.lower()
+        if not is_explained and default != ():
+            notes.append(f"default: {format_value(default)}")
     return f"{description} [{'; '.join(notes)}]" if notes else description
 
 
 def _placeholder(field: FieldInfo) -> str:
-    """Return the placeholder for a value in help; long lists of choices go to the description, where they can wrap."""
+    """Return the placeholder for a value; long lists of choices go to the description, where they can wrap."""
     if field.annotation is bool:
         return ""
     word = metavar(field.annotation)
@@ -151,7 +150,7 @@ def _build_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
     text = escape_markup(_help_text(field))
     if field_extra(field, "positional"):
         place = typer.Argument(help=text, metavar=name.upper(), show_default=False)
-        return _build_keyword(name, Annotated[list[str] | None if _is_list(field) else str | None, place])
+        return _build_keyword(name, Annotated[list[str] | None if _takes_all_arguments(field) else str | None, place])
     panel = field_extra(field, "panel")
     short, long, switch = field_extra(field, "short"), flag(name), field.annotation is bool
     option = typer.Option(
@@ -164,7 +163,7 @@ def _build_parameter(name: str, field: FieldInfo) -> inspect.Parameter:
         rich_help_panel=str(panel) if panel else None,
         autocompletion=_build_completion(choices(field.annotation)),
     )
-    several = list_kind(field.annotation) is not None
+    several = list_item_type(field.annotation) is not None
     return _build_keyword(
         name, Annotated[bool | None if switch else list[str] | None if several else str | None, option]
     )
@@ -200,9 +199,9 @@ def _build_completion(known: tuple[str, ...]) -> Callable[[str], list[str]] | No
 
 _COMMON_PARAMETERS = [
     _build_common_option(
-        "config", "YAML file with options; overrides the preset, but not the options given here.", "FILE", str | None
+        "config", "YAML file with options; overrides the preset, but not command-line options.", "FILE", str | None
     ),
-    _build_common_option("set", "Set any option by its key; may be repeated.", "KEY=VALUE", list[str] | None),
+    _build_common_option("set", "Set an option by its key; can be repeated.", "KEY=VALUE", list[str] | None),
     _build_keyword("json", JsonOption, default=False),
     _build_keyword("quiet", QuietOption, default=False),
     _build_keyword("verbose", VerboseOption, default=False),
@@ -210,24 +209,24 @@ _COMMON_PARAMETERS = [
 
 
 def config() -> None:
-    """Show the configuration a command would run with, and its sources.
+    """Show a command's configuration, and where each value comes from.
 
     Example: labelkit config train flipclass --dataset digits > my.yaml
     """
-    problem = "no command is given"
-    raise ConfigError("labelkit config", problem, "Name a command, for example: `labelkit config train sela`.")
+    problem = "requires a command"
+    raise ConfigError("labelkit config", problem, "Pass the command, for example: `labelkit config train sela`.")
 
 
 def show_config(merged: MergedConfig[StageConfig]) -> None:
-    """Print the resolved config as YAML, with the origin of each value as a comment.
+    """Print the resolved config as YAML, with the origin of each value in a comment.
 
-    The output can be used as a preset or config file. Fields that a file may not set are commented out with ``#``.
+    The output can be used as a preset or config file. Fields that a file may not set are commented out.
     """
     values, origins = merged.config.to_yaml_dict(), merged.origins
     command = " ".join(("labelkit", *merged.config.command))
     if current_output().json:
         document = {"command": command, "preset": merged.preset_path, "config": values, "origins": origins}
-        print_line(json_text(document))
+        print_line(dump_json(document))
         return
     fields = type(merged.config).model_fields
     lines = [
@@ -235,7 +234,7 @@ def show_config(merged: MergedConfig[StageConfig]) -> None:
         for name, value in values.items()
     ]
     if not current_output().quiet:
-        # One long value must not push all comments out of sight.
+        # A long value must not push all comments out of view.
         width = min(max(len(line) for line in lines), 48)
         comments = (escape_control(origins[name]) for name in values)
         lines = [f"{line.ljust(width)}  # {comment}" for line, comment in zip(lines, comments, strict=True)]
@@ -247,5 +246,5 @@ def _yaml_line(name: str, value: object) -> str:
 
     style = None if isinstance(value, list) else False  # a list on one line: [8, 9]
     text: str = yaml.safe_dump({name: value}, default_flow_style=style, width=2**20, allow_unicode=True)
-    # A text with line breaks is written as JSON, which is valid YAML too and stays on one line.
-    return text.strip() if text.count("\n") == 1 else f"{name}: {json_text(value)}"
+    # Text with line breaks is written as JSON, which is valid YAML and stays on one line.
+    return text.strip() if text.count("\n") == 1 else f"{name}: {dump_json(value)}"

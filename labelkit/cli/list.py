@@ -26,7 +26,7 @@ def list_methods(json: JsonOption = False, quiet: QuietOption = False, verbose: 
 
 
 def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """List the registered datasets; your own folders and CSV files are given by path.
+    """List the registered datasets; for your own folder or CSV, pass its path to --dataset.
 
     Example: labelkit list datasets
     """
@@ -39,13 +39,13 @@ def list_datasets(json: JsonOption = False, quiet: QuietOption = False, verbose:
 
 def list_backbones(
     pattern: Annotated[
-        str, typer.Option("--pattern", metavar="GLOB", help="Only names that match, such as vit_*dino*.")
+        str, typer.Option("--pattern", metavar="GLOB", help="Show only matching names, such as vit_*dino*.")
     ] = "*",
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """List labelkit's own and timm's backbones, with the weights on this machine and their license.
+    """List the backbones of labelkit and timm, with the weights on this machine and their licenses.
 
     Example: labelkit list backbones --pattern "vit_*dino*"
     """
@@ -59,13 +59,13 @@ def list_backbones(
 
 def list_presets(
     pattern: Annotated[
-        str, typer.Option("--pattern", metavar="GLOB", help="Only presets whose METHOD/NAME matches, such as san/*.")
+        str, typer.Option("--pattern", metavar="GLOB", help="Show only matching METHOD/NAME, such as san/*.")
     ] = "*",
     json: JsonOption = False,
     quiet: QuietOption = False,
     verbose: VerboseOption = False,
 ) -> None:
-    """List the presets with the command that runs each and a description.
+    """List the presets with their commands and descriptions.
 
     Example: labelkit list presets --pattern "san/*"
     """
@@ -80,7 +80,7 @@ def list_presets(
             for config_class in CONFIG_CLASSES
             for name, path in available_presets(config_class).items()
             if fnmatchcase(f"{preset_folder_name(config_class.command)}/{name}", pattern)
-            # without the presets inherited from a method that this one extends
+            # without presets inherited from another method
             and path.parent.name == preset_folder_name(config_class.command)
         ]
         if not found:
@@ -92,7 +92,7 @@ def list_presets(
 
 
 def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: VerboseOption = False) -> None:
-    """List the published tables that `labelkit reproduce` runs, and those that it does not.
+    """List the published tables that `labelkit reproduce` can reproduce, and those that it cannot.
 
     Example: labelkit list tables
     """
@@ -111,11 +111,11 @@ def list_tables(json: JsonOption = False, quiet: QuietOption = False, verbose: V
             "tables": [dict(zip(columns, row, strict=True)) for row in rows],
             "left_out": [dict(zip(why, row, strict=True)) for row in missing],
         }
-        print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("left out", why, missing))))
+        print_result(SimpleResult(values, shown=(Table("", columns, rows), Table("not included", why, missing))))
 
 
 def _print_rows(what: str, columns: Sequence[str], rows: Sequence[Sequence[Cell]], *, name_column: int = 0) -> None:
-    """Print rows as a table, as ``{what: [{column: cell}]}`` in JSON, or only the names with ``-q``."""
+    """Print rows as a table, as JSON ``{what: [{column: cell}]}``, or only their names with ``-q``."""
     output = current_output()
     if output.quiet and not output.json:
         for row in rows:

@@ -1,7 +1,7 @@
-"""The entry point: find the command, run it, and convert its outcome to an exit code.
+"""Entry point: find the requested command, run it, and convert its outcome to an exit code.
 
-``COMMANDS`` lists all commands; only the modules that the requested one needs are imported, so that
-``labelkit --help`` stays instant.
+``COMMANDS`` lists all commands. Only the modules that the requested command needs are imported, so that
+``labelkit --help`` is instant.
 """
 
 import errno
@@ -20,7 +20,7 @@ import typer
 from labelkit import __version__
 from labelkit.cli.console import Output, print_error, use_output, write
 from labelkit.cli.process import interrupt_on_signals
-from labelkit.commands.table import COMMANDS as _STAGES
+from labelkit.commands.table import COMMANDS as _TABLE
 from labelkit.commands.table import Command, Group
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted, LabelkitError, ResourceError, resource_error
 from labelkit.methods import OWN_METHODS_VARIABLE
@@ -33,7 +33,7 @@ SETTINGS: dict[str, Any] = {
     "rich_markup_mode": "rich",
     "context_settings": {"help_option_names": ["-h", "--help"]},
 }
-"""Typer settings of every group of commands; the help is Typer's own."""
+"""Typer settings for the app and every command group."""
 
 _FULL_OR_FORBIDDEN = {
     errno.ENOSPC,
@@ -46,32 +46,32 @@ _FULL_OR_FORBIDDEN = {
 }
 
 EXIT_CODES = {
-    0: "done",
-    1: "a bug in labelkit, or in a method of your own (with its traceback)",
-    2: "an option, preset or config file cannot be used",
-    3: "an input cannot be used: images, store, checkpoint",
-    4: "training failed: not-a-number or collapse",
-    5: "disk full, no permission, no such device",
-    6: "another run is writing the output",
-    10: "a limit is not met (--fail-under, --fail-over)",
+    0: "success",
+    1: "a bug in labelkit or in your own method (with a traceback)",
+    2: "invalid option, preset or config file",
+    3: "unusable input: images, store or checkpoint",
+    4: "training failed: non-finite values, exploding loss or collapse",
+    5: "disk full, no permission or missing device",
+    6: "another run is writing to the same output",
+    10: "a score violates its limit (--fail-under, --fail-over)",
     129: "the terminal was closed (SIGHUP)",
     130: "interrupted (Ctrl-C)",
-    141: "the reader of the output stopped reading, as with `| head`",
+    141: "the output pipe was closed, as by `| head`",
     143: "terminated (SIGTERM)",
 }
 
 
 @dataclass(frozen=True)
 class _BuiltInCommand:
-    """Command of the command line itself; ``target``: its function, or a group's mapping from names to functions."""
+    """Command that is not in the table; ``target`` is its function, or a mapping of names to functions for a group."""
 
     summary: str
     target: str
 
 
-_OWN = {
+_BUILT_IN = {
     "config": _BuiltInCommand(
-        "Show the configuration a command would run with, and its sources.", "labelkit.cli.command:config"
+        "Show a command's configuration, and where each value comes from.", "labelkit.cli.command:config"
     ),
     "list": _BuiltInCommand(
         "List methods, datasets, backbones, presets or published tables.", "labelkit.cli.list:FUNCTIONS"
@@ -82,7 +82,7 @@ _OWN = {
 
 PANELS = {
     "First steps": ("start", "predict", "list", "datasets", "config"),
-    "Stages": (
+    "Training and analysis": (
         "train",
         "embed",
         "cluster",
@@ -99,19 +99,19 @@ PANELS = {
     "Files": ("import", "export", "pack", "verify"),
     "Installation": ("doctor", "version"),
 }
-"""Panels of ``labelkit --help`` with their commands, grouped by what the user wants to do."""
+"""Panels of ``labelkit --help`` and their commands, grouped by task."""
 
 COMMANDS: dict[str, Command | Group | _BuiltInCommand] = {
-    name: (_STAGES | _OWN)[name] for names in PANELS.values() for name in names
+    name: (_TABLE | _BUILT_IN)[name] for names in PANELS.values() for name in names
 }
 
 
 def build_app(arguments: Sequence[str] | None) -> typer.Typer:
-    """Build the command line app, with options only for the command named in the arguments.
+    """Build the command-line app, with options only for the command named in the arguments.
 
     Args:
-        arguments: the words after ``labelkit``. Commands that they do not name appear only in help;
-            None names all.
+        arguments: the words after ``labelkit``. Other commands appear only in the help. None: all commands get
+            their options.
     """
     codes = "\n".join(f"{code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
     app = typer.Typer(
@@ -121,8 +121,8 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
         epilog=f"Exit codes:\n\n{codes}",
         **SETTINGS,
     )
-    app.callback()(_common)
-    # Only switches, which take no value, may precede the name of a command.
+    app.callback()(_global_options)
+    # Before the command name, only switches are allowed, which take no value.
     words = None if arguments is None else [argument for argument in arguments if not argument.startswith("-")]
     if _COMPLETION_VARIABLE in os.environ:
         words = None
@@ -141,22 +141,22 @@ def build_app(arguments: Sequence[str] | None) -> typer.Typer:
             elif isinstance(entry, Group):
                 found, help_text = entry.commands, entry.help
             if isinstance(found, Mapping):
-                group = new_group(found, None if words is None else words[1:])
+                group = build_group(found, None if words is None else words[1:])
                 app.add_typer(group, name=name, help=help_text, **shown)
             else:
                 app.command(name, **shown)(build_command(found, is_named=True))
     return app
 
 
-def new_group(
+def build_group(
     commands: Mapping[str, Callable[..., None] | Command] | None = None, words: Sequence[str] | None = None
 ) -> typer.Typer:
-    """Return a Typer group of subcommands with labelkit's settings.
+    """Build a Typer group of subcommands with labelkit's settings.
 
     Args:
-        commands: functions or rows of the table of commands, by name, in the order of help.
-        words: the words after the group on the command line. Only the command that they name gets its options,
-            because building all of them takes most of a second. None: every command gets its options.
+        commands: functions or entries of the command table, by name, in the order of the help.
+        words: the words after the group name on the command line. Only the command that they name gets its options,
+            since building all of them takes most of a second. None: all commands get their options.
     """
     group = typer.Typer(add_completion=False, **SETTINGS)
     for name, command in (commands or {}).items():
@@ -165,19 +165,19 @@ def new_group(
 
 
 def build_command(command: Callable[..., None] | Command, *, is_named: bool) -> Callable[..., None]:
-    """Return the function that Typer turns into a command; commands not named in the arguments get only their help."""
+    """Return the function for a Typer command, or a placeholder with only the help if the command is not named."""
     if not is_named:
         text = command.help if isinstance(command, Command) else inspect.getdoc(command) or ""
         return placeholder_command(text)
     if not isinstance(command, Command):
         return command
-    from labelkit.cli.command import run_command  # pydantic loads here, not in `labelkit --help`
+    from labelkit.cli.command import build_typer_command  # pydantic loads here, not in `labelkit --help`
 
-    return run_command(command)
+    return build_typer_command(command)
 
 
 def is_named(name: str, words: Sequence[str] | None) -> bool:
-    """Return whether command-line words start with the given command or group name; ``None`` matches every name."""
+    """Return whether command-line words start with a command or group name; ``None`` matches every name."""
     return words is None or list(words[:1]) == [name]
 
 
@@ -185,7 +185,7 @@ def placeholder_command(text: str) -> Callable[..., None]:
     """Return a placeholder command that appears in help but has no options and cannot be called."""
 
     def command() -> None:
-        raise RuntimeError("this command was not built")  # unreachable: only the named command can be called
+        raise RuntimeError("this command was not built")  # unreachable: Typer calls only the named command
 
     command.__doc__ = text
     return command
@@ -195,11 +195,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code.
 
     Args:
-        argv: the words after ``labelkit``; by default the arguments of this process.
+        argv: the words after ``labelkit``; default: the arguments of this process.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
-    shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _STAGES
-    if shows_config:  # the options are those of the command to show
+    shows_config = arguments[:1] == ["config"] and arguments[1:2] != [] and arguments[1] in _TABLE
+    if shows_config:  # takes the options of the command to show
         del arguments[0]
     return run_app(lambda: build_app(arguments), arguments, Output(shows_config=shows_config))
 
@@ -211,20 +211,20 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
             try:
                 build()(args=list(arguments), prog_name=PROGRAM)
                 code: object = 0
-            except SystemExit as finished:  # how Typer ends, also after a usage error
+            except SystemExit as finished:  # raised by Typer, even after success
                 code = finished.code
             sys.stdout.flush()
             return _exit_code(code)
         except Interrupted as interrupted:
-            _after_interrupt(interrupted)
+            _report_interrupt(interrupted)
             return interrupted.exit_code
         except BrokenPipeError:
-            _after_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
+            _report_interrupt(Interrupted(BROKEN_PIPE_SIGNAL))
             return 128 + BROKEN_PIPE_SIGNAL
         except Exception as error:
-            if seen:  # a library wrapped what the signal raised, or failed because of it
+            if seen:  # a library wrapped the interrupt, or failed because of it
                 signalled = Interrupted(seen[0])
-                _after_interrupt(signalled)
+                _report_interrupt(signalled)
                 return signalled.exit_code
             if isinstance(error, LabelkitError):
                 return _report_error(error, output)
@@ -233,8 +233,8 @@ def run_app(build: Callable[[], typer.Typer], arguments: Sequence[str], output: 
                 return _report_error(known, output)
             write(traceback.format_exc(), sys.stderr)
             own = os.environ.get(OWN_METHODS_VARIABLE)
-            whose = f" if it is not in your own method ({own})" if own else ""
-            print_error(f"this is a bug in labelkit {__version__}{whose}; please report it with the lines above")
+            whose = f", unless it is in your own method ({own})" if own else ""
+            print_error(f"this is a bug in labelkit {__version__}{whose}; please report it with the traceback above")
             return 1
 
 
@@ -244,7 +244,7 @@ def _print_version(shown: bool) -> None:
         raise typer.Exit
 
 
-def _common(
+def _global_options(
     version: Annotated[
         bool, typer.Option("--version", metavar="", help="Print the version.", is_eager=True, callback=_print_version)
     ] = False,
@@ -260,11 +260,11 @@ def _report_error(error: LabelkitError, output: Output) -> int:
 
 
 def _as_resource_error(error: Exception) -> ResourceError | None:
-    """Convert an error to one that the user can act on if the system refused something; else return None."""
+    """Convert an error to one with a remedy if a resource is unavailable, otherwise return None."""
     if isinstance(error, OSError) and error.errno in _FULL_OR_FORBIDDEN:
         where = error.filename2 or error.filename or "output"
         return resource_error(error, os.fsdecode(where) if isinstance(where, str | bytes) else str(where))
-    # Compared by name, so that torch need not be imported.
+    # Compared by name, to avoid importing torch.
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return ResourceError(
             "memory",
@@ -274,8 +274,8 @@ def _as_resource_error(error: Exception) -> ResourceError | None:
     return None
 
 
-def _after_interrupt(interrupted: Interrupted) -> None:
-    if interrupted.signum != BROKEN_PIPE_SIGNAL:  # with a broken pipe, nobody reads a message
+def _report_interrupt(interrupted: Interrupted) -> None:
+    if interrupted.signum != BROKEN_PIPE_SIGNAL:  # after a broken pipe, nobody would read a message
         print_error(f"stopped by {signal.Signals(interrupted.signum).name}")
 
 

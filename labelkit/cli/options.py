@@ -13,7 +13,7 @@ from labelkit.cli.progress import create_progress_display
 from labelkit.progress import use_progress
 
 Command = Callable[..., None]
-"""A function that Typer turns into a command: its parameters are the options, its docstring is the help."""
+"""Function of a Typer command: its parameters are the options, and its docstring is the help."""
 
 COMMON_PANEL = "All commands"
 
@@ -22,12 +22,12 @@ def _build_switch(text: str, *names: str) -> Any:
     return typer.Option(*names, metavar="", help=text, rich_help_panel=COMMON_PANEL)
 
 
-JsonOption = Annotated[bool, _build_switch("Print one JSON object on stdout.", "--json")]
-QuietOption = Annotated[bool, _build_switch("Print only the path of the output.", "--quiet", "-q")]
+JsonOption = Annotated[bool, _build_switch("Print the result as one JSON object.", "--json")]
+QuietOption = Annotated[bool, _build_switch("Print only the paths of output files.", "--quiet", "-q")]
 VerboseOption = Annotated[
     bool,
     _build_switch(
-        "Also report on stderr which options were set and what libraries log; show the traceback of an error.",
+        "Also show the options that were set, log messages of libraries, and tracebacks of errors, on stderr.",
         "--verbose",
         "-v",
     ),
@@ -36,7 +36,7 @@ VerboseOption = Annotated[
 
 @contextmanager
 def output_context(*, json: bool = False, quiet: bool = False, verbose: bool = False) -> Iterator[None]:
-    """Apply the shared output options and show progress inside a ``with`` block."""
+    """Apply the output options and show progress inside a ``with`` block."""
     output = current_output()
     output.json, output.quiet, output.verbose = json, quiet, verbose
     handler = logging.StreamHandler(sys.stderr) if verbose else None
@@ -50,8 +50,8 @@ def output_context(*, json: bool = False, quiet: bool = False, verbose: bool = F
         with use_progress(create_progress_display(output)):
             yield
     except EOFError as error:
-        # Typer would print "Aborted!" and hide our bug.
-        raise RuntimeError("a file ended too early") from error
+        # Typer would print "Aborted!" and hide the bug.
+        raise RuntimeError("unexpected end of file") from error
     finally:
         if handler:
             root.removeHandler(handler)

@@ -1,4 +1,4 @@
-"""The process around a command: standard streams that may be closed or full, and signals that end it within 2 s."""
+"""The process that runs a command: robust standard streams, and signals that end it within 2 s."""
 
 import contextlib
 import io
@@ -16,7 +16,7 @@ from typing import Any, NoReturn, TextIO
 from labelkit.errors import BROKEN_PIPE_SIGNAL, Interrupted
 
 GRACE_SECONDS = 0.7
-"""Time for a command to clean up before its process is ended; committed files are complete in either case."""
+"""Time that a command has to clean up after a signal; committed files are complete in either case."""
 
 _EXIT_SECONDS = 0.3
 _writers: set[int] = set()
@@ -25,17 +25,17 @@ ENDING = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 def prepare_streams() -> None:
-    """Open missing standard streams, and tolerate full or closed ones."""
+    """Open missing standard streams, and tolerate full disks and closed pipes."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
             os.fstat(number)
         except OSError:
-            # else the first file that is opened would get this number, and messages would be written to it
+            # otherwise the next opened file would get this number, and messages would be written to it
             os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
             setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
     if os.name != "nt":
-        sys.stdout = _open_stream(sys.stdout, _Pipe(1, "w", closefd=False))
-        sys.stderr = _open_stream(sys.stderr, _Messages(2, "w", closefd=False))
+        sys.stdout = _open_stream(sys.stdout, _PipeStream(1, "w", closefd=False))
+        sys.stderr = _open_stream(sys.stderr, _MessageStream(2, "w", closefd=False))
 
 
 def _open_stream(like: TextIO, raw: io.RawIOBase) -> TextIO:
@@ -46,8 +46,8 @@ def _open_stream(like: TextIO, raw: io.RawIOBase) -> TextIO:
     )
 
 
-class _Pipe(io.FileIO):
-    """Standard output that raises :class:`Interrupted` when the reader of a pipe is gone."""
+class _PipeStream(io.FileIO):
+    """Standard output that raises :class:`Interrupted` when the pipe is closed."""
 
     def write(self, data: Any) -> int:
         try:
@@ -56,8 +56,8 @@ class _Pipe(io.FileIO):
             raise Interrupted(BROKEN_PIPE_SIGNAL) from error
 
 
-class _Messages(_Pipe):
-    """Standard error that drops messages that cannot be written, as on a full disk, instead of ending the command."""
+class _MessageStream(_PipeStream):
+    """Standard error that drops messages that cannot be written, for instance on a full disk."""
 
     def write(self, data: Any) -> int:
         try:
@@ -76,7 +76,7 @@ def exit_process(code: int) -> NoReturn:
         try:
             stream.flush()
         except (OSError, Interrupted):
-            # Python would try to write the rest again at exit, and fail
+            # otherwise Python would try to write the rest again at exit, and fail
             os.dup2(os.open(os.devnull, os.O_WRONLY), number)
     if code in {128 + number for number in ENDING}:
         timer = threading.Timer(_EXIT_SECONDS, os._exit, (code,))
@@ -89,35 +89,35 @@ def exit_process(code: int) -> NoReturn:
 def interrupt_on_signals() -> Iterator[list[int]]:
     """Raise :class:`Interrupted` on SIGINT, SIGTERM and SIGHUP inside a ``with`` block.
 
-    A process that does not end within ``GRACE_SECONDS`` is ended. A second signal ends it at once. If other code has
-    taken over a signal, as training does to write a checkpoint, the first signal prints a message and sets no time
-    limit. While a module is imported, nothing is raised: libraries then run Python inside C++, where an exception
-    aborts the process or is lost.
+    A process that does not end within ``GRACE_SECONDS`` is killed, and a second signal kills it immediately. If other
+    code handles a signal, as training does to write a checkpoint, the first signal only prints a message and sets no
+    time limit. Nothing is raised during imports: libraries then run Python inside C++, where an exception aborts the
+    process or is lost.
 
     Yields:
-        The signal that was raised, if any: later errors are caused by it, even if a library raised another exception.
+        The received signal, if any. It is the cause of later errors, even if a library raises another exception.
     """
     process = os.getpid()
     seen: list[int] = []
     imports = _count_import_frames(sys._getframe())
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        if os.getpid() != process:  # a forked data-loading process dies as it would without us
+        if os.getpid() != process:  # a forked data-loading worker ends as it would by default
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
         elif not seen and _count_import_frames(frame) <= imports:
             seen.append(signum)
             raise Interrupted(signum)
-        elif os.name == "nt":  # elsewhere a thread does this
+        elif os.name == "nt":  # on other systems, a thread does this
             _exit_immediately(signum)
 
-    # under `nohup`, which ignores SIGHUP, so do we
+    # under `nohup`, SIGHUP stays ignored
     wanted = [n for n in ENDING if n == signal.SIGINT or signal.getsignal(n) is not signal.SIG_IGN]
     if threading.current_thread() is not threading.main_thread():  # only the main thread can handle signals
         yield seen
         return
     before = {signum: signal.getsignal(signum) for signum in wanted}
-    # Windows cannot wait for a pipe: there, Ctrl-C is handled between two Python instructions
+    # Windows cannot wait for a pipe, so Ctrl-C is handled between two Python instructions
     with nullcontext() if os.name == "nt" else _receive_signals_in_thread(interrupt, seen):
         try:
             for signum in wanted:
@@ -130,7 +130,7 @@ def interrupt_on_signals() -> Iterator[list[int]]:
 
 @contextmanager
 def _receive_signals_in_thread(handler: object, seen: list[int]) -> Iterator[None]:
-    """Let another thread receive signals too, because the main thread may be inside a long library call."""
+    """Also receive signals in another thread, since the main thread may be inside a long library call."""
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     watch = threading.Thread(
@@ -144,12 +144,12 @@ def _receive_signals_in_thread(handler: object, seen: list[int]) -> Iterator[Non
     finally:
         signal.set_wakeup_fd(woken_before)
         _writers.discard(writer)
-        os.close(writer)  # the thread reads the end of the pipe and ends
+        os.close(writer)  # the thread then reads end-of-file and ends
         watch.join()
 
 
 def _reset_signals_after_fork() -> None:
-    """Detach a forked process from the pipe, so that its signals do not reach its parent."""
+    """Detach a forked process from the pipe, so that its signals do not reach the parent process."""
     with contextlib.suppress(ValueError):  # not in the main thread
         writer = signal.set_wakeup_fd(-1)
         if writer not in _writers:
@@ -187,7 +187,7 @@ def _forward_signals(reader: int, handler: object, seen: list[int]) -> None:
                     deadline = min(deadline, time.monotonic() + GRACE_SECONDS)
                 else:
                     _write_message(
-                        f"{signal.Signals(last).name}: stopping after the current step; a second signal stops at once"
+                        f"{signal.Signals(last).name}: stopping after this step; a second signal stops immediately"
                     )
     finally:
         os.close(reader)

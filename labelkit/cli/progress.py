@@ -1,4 +1,4 @@
-"""Progress on stderr: on a terminal one line that is redrawn, elsewhere a new line every few seconds."""
+"""Progress on stderr: a line that is redrawn on a terminal, or a new line every few seconds elsewhere."""
 
 import os
 import shutil
@@ -11,23 +11,23 @@ from labelkit.cli.console import Output, escape_control, is_main_process, print_
 from labelkit.progress import Progress, Task
 
 _SECONDS_BETWEEN_LINES = 5.0
-_SECONDS_BETWEEN_DRAWINGS = 0.1
+_SECONDS_BETWEEN_REDRAWS = 0.1
 _ERASE = "\r\x1b[K"
 
 
 def create_progress_display(output: Output) -> Progress:
-    """Return the progress display for the terminal and output options."""
+    """Return the progress display that suits the terminal and the output options."""
     if not is_main_process():
         return Progress()
     if output.quiet:
         return WarningProgress()
     if sys.stderr.isatty() and os.environ.get("TERM") not in {"dumb", "unknown"}:
-        return LineProgress(_SECONDS_BETWEEN_DRAWINGS, redraws=True)
+        return LineProgress(_SECONDS_BETWEEN_REDRAWS, redraws=True)
     return LineProgress()
 
 
 class WarningProgress(Progress):
-    """Progress display that shows only warnings, used for ``-q``."""
+    """Progress display that shows only warnings (``-q``)."""
 
     def warning(self, text: str) -> None:
         """Print a warning."""
@@ -35,12 +35,12 @@ class WarningProgress(Progress):
 
 
 class LineProgress(Progress):
-    """Progress display that prints a line per task at regular intervals; on a terminal, it redraws one line.
+    """Progress display that regularly prints a line per task, or redraws a single line on a terminal.
 
     Args:
-        seconds: time between two lines of a task.
+        seconds: minimum time between two lines of a task.
         clock: function that returns the time in seconds.
-        redraws: whether a line replaces the previous one, as on a terminal.
+        redraws: whether each line replaces the previous line, as on a terminal.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class LineProgress(Progress):
         task.finish()
 
     def show(self, text: str) -> None:
-        """Print the progress of a task."""
+        """Print or redraw the progress line of a task."""
         if self._redraws:
             line = escape_control(text).replace("\n", " ")[: shutil.get_terminal_size().columns - 1]
             write(f"{_ERASE}{line}", sys.stderr)
@@ -84,7 +84,7 @@ class LineProgress(Progress):
         self.message(f"warning: {text}")
 
     def ask(self, question: str) -> str:
-        """Ask a question and return the typed answer; an empty string on Enter or if nobody can type an answer."""
+        """Ask a question and return the answer, which is empty on Enter or without a terminal."""
         if not self._redraws or not sys.stdin.isatty():
             return ""
         self.message(question)
@@ -119,17 +119,17 @@ class _LineTask(Task):
 
     def finish(self) -> None:
         elapsed = self._progress.clock() - self._started
-        if elapsed >= _SECONDS_BETWEEN_LINES and self._total != 0:  # neither short nor empty work is reported
+        if elapsed >= _SECONDS_BETWEEN_LINES and self._total != 0:  # short or empty tasks are not reported
             self._print_line(elapsed, finished=True)
 
     def _print_line(self, elapsed: float, *, finished: bool) -> None:
         parts = [f"{self._done:,}/{self._total:,}"] if self._total is not None else [f"{self._done:,}"]
         if self._total is None and not self._done:
-            parts = []  # work that cannot be counted
+            parts = []  # nothing was counted
         if finished:
-            parts.append(f"done in {duration(elapsed)}")
+            parts.append(f"done in {format_duration(elapsed)}")
         elif self._total and self._skipped < self._done <= self._total:
-            parts.append(f"{duration(elapsed / (self._done - self._skipped) * (self._total - self._done))} left")
+            parts.append(f"{format_duration(elapsed / (self._done - self._skipped) * (self._total - self._done))} left")
         parts += format_info(self._info)
         text = f"{self._description}: {', '.join(parts)}"
         if finished:
@@ -146,8 +146,8 @@ def format_info(info: dict[str, object]) -> list[str]:
     ]
 
 
-def duration(seconds: float) -> str:
-    """Format a time span for people, such as ``8 s``, ``3.4 min`` or ``2.1 h``."""
+def format_duration(seconds: float) -> str:
+    """Format a duration in readable units, such as ``8 s``, ``3.4 min`` or ``2.1 h``."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.1f} min" if seconds < 3600 else f"{seconds / 3600:.1f} h"

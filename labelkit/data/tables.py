@@ -34,7 +34,14 @@ from labelkit.data.decode import IMAGE_SUFFIXES
 from labelkit.data.folders import walk_images
 from labelkit.data.path_rule import find_paths, similar_path_hint
 from labelkit.errors import DatasetError
-from labelkit.files import decode_table, header_key, missing_path_remedy, open_regular, open_table, parse_json
+from labelkit.files import (
+    decode_table,
+    missing_path_remedy,
+    normalize_column_name,
+    open_regular,
+    open_table,
+    parse_json,
+)
 
 MAX_FAULTS_SHOWN: Final = 10
 _MAX_SHOWN: Final = 200
@@ -290,7 +297,7 @@ def _read_csv_rows(
         text = json_as_csv(text, where, (*LABEL_COLUMNS, (label_column or "").strip().lower()))
     reader, names = _open_csv(text, where)
     header = [name.lower() for name in names]
-    keys = [header_key(name) for name in names]
+    keys = [normalize_column_name(name) for name in names]
     at_path = keys.index(next(name for name in PATH_COLUMNS if name in keys))
     found, label_fault = find_label_column(header, label_column)
     split_column = next((name for name in _SPLIT_COLUMNS if name in header and name != found), "split")
@@ -395,7 +402,7 @@ def _open_csv(text: str, where: str) -> tuple[Any, list[str]]:
         reader, header = open_table(io.StringIO(text, newline=""), PATH_COLUMNS)
     except csv.Error as error:
         raise DatasetError(where, f"line 1: {error}", _HEADER_REMEDY) from error
-    if not set(PATH_COLUMNS).isdisjoint(map(header_key, header)):
+    if not set(PATH_COLUMNS).isdisjoint(map(normalize_column_name, header)):
         return reader, header
     listed = ", ".join(header)
     shown = listed if len(listed) <= _MAX_SHOWN else f"{listed[:_MAX_SHOWN]}... ({len(listed):,} characters)"
@@ -410,7 +417,7 @@ def find_label_column(header: Sequence[str], requested: str | None, others: Sequ
     which are known to contain classes, is used if there is only one.
     """
     shown = _join_first_few(header, most=_COLUMNS_SHOWN)
-    by_lower = {key(name): name for key in (header_key, str.lower) for name in reversed(header)}
+    by_lower = {key(name): name for key in (normalize_column_name, str.lower) for name in reversed(header)}
     if requested is not None:
         name = by_lower.get(requested.strip().lower(), "")
         return name, "" if name else f"no column {requested!r}, found {shown}"

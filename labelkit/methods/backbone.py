@@ -11,7 +11,7 @@ from labelkit.models.inference import BackboneOptions
 from labelkit.models.row_layers import EmbeddingMLPShape
 from labelkit.options.backbone import BackboneOptions as BackboneConfig
 from labelkit.options.backbone import FreezeOptions, PixelOptions
-from labelkit.options.embeddings import RowOptions, StrongRowOptions
+from labelkit.options.embeddings import EmbeddingInputOptions, StrongEmbeddingInputOptions
 from labelkit.options.representation import RepresentationRunConfig
 from labelkit.options.training import RunConfig
 from labelkit.training.inputs import MonitorInputs
@@ -26,14 +26,14 @@ def embedding_views(config: RunConfig, data: DataInfo) -> tuple[ViewSpec, ViewSp
 
     The weak view only adds noise. If the store contains views, both are stored views, since a store has only one kind.
     """
-    if data.row_dim is None or not isinstance(config, RowOptions):
+    if data.row_dim is None or not isinstance(config, EmbeddingInputOptions):
         return None
     if data.num_row_views:
         stored = ViewSpec(1, row=EmbeddingView(stored=True))
         return stored, stored
     weak = EmbeddingView(noise=config.row_noise)
     strong = weak
-    if isinstance(config, StrongRowOptions):
+    if isinstance(config, StrongEmbeddingInputOptions):
         strong = EmbeddingView(noise=config.row_noise, dropout=config.row_dropout, mix=config.row_mix)
     return ViewSpec(1, row=weak), ViewSpec(1, row=strong)
 
@@ -42,7 +42,7 @@ def backbone_options(config: RunConfig, data: DataInfo) -> BackboneOptions:
     """Return the keyword arguments for building the backbone, based on a method's options and data."""
     assert isinstance(config, BackboneConfig)
     rows = None
-    if data.row_dim is not None and isinstance(config, RowOptions):
+    if data.row_dim is not None and isinstance(config, EmbeddingInputOptions):
         center = None if data.row_center is None else torch.from_numpy(data.row_center)
         rows = EmbeddingMLPShape(data.row_dim, config.head_layers, config.head_width, center)
     found: BackboneOptions = {

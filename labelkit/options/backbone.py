@@ -1,4 +1,4 @@
-"""Options for all methods that train a backbone: which parts of it are trained, and how it is evaluated."""
+"""Options for all methods that train a backbone: frozen parts, initial weights, and evaluation during training."""
 
 from pathlib import Path
 from typing import Literal, Self
@@ -12,19 +12,19 @@ _REUSE = panel("Model")
 
 
 class ReuseOptions(StageConfig):
-    """Options for methods that freeze the first part of their network and can cache its outputs."""
+    """Options for caching the outputs of the frozen first part of a network."""
 
     reuse_frozen: int | None = _REUSE(
         None,
-        "Cache the frozen part's output for this number of views per image, on disk next to the run; each "
-        "epoch draws from these views, and the frozen part runs only once. Default: new views in each epoch.",
+        "Number of views per image for which the frozen part's output is cached on disk, next to the run. Every epoch "
+        "draws from these views; the frozen part runs only once. Default: new views in every epoch.",
         ge=1,
         le=1024,
         before=None,
     )
     reuse_dtype: Literal["float16", "float32"] = _REUSE(
         "float16",
-        "Data type of the cache for --reuse-frozen. float16 takes half the space; float32 keeps the full precision.",
+        "Data type of the cache (with --reuse-frozen). float16 takes half the space; float32 keeps full precision.",
         before="float16",
     )
 
@@ -36,11 +36,11 @@ class ReuseOptions(StageConfig):
 
 
 class FreezeOptions(ReuseOptions):
-    """Options for methods that can freeze the first stages of their network."""
+    """Options for freezing the first stages of a backbone."""
 
     freeze_stages: int = _REUSE(
         0,
-        "Number of backbone stages to freeze, counted from the input, with everything before them and their running "
+        "Number of backbone stages to freeze, counted from the input, with all earlier layers and their running "
         "statistics. Stages are layer1 to layer4 in a ResNet, blocks.0 to blocks.6 in an EfficientNet. 0: train all.",
         ge=0,
         before=0,
@@ -58,27 +58,27 @@ _MONITOR = panel("Monitor")
 
 
 class BackboneOptions(StageConfig):
-    """Backbone options for methods that train a backbone."""
+    """Options for the backbone and its initial weights."""
 
     backbone: str = _MODEL("resnet50", "Name of the backbone; see `labelkit list backbones`.")
-    pretrained: bool = _MODEL(False, "Initialize from pretrained weights from the hub.")
-    weights: Path | None = _MODEL(None, "Initialize from this .safetensors or .pth file.")
+    pretrained: bool = _MODEL(False, "Initialize with pretrained weights from the hub.")
+    weights: Path | None = _MODEL(None, "Initialize with the weights in this .safetensors or .pth file.")
     image_size: int | None = _MODEL(None, "View size in pixels. Default: the backbone's input size.", ge=8, le=2048)
 
     @property
     def view_size(self) -> int | None:
-        """Return the requested side length of a view in pixels, or ``None`` for the backbone's input size."""
+        """Side length of a view in pixels, or ``None`` for the backbone's input size."""
         return self.image_size
 
 
 class PixelOptions(StageConfig):
-    """Options for the pixel mean and standard deviation, for published code whose values differ from the backbone's."""
+    """Options for pixel normalization, to match published code whose values differ from the backbone's."""
 
     pixel_mean: tuple[float, ...] | None = _MODEL(
-        None, "Pixel mean in [0, 1]: a value per channel, or one for all channels. Default: the backbone's."
+        None, "Pixel mean in [0, 1]: one value, or one per channel. Default: the backbone's."
     )
     pixel_std: tuple[float, ...] | None = _MODEL(
-        None, "Pixel standard deviation: a value per channel, or one for all channels. Default: the backbone's."
+        None, "Pixel standard deviation: one value, or one per channel. Default: the backbone's."
     )
 
     @model_validator(mode="after")
@@ -93,26 +93,26 @@ class PixelOptions(StageConfig):
 
 
 class BackboneRunConfig(BackboneOptions, RunConfig):
-    """Options for a training run with a backbone and held-out images."""
+    """Options for training a backbone, with evaluation on held-out images."""
 
     eval_split: str = _MONITOR(
         "auto",
-        "Split to evaluate after each epoch; auto: test if there is one, otherwise val, unless it is used for "
-        "training; none: no evaluation.",
+        "Split to evaluate on during training. auto: test if it exists, otherwise val, but never the training split; "
+        "none: no evaluation.",
     )
 
     @property
-    def judging_split(self) -> str | None:
-        """Return the split for evaluation, or ``None`` for no evaluation."""
+    def evaluation_split(self) -> str | None:
+        """Split to evaluate on, or ``None`` for no evaluation."""
         return None if self.eval_split == "none" else self.eval_split
 
     @field_validator("eval_split")
     @classmethod
     def _named(cls, split: str) -> str:
         if not split:
-            raise ValueError("is empty: pass none for no evaluation")
+            raise ValueError("must not be empty: pass none for no evaluation")
         return split
 
 
 class BackboneTrainConfig(PixelOptions, BackboneRunConfig, TrainConfig):
-    """Options for a training run with a backbone whose length is measured in epochs."""
+    """Options for training a backbone for a number of epochs."""

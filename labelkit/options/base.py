@@ -1,9 +1,7 @@
-"""Report all problems of options, presets and config files in one error.
+"""Base class of all option classes: frozen, and strict about unknown keys; all problems are reported in one error.
 
-Common base of all config classes: frozen, unknown keys are refused, texts are parsed as in the shell.
-
-A value may come from Python (typed), from YAML or from an option (both as text), and means the
-same everywhere: ``"1,2,3"`` for a tuple, ``"none"`` if None is allowed, ``"~/data"`` for a path.
+A value has the same meaning in Python (typed), in YAML and in the shell (both as text): ``"1,2,3"`` for a tuple,
+``"none"`` if None is allowed, ``"~/data"`` for a path.
 """
 
 import difflib
@@ -31,24 +29,24 @@ def combine_errors(faults: Iterable[ConfigError]) -> ConfigError:
 
 _NONE_TEXTS = frozenset({"none", "null"})
 _MAX_SHOWN = 60
-_FACTS = ("preset", "short", "aliases", "makes", "before", "positional")
-_SIGNS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
+_FIELD_PROPERTIES = ("preset", "short", "aliases", "makes", "before", "positional")
+_LIMIT_SYMBOLS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<=", "multiple_of": "a multiple of"}
 
 
 class StageConfig(BaseModel):
-    """Base class of all option classes, whose fields define shell options, help, preset keys and saved configs.
+    """Base class of all option classes; its fields define shell options, help, preset keys and saved configs.
 
-    Fields are flat: numbers, texts, paths, choices (``Literal``), switches (``bool``), tuples of
-    those, or a union of one of them and ``None``. In addition to default, description and limits, `panel` accepts
+    Fields are flat: numbers, strings, paths, choices (``Literal``), switches (``bool``), tuples of these, or a union
+    of one of these and ``None``. In addition to a default, description and bounds, `panel` accepts the following
     properties of a field, which are stored in its ``json_schema_extra``:
 
     - ``"preset": False``: not allowed in presets and config files (``out``, ``resume``, ...);
-    - ``"panel": "Data"``: the heading under which ``--help`` shows the option;
+    - ``"panel": "Data"``: the heading of the option in ``--help``;
     - ``"short": "-k"``: a one-letter option in addition to the long one;
-    - ``"before": 1.0``: value that reproduces runs made before the option existed, so that they can be resumed;
-    - ``"positional": True``: passed without a flag, after the command;
-    - ``"makes": "csv"``: names an output of this kind; see ``labelkit.commands.common.outputs``;
-    - ``"aliases": ["--store"]``: equivalent shell options; keys in files always have the name of the field.
+    - ``"before": 1.0``: value that reproduces runs from before the option existed, so that they can be resumed;
+    - ``"positional": True``: a positional argument, passed without a flag;
+    - ``"makes": "csv"``: the path of an output of this kind; see ``labelkit.commands.common.outputs``;
+    - ``"aliases": ["--store"]``: equivalent shell options; in files, the key is always the field name.
     """
 
     model_config = ConfigDict(
@@ -56,7 +54,7 @@ class StageConfig(BaseModel):
         extra="forbid",
         allow_inf_nan=False,
         validate_default=True,
-        defer_build=True,  # --help only needs the fields
+        defer_build=True,  # --help needs only the fields
         protected_namespaces=(),
     )
 
@@ -64,8 +62,8 @@ class StageConfig(BaseModel):
     """The words after ``labelkit``, e.g. ``("train", "flipclass")``."""
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {}
-    """Options that act only with another one: by name, that option and its values; without values, it is on, or not 0.
-    Those of base classes apply too; an empty tuple removes the rule of a base. See `why_idle`."""
+    """Options that require another option: by name, the other option and its values (none: any true value).
+    Rules of base classes also apply; an empty tuple removes such a rule. See `no_effect_reason`."""
 
     @field_validator("*", mode="before")
     @classmethod
@@ -78,20 +76,20 @@ class StageConfig(BaseModel):
     def to_yaml_dict(self, *, operational: bool = True) -> dict[str, object]:
         """Return the config as a dictionary of plain YAML values, in field order.
 
-        Only None, bool, int, float, str and lists. ``type(self).model_validate(config.to_yaml_dict()) == config``, even
-        after a YAML round trip.
+        Values are None, bool, int, float, str or lists. The config can be restored from the dictionary with
+        ``model_validate``, even after a YAML round trip.
 
         Args:
-            operational: False leaves out the fields that presets and config files may not set.
+            operational: whether to include fields that presets and config files may not set.
         """
-        left_out = {
+        excluded = {
             name for name, field in type(self).model_fields.items() if not (operational or is_allowed_in_presets(field))
         }
-        return self.model_dump(mode="json", exclude=left_out)
+        return self.model_dump(mode="json", exclude=excluded)
 
 
-def why_idle(config: StageConfig, name: str) -> str:
-    """Return why the value of an option has no effect, such as ``without --loss moco``; empty if it has one."""
+def no_effect_reason(config: StageConfig, name: str) -> str:
+    """Return why an option has no effect, such as ``without --loss moco``, or an empty string if it has one."""
     rules = (vars(base).get("acts_with", {}) for base in type(config).__mro__)
     other, *values = next((table[name] for table in rules if name in table), ()) or ("",)
     value = getattr(config, other, None)
@@ -108,13 +106,13 @@ def why_idle(config: StageConfig, name: str) -> str:
     if isinstance(value, bool):
         return f"without {flag(f'no_{other}' if value else other)}"
     if not values:
-        return f"with {flag(other)} {value_text(value)}"
-    return f"without {flag(other)} {' or '.join(map(value_text, values))}"
+        return f"with {flag(other)} {format_value(value)}"
+    return f"without {flag(other)} {' or '.join(map(format_value, values))}"
 
 
 @cache
 def retired_options(config_class: type[StageConfig]) -> dict[str, object]:
-    """Return the options of earlier versions that a class or its bases had, with their constant value (``*``: any)."""
+    """Return options that a class or its bases had in earlier versions, with their now constant values (``*``: any)."""
     import yaml  # not needed for --help
 
     table = yaml.safe_load(Path(__file__).with_name("retired.yaml").read_text(encoding="utf-8"))
@@ -124,40 +122,40 @@ def retired_options(config_class: type[StageConfig]) -> dict[str, object]:
     return {name: value for name, value in found.items() if name not in config_class.model_fields}
 
 
-def is_constant_value(constant: object, value: object) -> bool:
-    """Return whether a value of a retired option, which may still be text, is the one that is now constant."""
-    return constant == "*" or value_text(value) == value_text(constant)
+def equals_constant(constant: object, value: object) -> bool:
+    """Return whether a retired option has the value that is now constant; the value may be text."""
+    return constant == "*" or format_value(value) == format_value(constant)
 
 
 def panel(name: str, *, preset: bool = True) -> Callable[..., Any]:
-    """Return a function that creates fields under a heading of ``--help``, taking the description as second argument.
+    """Return a field factory for one panel of ``--help``, which takes a default and a description.
 
     It accepts arguments of `Field` and the properties in `StageConfig`: ``_LOSS(0.5, "Weight.", ge=0, before=1.0)``.
 
     Args:
-        name: the heading.
-        preset: False excludes the fields from presets and config files.
+        name: heading of the panel.
+        preset: whether presets and config files may set the fields.
     """
 
-    def field(default: Any, description: str, **facts: Any) -> Any:
-        extra = {key: facts.pop(key) for key in _FACTS if key in facts}
+    def field(default: Any, description: str, **properties: Any) -> Any:
+        extra = {key: properties.pop(key) for key in _FIELD_PROPERTIES if key in properties}
         return Field(
-            default, description=description, json_schema_extra={"panel": name, "preset": preset, **extra}, **facts
+            default, description=description, json_schema_extra={"panel": name, "preset": preset, **extra}, **properties
         )
 
     return field
 
 
 def override_default(parent: type[StageConfig], name: str, default: object) -> Any:
-    """Return a copy of a parent's field with a different default but the same text, bounds and panel.
+    """Return a copy of a parent's field with a different default but the same description, bounds and panel.
 
     Raises:
-        ValueError: the field has a limit that does not apply to numbers.
+        ValueError: the field has constraints other than numeric bounds.
     """
     field = parent.model_fields[name]
     limits = _limits(field)
     if len(limits) != len(field.metadata):
-        raise ValueError(f"{name} of {parent.__name__} has limits that are not copied: {field.metadata}")
+        raise ValueError(f"{name} of {parent.__name__} has constraints that cannot be copied: {field.metadata}")
     return Field(default, description=field.description, json_schema_extra=field.json_schema_extra, **limits)
 
 
@@ -168,7 +166,7 @@ def field_extra(field: FieldInfo, key: str) -> object:
 
 
 def list_legacy_defaults(config_class: type[StageConfig]) -> dict[str, object]:
-    """Return, for options added after version 0.1.0, the values that reproduce its behavior."""
+    """Return the values that reproduce version 0.1.0, for options that were added later."""
     found = {name: field_extra(field, "before") for name, field in config_class.model_fields.items()}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -190,7 +188,7 @@ def allows_none(annotation: object) -> bool:
 
 
 def choices(annotation: object) -> tuple[str, ...]:
-    """Return the choices of a ``Literal``, even inside a tuple or a union with None, as strings; () if none."""
+    """Return the choices of a ``Literal`` as strings, even inside a tuple or a union; () for other types."""
     texts: list[str] = []
     for member in _members(annotation):
         if get_origin(member) is Literal:
@@ -201,7 +199,7 @@ def choices(annotation: object) -> tuple[str, ...]:
 
 
 def metavar(annotation: object) -> str:
-    """Return the placeholder of a value in help, such as INT, FLOAT, TEXT, PATH, ``INT,INT,...`` or ``[a|b]``."""
+    """Return the placeholder for a value in the help, such as INT, TEXT, PATH, ``INT,INT,...`` or ``[a|b]``."""
     words = []
     for member in _members(annotation):
         if get_origin(member) is Literal:
@@ -220,39 +218,39 @@ def metavar(annotation: object) -> str:
 
 def bounds(field: FieldInfo) -> str:
     """Return the bounds of a numeric field as text, such as ``"> 0, <= 1"``, or an empty string if it has none."""
-    return ", ".join(f"{_SIGNS[name]} {limit}" for name, limit in _limits(field).items())
+    return ", ".join(f"{_LIMIT_SYMBOLS[name]} {limit}" for name, limit in _limits(field).items())
 
 
 def flag(name: str) -> str:
     """Return the shell option of a field, such as ``--num-clusters`` for ``num_clusters``."""
-    # a trailing underscore avoids a field name that is a Python keyword
+    # the trailing underscore of field names such as from_
     return "--" + name.rstrip("_").replace("_", "-")
 
 
 def shell_name(name: str, field: FieldInfo) -> str:
-    """Return a field's name in the shell: its option, or a word in capitals such as ``PHOTOS`` if it is positional."""
+    """Return a field's name in the shell: its option, or its name in capitals, such as ``PHOTOS``, if positional."""
     return name.upper() if field_extra(field, "positional") else flag(name)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to a word, or None if none is similar enough."""
+def closest_name(word: str, known: Iterable[str]) -> str | None:
+    """Return the known name that is most similar to a word, or None if no name is similar enough."""
     close = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return close[0] if close else None
 
 
-def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
+def format_value(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
     """Format a value as a user would type it, such as ``1,2`` for a tuple and ``none`` for None.
 
     Args:
-        value: None, a bool, a number, a text, a path, or a list of those.
-        longest: maximum number of characters before it is shortened; None: unlimited.
+        value: None, a bool, number, string or path, or a list of these.
+        longest: maximum number of characters, beyond which the text is truncated; None: unlimited.
     """
     if value is None:
         return "none"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list | tuple):
-        text = ",".join(value_text(item, longest=longest) for item in value)
+        text = ",".join(format_value(item, longest=longest) for item in value)
     else:
         text = str(value)
     if longest is not None and len(text) > longest:
@@ -263,7 +261,7 @@ def value_text(value: object, *, longest: int | None = _MAX_SHOWN) -> str:
 
 
 def command_words(config: StageConfig) -> list[str]:
-    """Return the command-line words after ``labelkit`` for a config, leaving out options at their defaults."""
+    """Return the command line for a config, without ``labelkit`` and without options at their defaults."""
     words = list(config.command)
     for name, field in type(config).model_fields.items():
         value = getattr(config, name)
@@ -273,14 +271,14 @@ def command_words(config: StageConfig) -> list[str]:
             words.append(flag(name) if value else f"--no-{flag(name)[2:]}")
             continue
         place = [] if field_extra(field, "positional") else [flag(name)]
-        each = value if isinstance(value, tuple) and list_kind(field.annotation) is Path else [value]
+        each = value if isinstance(value, tuple) and list_item_type(field.annotation) is Path else [value]
         for one in each:
-            words += [*place, str(one) if isinstance(one, str | Path) else value_text(one, longest=None)]
+            words += [*place, str(one) if isinstance(one, str | Path) else format_value(one, longest=None)]
     return words
 
 
-def fault_message(error: Mapping[str, Any]) -> str:
-    """Return the message for an invalid value, worded by pydantic or by our own check."""
+def validation_message(error: Mapping[str, Any]) -> str:
+    """Return the message for an invalid value from pydantic or from a validator."""
     context = error.get("ctx", {})
     message = str(context["error"]) if "error" in context else str(error["msg"])
     message = message.partition(", unable to parse")[0]
@@ -288,19 +286,21 @@ def fault_message(error: Mapping[str, Any]) -> str:
 
 
 def _limits(field: FieldInfo) -> dict[str, Any]:
-    found = {name: getattr(limit, name, None) for limit in field.metadata for name in _SIGNS if hasattr(limit, name)}
+    found = {
+        name: getattr(limit, name, None) for limit in field.metadata for name in _LIMIT_SYMBOLS if hasattr(limit, name)
+    }
     return {name: limit for name, limit in found.items() if limit is not None}
 
 
 def _members(annotation: object) -> tuple[object, ...]:
-    """Return the alternatives of a union, or the type alone."""
+    """Return the members of a union, including nested ones, or only the type itself."""
     if get_origin(annotation) in (Union, types.UnionType):
         return tuple(member for part in get_args(annotation) for member in _members(part))
     return (annotation,)
 
 
 def parse_text(annotation: object, value: object) -> object:
-    """Convert text from the shell or YAML to an annotated type; values that already have a type stay unchanged.
+    """Convert text from the shell or YAML to the annotated type; return typed values unchanged.
 
     Raises:
         ValueError: the text is not valid for the type.
@@ -313,13 +313,13 @@ def parse_text(annotation: object, value: object) -> object:
         if type(None) in members and text.lower() in _NONE_TEXTS and text not in choices(annotation):
             return None
         if not text and is_number:
-            raise ValueError("is empty")
+            raise ValueError("must not be empty")
         if kinds:
             value = split_list(text, kinds[0])
     elif isinstance(value, bool) and bool not in members and is_number:
         raise ValueError("must be a number")  # True is 1 in Python, but not in a config
     elif isinstance(value, int | float | Path) and not isinstance(value, bool) and type(value) not in members:
-        value = (value,) if kinds[-1:] == (Ellipsis,) else value  # a single value becomes a list of one, as for text
+        value = (value,) if kinds[-1:] == (Ellipsis,) else value  # as with text, a single value is a list
     if isinstance(value, list | tuple) and kinds:
         kinds = kinds[:1] * len(value) if kinds[-1] is Ellipsis else kinds
         if len(kinds) != len(value):
@@ -327,19 +327,19 @@ def parse_text(annotation: object, value: object) -> object:
         return tuple(map(parse_text, kinds, value))
     if Path in members and isinstance(value, str | Path):
         return _parse_path(str(value))
-    # Choices that are numbers, Literal[1, 2], arrive as text.
+    # Numeric choices, such as Literal[1, 2], arrive as text.
     literals = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
     return next((choice for choice in literals if isinstance(value, str) and str(choice) == value), value)
 
 
-def list_kind(annotation: object) -> object | None:
-    """Return the type of the entries of a list of any length, such as ``Path``; ``None`` for another type."""
+def list_item_type(annotation: object) -> object | None:
+    """Return the item type of a variable-length tuple, such as ``Path``, or ``None`` for other types."""
     found = (get_args(member) for member in _members(annotation) if get_origin(member) is tuple)
     return next((kinds[0] for kinds in found if kinds[-1] is Ellipsis), None)
 
 
 def split_list(text: str, kind: object) -> list[str]:
-    """Split text at commas, unless it is the path of an existing file or folder."""
+    """Split text at commas, unless it is an existing path."""
     if not text:
         return []
     if kind is Path and os.path.exists(text):  # noqa: PTH110  # Path.exists raises for a long text
@@ -349,11 +349,11 @@ def split_list(text: str, kind: object) -> list[str]:
 
 def _parse_path(text: str) -> Path:
     if not text.strip():
-        raise ValueError("must not be an empty path")
+        raise ValueError("must not be empty")
     if "\0" in text:
-        raise ValueError("a path cannot contain a null character")
+        raise ValueError("must not contain a null character")
     os.fsencode(text)  # raises ValueError for characters that file names cannot contain
     try:
         return Path(text).expanduser()
     except RuntimeError as error:
-        raise ValueError("the home folder of this user is unknown") from error
+        raise ValueError("home folder not found") from error

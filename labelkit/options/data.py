@@ -1,4 +1,4 @@
-"""Options for images and the labels that may be used, shared by all commands that read images."""
+"""Options for images and labels, shared by all commands that read images."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _DATA = panel("Data")
 class DataConfig(ListingOptions, DatasetOptions):
     """Options for the images to read and the labels to use."""
 
-    #: Meaning of ``label_split`` auto for a registered dataset whose labels are all available.
+    #: Value that ``label_split`` auto stands for with a fully labeled registered dataset.
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "gcd"
 
     download: bool = _DATA(False, "Download a registered dataset to --data-root if it is missing.")
-    split: str = _DATA("auto", "Split to use, or all; auto: train if the dataset has this split, otherwise all.")
+    split: str = _DATA("auto", "Split to use, or all. auto: train if it exists, otherwise all.")
     holdout: float | Literal["odd", "auto"] | None = _DATA(
         None,
         "Hold out a test split if the dataset has none, or with --pool-splits: a fraction in (0, 1) of each class, "
@@ -37,15 +37,15 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
-        "Which labels training may use. gcd: labels for a fraction --label-ratio of the old classes' images; "
+        "Labels that training may use. gcd: labels of a fraction --label-ratio of the images in the old classes; "
         "few-labels: --num-labels in total, divided equally among the classes; given: all existing labels; none: no "
-        "labels. auto: few-labels with --num-labels; gcd with its options and for registered datasets; given for "
-        "your own folder or CSV.",
+        "labels. auto: few-labels with --num-labels; gcd with its options and for registered datasets; given for your "
+        "own folder or CSV.",
     )
     num_old_classes: int | None = _DATA(
         None,
-        "Number of labeled classes (with --label-split gcd): the first classes in the published order of the "
-        "benchmark, otherwise in class order. Default: as defined for the dataset, otherwise half of the classes.",
+        "Number of labeled classes (with --label-split gcd): the first classes in the benchmark's published order, or "
+        "else in class order. Default: as defined for the dataset, otherwise half of the classes.",
         ge=1,
     )
     old_classes: tuple[str, ...] | None = _DATA(
@@ -66,8 +66,8 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     max_per_class: int | None = _DATA(
         None,
-        "Maximum number of images per class; the first ones in id order are kept. Images without a known class count "
-        "as one class.",
+        "Maximum number of images per class; the first in id order are used. Images without a known class count as "
+        "one class.",
         ge=1,
     )
     imbalance_factor: float | None = _DATA(
@@ -79,9 +79,9 @@ class DataConfig(ListingOptions, DatasetOptions):
     )
     split_seed: int = _DATA(0, "Random seed for splits and labels, independent of --seed.", ge=0)
     label_seed: int | None = _DATA(
-        None, "Random seed for drawing --num-labels; --holdout does not depend on it. Default: --split-seed.", ge=0
+        None, "Random seed for drawing --num-labels; does not affect --holdout. Default: --split-seed.", ge=0
     )
-    max_bad: float = _DATA(0.01, "Maximum fraction of unreadable images, which are skipped and listed.", ge=0, lt=1)
+    max_bad: float = _DATA(0.01, "Maximum fraction of unreadable images; these are skipped and listed.", ge=0, lt=1)
     strict: bool = _DATA(False, "Fail on the first unreadable image.")
 
     @field_validator("holdout")
@@ -107,25 +107,25 @@ class DataConfig(ListingOptions, DatasetOptions):
 
     @property
     def has_label_split(self) -> bool:
-        """Return whether the options define a label split, so that every folder is a class, even with one image."""
-        asked = self.old_classes is not None or self.num_old_classes is not None
-        return asked or self.label_split != "auto"
+        """Whether a label split is requested, so that every folder is a class, even with a single image."""
+        selects = self.old_classes is not None or self.num_old_classes is not None
+        return selects or self.label_split != "auto"
 
     @property
     def main_dataset(self) -> str:
-        """Return the dataset that a run is named after."""
+        """Dataset that the run is named after."""
         return self.dataset
 
     @property
-    def has_objects(self) -> bool:
-        """Return whether images from ``dataset`` are used, not only scene images."""
+    def uses_object_images(self) -> bool:
+        """Whether images from ``dataset`` are used, rather than only scene images."""
         return True
 
-    def scenes(self) -> DataConfig | None:
-        """Return the data options of scene images, whose labels are never used, or ``None`` if there are none."""
+    def scene_config(self) -> DataConfig | None:
+        """Return the data options for scene images, whose labels are never used, or ``None`` if there are none."""
         return None
 
     @property
     def max_bad_fraction(self) -> float:
-        """Return the maximum fraction of unreadable images in [0, 1)."""
+        """Maximum fraction of unreadable images, in [0, 1)."""
         return 0.0 if self.strict else self.max_bad

@@ -27,7 +27,7 @@ _IMAGES = panel("Images")
 _PATCHES = panel("Patches")
 _VIEWS = panel("Views")
 
-#: Options that apply together with ``--index``.
+#: Options that can be combined with ``--index``.
 _OF_ROWS = frozenset({"index", "checkpoint", "out", "shards", "overwrite", "device", "threads", "dtype", "logits"})
 
 
@@ -68,15 +68,15 @@ class EmbedConfig(
     dtype: Literal["float32", "float16"] = _RUN("float32", "Data type of the stored embeddings.")
     dense: bool = _PATCHES(False, "Also store patch features (the feature map of each image).")
     patches_per_image: int | None = _PATCHES(
-        None, "Number of patches to keep per image (with --dense), drawn at random. Default: all.", ge=1
+        None, "Number of patches per image to store (with --dense), drawn at random. Default: all.", ge=1
     )
     patch_dtype: Literal["float16", "float32"] = _PATCHES(
         "float16", "Data type of the stored patch features (with --dense)."
     )
     views: int | None = _VIEWS(
         None,
-        "Also store the embeddings of this many augmented views of each image, for training with `labelkit train "
-        "METHOD --index`. Embedding a view takes as long as embedding the image. Default: none.",
+        "Number of augmented views per image whose embeddings are also stored, for training with `labelkit train "
+        "METHOD --index`. Each view takes as long to embed as the image. Default: none.",
         ge=1,
     )
     view_augmentation: Literal["auto", "crop", "box", "color", "digits"] = _VIEWS(
@@ -88,32 +88,32 @@ class EmbedConfig(
     view_seed: int = _VIEWS(0, "Random seed for the views (with --views).", ge=0)
     batch_size: int | None = _RUN(
         None,
-        "Number of images per forward pass; an unfinished run keeps its value. Default: 16 on a CPU, 256 on a GPU.",
+        "Number of images per forward pass; a resumed run keeps its value. Default: 16 on a CPU, 256 on a GPU.",
         ge=1,
     )
     runtime: Literal["auto", "torch", "onnx"] = _RUN(
         "auto",
         "Inference engine. onnx: ONNX Runtime in float32 on a CPU. auto: onnx for networks with depthwise "
-        "convolutions (EfficientNet) and at least 200 images, otherwise torch. An unfinished run keeps its engine.",
+        "convolutions (EfficientNet) and at least 200 images, otherwise torch. A resumed run keeps its engine.",
     )
     fast_decode: bool = _RUN(
         False,
-        "Decode large JPEGs at a reduced size of at least twice the network's input size. This is faster, and the "
-        "embeddings agree with those from full decoding (cosine similarity above 0.999).",
+        "Decode large JPEGs at a reduced size, at least twice the network's input size. This is faster, and the "
+        "embeddings are almost identical to those from full decoding (cosine similarity above 0.999).",
     )
-    part_rows: int = _RUN(1024, "Number of embeddings written at a time; a killed run loses at most one part.", ge=1)
+    part_rows: int = _RUN(1024, "Number of embeddings written at a time; a killed run loses at most this many.", ge=1)
     reuse: tuple[Path, ...] | None = _RUN_ONLY(
         None,
-        "Comma-separated stores made with the same model. Embeddings of identical image files are copied "
-        "from them, whatever their file names. Default: none.",
+        "Comma-separated stores created with the same model, from which to copy the embeddings of identical image "
+        "files, even if the files were renamed. Default: none.",
         min_length=1,
     )
     extend: Path | None = _RUN_ONLY(
         None,
-        "Sharded store to extend, created with the same model. --out contains its shards, which are linked rather "
-        "than rewritten, and one more (or --shards N) for images with new names. Default: none.",
+        "Sharded store to extend, created with the same model. --out contains its shards, linked rather than "
+        "rewritten, and one new shard (or --shards N) for images with new names. Default: none.",
     )
-    dry_run: bool = _RUN_ONLY(False, "Show configuration, counts, memory and time without writing anything.")
+    dry_run: bool = _RUN_ONLY(False, "Show the configuration, image counts, memory and time, without writing anything.")
 
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
@@ -122,7 +122,7 @@ class EmbedConfig(
                 raise ValueError("--index requires a --checkpoint that was trained on embeddings")
             for name, field in type(self).model_fields.items():
                 if name not in _OF_ROWS and getattr(self, name) != field.default:
-                    raise ValueError(f"{flag(name)} has no effect with --index, which contains no images: remove it")
+                    raise ValueError(f"{flag(name)} applies only to embedding images: remove it, or --index")
         if self.patches_per_image is not None and not self.dense:
             raise ValueError("--patches-per-image requires --dense")
         if self.views is None:
@@ -130,9 +130,9 @@ class EmbedConfig(
                 if getattr(self, name) != type(self).model_fields[name].default:
                     raise ValueError(f"{flag(name)} requires --views")
         elif self.fast_decode:
-            raise ValueError("--fast-decode cannot be combined with --views, which crop images at full resolution")
+            raise ValueError("--fast-decode cannot be combined with --views, which need full resolution")
         if (self.reuse is not None or self.extend is not None) and self.dense:
-            raise ValueError("--dense needs the network for every image: remove --reuse and --extend")
+            raise ValueError("--dense runs the network on every image: remove --reuse and --extend")
         if self.extend is not None and self.extend == self.out:
-            raise ValueError("--out must differ from the store of --extend, whose results belong to its images")
+            raise ValueError("--out must differ from --extend: results of that store apply only to its own images")
         return self

@@ -1,11 +1,11 @@
-"""Options for all ``evaluate`` commands for limits on scores, and the direction in which each score is better."""
+"""Score limits for all ``evaluate`` commands, and the direction in which each score improves."""
 
 import math
 from typing import Self
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, nearest, panel
+from labelkit.options.base import StageConfig, closest_name, panel
 
 _GATE = panel("Limits")
 
@@ -18,39 +18,39 @@ HIGHER_IS_BETTER = frozenset(
         "nmi", "old_accuracy", "pixel_accuracy", "r_precision", "top5_accuracy",
     }
 )  # fmt: skip
-"""Scores in the JSON output for which higher is better, in addition to those in ``HIGHER_INSIDE``."""
+"""Scores in the JSON output for which higher is better, in addition to ``HIGHER_IS_BETTER_OBJECTS``."""
 
 LOWER_IS_BETTER = frozenset({"aurc", "ece", "false_new", "false_old", "true_new", "true_old"})
 """Scores for which lower is better."""
 
-BELOW_ZERO = frozenset({"ami", "ari"})
-"""Scores between -1 and 1; all others are between 0 and 1."""
+SIGNED_SCORES = frozenset({"ami", "ari"})
+"""Scores in [-1, 1]; all others are in [0, 1]."""
 
-HIGHER_INSIDE = ("recall", "accuracy_at_coverage")
-"""Objects in the JSON output whose numbers are all scores: ``recall.1``."""
+HIGHER_IS_BETTER_OBJECTS = ("recall", "accuracy_at_coverage")
+"""JSON objects whose entries are all scores for which higher is better, such as ``recall.1``."""
 
 
-_OF_TABLES = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
-"""Table headers that are not names of scores; ``R@K`` is another one."""
+_SCORES_BY_HEADER = {"MAP@R": "map_at_r", "R-PRECISION": "r_precision", "MIOU": "mean_iou", "ALL": "all_accuracy"}
+"""Score names by table header, in addition to ``R@K``."""
 
 
 def score_direction(name: str) -> int:
-    """Return +1 if a higher score is better, -1 if a lower one is, or 0 if no score has this name.
+    """Return +1 if higher is better for a score, -1 if lower is better, or 0 for an unknown name.
 
     Args:
-        name: name as in the JSON output, nested objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
+        name: key in the JSON output, with keys of nested objects joined by dots: ``nmi``, ``recall.1``, ``after.ece``.
     """
     parts = name.split(".")
     if parts[-1] in LOWER_IS_BETTER:
         return -1
-    return int(parts[-1] in HIGHER_IS_BETTER or (len(parts) > 1 and parts[-2] in HIGHER_INSIDE))
+    return int(parts[-1] in HIGHER_IS_BETTER or (len(parts) > 1 and parts[-2] in HIGHER_IS_BETTER_OBJECTS))
 
 
 def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
-    """Parse limits such as ``("nmi=0.7", ...)`` into a dictionary from score name to number.
+    """Parse limits such as ``("nmi=0.7", ...)`` into a dictionary of limits by score name.
 
     Raises:
-        ValueError: not NAME=NUMBER, a duplicate name, an unknown score, or a number outside the score's range.
+        ValueError: not NAME=NUMBER, a duplicate or unknown score, or a limit outside the range of the score.
     """
     limits: dict[str, float] = {}
     for text in texts:
@@ -65,30 +65,30 @@ def parse_limits(texts: tuple[str, ...]) -> dict[str, float]:
             raise ValueError(f"{name} is listed twice")
         own = name.rpartition("/")[2]
         if not score_direction(own):
-            known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_INSIDE})
-            guess = _OF_TABLES.get(own.upper()) or nearest(own, known)
+            known = sorted(HIGHER_IS_BETTER | LOWER_IS_BETTER | {f"{inside}.K" for inside in HIGHER_IS_BETTER_OBJECTS})
+            guess = _SCORES_BY_HEADER.get(own.upper()) or closest_name(own, known)
             guess = f"recall.{own[2:]}" if own.upper().startswith("R@") else guess
             hint = f" Did you mean `{guess}`?" if guess else ""
-            raise ValueError(f"there is no score {own}.{hint} Choose from: {', '.join(known)}")
-        low = -1 if own in BELOW_ZERO else 0
+            raise ValueError(f"unknown score {own}.{hint} Choose from: {', '.join(known)}")
+        low = -1 if own in SIGNED_SCORES else 0
         if not low <= value <= 1:
             hint = f" Did you mean `{name}={value / 100:g}`?" if 1 < value <= 100 else ""
-            raise ValueError(f"{name} is between {low} and 1, so it cannot be {value:g}.{hint}")
+            raise ValueError(f"{name} must be between {low} and 1, got {value:g}.{hint}")
         limits[name] = value
     return limits
 
 
 class GateConfig(StageConfig):
-    """Options for limits on scores; the command ends with exit code 10 if a limit is violated."""
+    """Options for score limits; a command exits with code 10 if a limit is violated."""
 
     fail_under: tuple[str, ...] = _GATE(
         (),
-        "Exit with code 10 if a score falls below its limit: comma-separated NAME=NUMBER, such as "
-        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. The limit applies to "
-        "every result and split; head/all_accuracy=0.8 limits one result.",
+        "Exit with code 10 if a score is below its limit: comma-separated NAME=NUMBER, such as "
+        "all_accuracy=0.8,nmi=0.7 or recall.1=0.9. Names and units are those of --json. A limit applies to every "
+        "result and split; head/all_accuracy=0.8 applies only to the result head.",
     )
     fail_over: tuple[str, ...] = _GATE(
-        (), "Exit with code 10 if a score exceeds its limit: NAME=NUMBER, such as after.ece=0.1."
+        (), "Exit with code 10 if a score is above its limit: NAME=NUMBER, such as after.ece=0.1."
     )
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Options for sizes in bytes, the memory limit of commands, and the processes that work on their parts."""
+"""Options for the memory limit of a command and for parallel processes."""
 
 import re
 from typing import Self
@@ -15,11 +15,11 @@ _UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 _UNITS |= {"KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40}
 
 
-def size_bytes(text: str) -> int:
+def parse_size(text: str) -> int:
     """Parse a size such as ``2GiB``, ``500 MB`` or ``1.5`` (GiB) to a number of bytes.
 
     Raises:
-        ValueError: it is not a size, or not above 0.
+        ValueError: the text is not a size, or the size is 0.
     """
     found = _SIZE.fullmatch(text.strip())
     if found is None:
@@ -31,7 +31,7 @@ def size_bytes(text: str) -> int:
 
 
 class MemoryConfig(StageConfig):
-    """Options for commands whose block sizes follow a memory limit; see ``labelkit.commands.common.embeddings``."""
+    """Option for a memory limit, which sets block sizes; see ``labelkit.commands.common.embeddings``."""
 
     max_memory: str | None = _RUN(
         None,
@@ -42,11 +42,11 @@ class MemoryConfig(StageConfig):
     @field_validator("max_memory", mode="before")
     @classmethod
     def _size(cls, value: object) -> object:
-        """Return a size with its unit; other types pass unchanged and are refused later."""
+        """Add the unit GiB to a plain number; invalid types are rejected later."""
         if isinstance(value, int | float) and not isinstance(value, bool):
             value = repr(value)
         if isinstance(value, str) and value.strip().lower() not in ("none", "null"):
-            size_bytes(value)
+            parse_size(value)
             if value.strip()[-1].isdigit():
                 return f"{value.strip()}GiB"
         return value
@@ -54,11 +54,11 @@ class MemoryConfig(StageConfig):
     @property
     def max_memory_bytes(self) -> int | None:
         """Return the memory limit in bytes, or ``None`` if there is none."""
-        return None if self.max_memory is None else size_bytes(self.max_memory)
+        return None if self.max_memory is None else parse_size(self.max_memory)
 
 
 class ProcessesConfig(StageConfig):
-    """Options for commands that process parts in parallel, which does not affect the result."""
+    """Options for parallel processing, which does not affect the result."""
 
     processes: int = _RUN_ONLY(
         1,

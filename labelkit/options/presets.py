@@ -1,9 +1,8 @@
-"""Find and merge the sources of a config, and report all of their problems together.
+"""Find and merge the sources of a config, and report all problems together.
 
-Class defaults < preset < config file < options. Presets are in ``presets/<method or command>/<name>.yaml``,
-inside the wheel, or next to the package in a source tree; their first line is a comment with the
-command that runs them. Scalars are read as text and parsed by the config class, so that a value means the same in a
-file and on the command line (``1e-3``, ``no``, ``010`` are not converted by YAML).
+Precedence: class defaults < preset < config file < options. Presets are in ``presets/<method or command>/<name>.yaml``,
+in the wheel, or next to the package in a source tree; their first line is a comment with the command that uses them.
+YAML scalars are read as text and parsed by the config class, so that values mean the same as on the command line.
 """
 
 import os
@@ -20,16 +19,16 @@ from labelkit.files import TABLE_SUFFIXES, missing_path_remedy, open_regular
 from labelkit.options.base import (
     StageConfig,
     choices,
+    closest_name,
     combine_errors,
-    fault_message,
+    equals_constant,
     flag,
+    format_value,
     is_allowed_in_presets,
-    is_constant_value,
-    nearest,
+    no_effect_reason,
     retired_options,
     shell_name,
-    value_text,
-    why_idle,
+    validation_message,
 )
 from labelkit.progress import current_progress
 
@@ -44,12 +43,12 @@ _MAX_BYTES = 65536
 
 @dataclass(frozen=True)
 class MergedConfig(Generic[C]):
-    """Config that was merged from defaults, preset, config file and options.
+    """Config merged from defaults, preset, config file and options.
 
     Attributes:
         config: the validated config.
-        values: values set by the sources, only the strongest for each key, not yet parsed.
-        origins: the origin of every field.
+        values: values set by the sources before parsing, with only the highest-precedence value for each key.
+        origins: the origin of every field's value.
         preset_path: the preset that was used, if any.
     """
 
@@ -67,19 +66,19 @@ def resolve(
     overrides: Mapping[str, object] | None = None,
     origins: Mapping[str, str] | None = None,
 ) -> MergedConfig[C]:
-    """Merge defaults, preset, config file and options, and validate the config.
+    """Merge defaults, preset, config file and options into a validated config.
 
-    Overrides that have no effect with the other values cause a warning; presets and files, which serve several modes,
-    may contain such values.
+    An override that has no effect with the other values causes a warning; presets and files may contain such values,
+    since they serve several modes.
 
     Args:
         config_class: class of the config.
-        preset: name of a preset or a YAML file; ``none`` for no preset at all. By default, a method's preset
-            named like the dataset is used if it exists (``folder`` for a path, or ``folder_pretrained`` with
-            weights; ``index`` for a store).
-        config_file: a YAML mapping, stronger than the preset.
-        overrides: values of options, stronger than everything else; texts or typed values.
-        origins: origin of each override; by default its option.
+        preset: name of a preset, path of a YAML file, or ``none``. Default: the method's preset with the name of the
+            dataset, if there is one (``folder`` for a path, or ``folder_pretrained`` with weights; ``index`` for a
+            store).
+        config_file: a YAML file, which overrides the preset.
+        overrides: values of options, as text or typed, which override everything else.
+        origins: origin of each override; default: its option.
 
     Raises:
         ConfigError: unknown keys, bad values or missing fields; all problems, one per line.
@@ -94,7 +93,7 @@ def resolve(
         file_values = {
             key: value
             for key, value in file_values.items()
-            if key not in retired or not is_constant_value(retired[key], value)
+            if key not in retired or not equals_constant(retired[key], value)
         }
 
     preset_values: dict[str, object] = {}
@@ -117,7 +116,7 @@ def resolve(
         (file_values, dict.fromkeys(file_values, str(config_file))),
         (overrides, where),
     ):
-        faults += _faults_of(config_class, source, places, in_file=source is not overrides)
+        faults += _check_source(config_class, source, places, in_file=source is not overrides)
         known = source.keys() & config_class.model_fields.keys()
         values |= {key: source[key] for key in source if key in known}
         merged_origins |= {key: places[key] for key in known}
@@ -130,15 +129,15 @@ def resolve(
     try:
         config = config_class.model_validate(values)
     except ValidationError as error:
-        raise combine_errors(_joint_faults(config_class, values, merged_origins, error)) from error
+        raise combine_errors(_check_combination(config_class, values, merged_origins, error)) from error
     for name in overrides:
-        if why := why_idle(config, name):
+        if why := no_effect_reason(config, name):
             current_progress().warning(f"{flag(name)} has no effect {why}")
     return MergedConfig(config, values, merged_origins, preset_path)
 
 
 def shipped_presets() -> Path | None:
-    """Return the folder of the presets bundled with labelkit, or None if there is none."""
+    """Return the folder of the bundled presets, or None if there is none."""
     package = Path(__file__).resolve().parent.parent
     inside = package / "presets"
     if inside.is_dir():
@@ -156,7 +155,7 @@ def preset_folder_name(command: tuple[str, ...]) -> str:
 
 
 def available_presets(config_class: type[StageConfig]) -> dict[str, Path]:
-    """Return a command's presets by name, in sorted order; a user's method uses those of the method it extends."""
+    """Return a command's presets by name, sorted; a custom method without presets inherits those of its parent."""
     folder = shipped_presets()
     if folder is None or not config_class.command:
         return {}
@@ -178,7 +177,7 @@ def preset_command(path: Path) -> str:
     command = first.removeprefix("#").strip()
     if not first.startswith("#") or not command.startswith("labelkit "):
         raise ConfigError(
-            str(path), "the first line does not name a command", "Write `# labelkit ...` on the first line."
+            str(path), "the first line does not contain the command", "Write `# labelkit ...` on the first line."
         )
     return command
 
@@ -204,7 +203,7 @@ def _read(path: Path, name: str, faults: list[ConfigError]) -> dict[str, object]
 def _choose_preset(
     config_class: type[StageConfig],
     preset: str | None,
-    said: Mapping[str, object],
+    values: Mapping[str, object],
 ) -> Path | None:
     available = available_presets(config_class)
     if preset is not None:
@@ -215,23 +214,23 @@ def _choose_preset(
         path = Path(preset)
         if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
             return path
-        close = nearest(preset, available)
+        close = closest_name(preset, available)
         hint = f"Did you mean `{close}`? " if close else ""
         names = ", ".join(available) or "none"
-        raise ConfigError("--preset", f"unknown preset (value {value_text(preset)})", f"{hint}Choose one of: {names}.")
+        raise ConfigError("--preset", f"unknown preset (value {format_value(preset)})", f"{hint}Choose from: {names}.")
     field = config_class.model_fields.get("dataset")
     default = None if field is None or field.is_required() else field.default
-    if config_class.command[:1] != ("train",) or (dataset := said.get("dataset", default)) is None:
+    if config_class.command[:1] != ("train",) or (dataset := values.get("dataset", default)) is None:
         return None
     dataset = str(dataset)
-    if said.get("index") not in (None, "none") and _STORE_PRESET in available:
+    if values.get("index") not in (None, "none") and _STORE_PRESET in available:
         return available[_STORE_PRESET]
     if dataset in available:
         return available[dataset]
     if not _is_path(dataset):
         return None
-    # settings for a small network from scratch, such as images of 32 pixels, ruin one with pretrained weights
-    has_weights = str(said.get("pretrained")).lower() == "true" or said.get("weights") not in (None, "none")
+    # settings for small networks trained from scratch, such as 32-pixel images, do not suit pretrained networks
+    has_weights = str(values.get("pretrained")).lower() == "true" or values.get("weights") not in (None, "none")
     special = available.get(_PRETRAINED_PRESET) if has_weights else None
     return special or available.get(_FOLDER_PRESET)
 
@@ -245,30 +244,30 @@ def _is_path(dataset: str) -> bool:
         return False
 
 
-def _faults_of(
+def _check_source(
     config_class: type[StageConfig], values: Mapping[str, object], where: Mapping[str, str], *, in_file: bool
 ) -> list[ConfigError]:
-    """Check the keys and values of a source: a preset or config file, or the options.
+    """Check the keys and values of one source: a preset, a config file, or the options.
 
-    Each source is checked separately, so that a bad value in a preset is found even if an option overrides it.
+    Sources are checked separately, so that an invalid value in a preset is found even if an option overrides it.
     """
     faults: list[ConfigError] = []
     fields = config_class.model_fields
     for key, value in values.items():
         problem = remedy = ""
         if key not in fields and in_file and key in (retired := retired_options(config_class)):
-            problem, remedy = f"is no longer an option and is always {value_text(retired[key])}", "Remove this key."
+            problem, remedy = f"is no longer an option and is always {format_value(retired[key])}", "Remove this key."
         elif key not in fields:
             problem = "unknown key"
-            close = nearest(key, (name for name in fields if not in_file or is_allowed_in_presets(fields[name])))
-            remedy = f"Did you mean `{close}`?" if close else "Keys: see `labelkit config`."
+            close = closest_name(key, (name for name in fields if not in_file or is_allowed_in_presets(fields[name])))
+            remedy = f"Did you mean `{close}`?" if close else "See `labelkit config` for all keys."
         elif in_file and not is_allowed_in_presets(fields[key]):
-            problem, remedy = "is only an option, not part of a preset", f"Pass {flag(key)} instead."
+            problem, remedy = "cannot be set in a preset or config file", f"Pass {flag(key)} instead."
         if problem:
-            faults.append(_fault(where[key], key, f"{problem} (value {value_text(value)})", remedy))
+            faults.append(_fault(where[key], key, f"{problem} (value {format_value(value)})", remedy))
     known = {key: value for key, value in values.items() if key in fields}
     try:
-        # Relations between fields need all sources and are checked later.
+        # Relations between fields are checked later, when all sources are merged.
         config_class.model_validate(known)
     except ValidationError as error:
         problems: dict[str, list[Any]] = {}
@@ -276,32 +275,32 @@ def _faults_of(
             if detail["loc"] and detail["loc"][0] in known:
                 problems.setdefault(str(detail["loc"][0]), []).append(detail)
         for key, details in problems.items():
-            # A union reports an error for each of its members: any of them would be valid.
-            messages = " or ".join(dict.fromkeys(fault_message(detail) for detail in details))
+            # A union reports one error for each of its members.
+            messages = " or ".join(dict.fromkeys(validation_message(detail) for detail in details))
             remedy = ""
             for detail in details:
                 if detail["type"] == "literal_error":
-                    close = nearest(str(detail["input"]), choices(fields[key].annotation))
+                    close = closest_name(str(detail["input"]), choices(fields[key].annotation))
                     remedy = f"Did you mean `{close}`?" if close else ""
-            faults.append(_fault(where[key], key, f"{messages} (value {value_text(known[key])})", remedy))
+            faults.append(_fault(where[key], key, f"{messages} (value {format_value(known[key])})", remedy))
     return faults
 
 
 def _fault(where: str, key: str, problem: str, remedy: str) -> ConfigError:
-    """Return an error that names the key, unless its location already does."""
+    """Return an error that names the key, unless its location does."""
     return ConfigError(where, problem if where.replace("-", "_").endswith(key) else f"{key}: {problem}", remedy)
 
 
-def _joint_faults(
+def _check_combination(
     config_class: type[StageConfig], values: Mapping[str, object], origins: Mapping[str, str], error: ValidationError
 ) -> list[ConfigError]:
-    """Describe problems that occur only when all values are combined."""
+    """Return errors for problems that occur only when all values are combined."""
     faults = []
     for detail in error.errors(include_url=False):
         if detail["loc"]:
             key = str(detail["loc"][0])
-            value = value_text(values.get(key, config_class.model_fields[key].default))
-            faults.append(ConfigError(origins[key], f"{key}: {fault_message(dict(detail))} (value {value})"))
+            value = format_value(values.get(key, config_class.model_fields[key].default))
+            faults.append(ConfigError(origins[key], f"{key}: {validation_message(dict(detail))} (value {value})"))
             continue
         context = detail.get("ctx", {})
         message = str(context["error"]) if "error" in context else str(detail["msg"])
@@ -309,20 +308,20 @@ def _joint_faults(
         # the origins of all fields named in the message, except defaults
         words = {word.strip("-").replace("-", "_") for word in re.findall(r"[\w-]+", message)}
         named = [name for name in config_class.model_fields if name in words and name in values]
-        told = "; ".join(f"{name} = {value_text(values[name])} comes from {origins[name]}" for name in named)
-        faults.append(ConfigError(command, message, told))
+        remedy = "; ".join(f"{name} = {format_value(values[name])} comes from {origins[name]}" for name in named)
+        faults.append(ConfigError(command, message, remedy))
     return faults
 
 
 def read_yaml(path: Path, name: str = "") -> dict[str, object]:
-    """Read a flat YAML mapping, keeping scalars as text and lists as lists of text.
+    """Read a flat YAML mapping, with scalars as text and lists as lists of text.
 
     Args:
         path: the file.
-        name: name of the file in messages; default: its path.
+        name: name of the file for messages; default: its path.
 
     Raises:
-        ConfigError: unreadable, too large, not UTF-8, invalid syntax, a duplicate key, or not a flat mapping.
+        ConfigError: the file is unreadable, too large, not UTF-8, not a flat mapping, or has a duplicate key.
     """
     import yaml  # not needed for --help
 
@@ -352,7 +351,7 @@ def read_text(path: Path) -> str:
     """Return the text of a small UTF-8 file.
 
     Raises:
-        ConfigError: unreadable, too large, or not UTF-8.
+        ConfigError: the file is unreadable, too large, or not UTF-8.
     """
     where = str(path)
     try:
@@ -366,8 +365,8 @@ def read_text(path: Path) -> str:
         reason = getattr(error, "strerror", None) or str(error)
         raise ConfigError(where, f"cannot be read: {reason}") from error
     if len(content) > _MAX_BYTES:
-        raise ConfigError(where, f"is larger than {_MAX_BYTES:,} bytes", "Pass a config file with one line per option.")
+        raise ConfigError(where, f"is larger than {_MAX_BYTES:,} bytes", "Pass a YAML file with one line per option.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(where, f"not UTF-8 text (byte {error.start})") from error
+        raise ConfigError(where, f"is not UTF-8 text (invalid byte {error.start})") from error

@@ -1,4 +1,4 @@
-"""Options for all methods that learn a representation without labels, including their monitor during training."""
+"""Options for all methods that learn a representation without labels, including kNN monitoring."""
 
 from typing import Literal
 
@@ -14,15 +14,15 @@ class RepresentationRunConfig(PixelOptions, BackboneRunConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",
-        "Which images `embed` marks as labeled (for the values, see `labelkit train gcd --help`); training never "
-        "uses labels.",
+        "Images that `embed` marks as labeled (for the values, see `labelkit train gcd --help`); training never uses "
+        "labels.",
     )
 
     knn_neighbors: int = _MONITOR(10, "Number of neighbors for the kNN monitor.", ge=1)
     knn_temperature: float = _MONITOR(
-        0.1, "Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).", gt=0
+        0.1, "Temperature of the kNN votes: each neighbor has weight exp(cosine / temperature).", gt=0
     )
 
 
 class RepresentationTrainConfig(RepresentationRunConfig, BackboneTrainConfig):
-    """Options for learning a representation without labels in a run whose length is measured in epochs."""
+    """Options for learning a representation without labels for a number of epochs."""

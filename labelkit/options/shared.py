@@ -1,7 +1,6 @@
-"""Options for several commands: each is declared here once, with its panel.
+"""Options shared by several commands, as mixins: config classes inherit the options that their command takes.
 
-A config class includes an option by listing its mixin as a base. Larger groups of options have their own modules:
-``backbone``, ``data``, ``gate``, ``memory``, ``model``.
+Larger groups of options have their own modules: ``backbone``, ``data``, ``gate``, ``memory``, ``model``.
 """
 
 from pathlib import Path
@@ -19,13 +18,13 @@ _DATA = panel("Data")
 _IMAGES = panel("Images")
 _OUTPUT = panel("Output", preset=False)
 _RUN = panel("Run")
-_EARLIER = panel("Earlier groups", preset=False)
+_EARLIER = panel("Earlier run", preset=False)
 
 RESULT_NAME = r"^[a-z0-9][a-z0-9._-]{0,63}$"
-"""Pattern of the name of a result."""
+"""Regular expression for result names."""
 
 STORE: JsonDict = {"panel": "Store", "preset": False, "aliases": ["--store"]}
-"""For every field ``index``: users call it a store, while an index is a structure for fast search."""
+"""Properties of every field ``index``, with an alias: to users, it is a store, not a search index."""
 
 
 def _known_device(device: str) -> str:
@@ -36,11 +35,11 @@ def _known_device(device: str) -> str:
 
 
 Device = Annotated[str, AfterValidator(_known_device)]
-"""A compute device; one of several GPUs is selected by its number, from 0."""
+"""A compute device, such as ``cuda:1`` for the second GPU."""
 
 
 def find_newest_store(folder: Path) -> Path | None:
-    """Return the newest store in a folder of ``labelkit start`` whose results are finished; ``None`` for others."""
+    """Return the newest store with finished results in a ``labelkit start`` folder, or ``None`` if there is none."""
     try:
         rounds = read_json_object(folder / "start.json", {"rounds": list})["rounds"]
     except (OSError, ValueError):
@@ -70,12 +69,12 @@ class IndexOption(StageConfig):
 
 
 class LabelColumnOption(StageConfig):
-    """Option for the column of a CSV file that contains labels."""
+    """Option for the label column of a CSV file."""
 
     label_column: str | None = _LABELS(
         None,
-        "Column with the labels in --labels FILE, or in the CSV or Parquet files of --dataset. Default: label, class "
-        "or category.",
+        "Column that contains the labels in --labels FILE, or in the CSV or Parquet files of --dataset. Default: "
+        "label, class or category.",
     )
 
 
@@ -84,13 +83,13 @@ class LabelsOption(LabelColumnOption):
 
     labels: Path | None = _LABELS(
         None,
-        "CSV with a path column and a label column, or the name of a result of `labelkit label` (newest: the last of "
-        "labels, labels-2, ...). Default: the labels in the store.",
+        "CSV with a path and a label column, or the name of a result of `labelkit label` (newest: the last of labels, "
+        "labels-2, ...). Default: the labels in the store.",
     )
 
 
 class AddedLabelsOption(LabelsOption):
-    """Options for commands that learn from the labels in the store and from additional ones."""
+    """Options for commands that learn from labels in the store and additional labels."""
 
     own_labels: bool = _LABELS(True, "Also use the store's own labels; labels from --labels take precedence.")
 
@@ -104,17 +103,17 @@ class SplitOption(StageConfig):
 class NormalizeOption(StageConfig):
     """Option that normalizes embeddings to unit length."""
 
-    normalize: bool = Field(True, description="Normalize every embedding to unit length first.")
+    normalize: bool = Field(True, description="Normalize all embeddings to unit length first.")
 
 
 class NewClassesOption(StageConfig):
-    """Option for the number of classes without labels that a command should find."""
+    """Option for the number of classes without labeled images."""
 
     new_classes: str = Field(
         "auto",
         pattern="^(auto|none|some|[1-9][0-9]{0,5})$",
-        description="Classes without labels: auto (test whether there are any such classes), none, some (estimate "
-        "their number), or their number.",
+        description="Number of classes without labeled images: a number; none; some (estimate the number); or auto "
+        "(first test whether there are any).",
     )
 
     @model_validator(mode="after")
@@ -129,8 +128,8 @@ class DatasetOptions(StageConfig):
 
     dataset: str = _DATA(
         "digits",
-        "Name of a dataset (see `labelkit list datasets`), folder of class folders or images, CSV with columns "
-        "path,label[,split], or archives such as shards/{000..099}.tar. Images with an empty label are unlabeled.",
+        "Name of a dataset (see `labelkit list datasets`), folder of images or class folders, CSV with columns "
+        "path,label[,split], or archives such as shards/{000..099}.tar. An empty label means unlabeled.",
     )
     data_root: Path = _DATA(
         Path("data"),
@@ -156,27 +155,27 @@ class ListingOptions(StageConfig):
 class MaxImagesOption(StageConfig):
     """Option that limits the number of images that a command uses."""
 
-    max_images: int | None = _DATA(None, "Maximum number of images per split, drawn with --seed.", ge=1)
+    max_images: int | None = _DATA(None, "Maximum number of images per split, drawn at random with --seed.", ge=1)
 
 
 class EvalSplitOption(StageConfig):
     """Option for commands that train on one split and score another."""
 
-    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val if there is one, otherwise test.")
+    eval_split: str = _DATA("auto", "Split to evaluate on; auto: val if it exists, otherwise test.")
 
 
-PICTURES: Final = 6
-"""Number of images on a sheet of evaluated masks or boxes."""
+IMAGES_PER_SHEET: Final = 6
+"""Number of images on a contact sheet of predicted masks or boxes."""
 
 
 class ScoresOutOptions(StageConfig):
-    """Options for commands that write their scores and draw a few images."""
+    """Option for commands that write their scores to a file."""
 
-    out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data as JSON.", makes="json")
+    out: Path | None = _OUTPUT(None, "Also write scores, protocol, network and data to this JSON file.", makes="json")
 
 
 class StoredImagesOptions(StageConfig):
-    """Options for commands that reread the images of a store, for instance to draw them."""
+    """Options for commands that read the images of a store again, for instance to display them."""
 
     dataset: str | None = _IMAGES(None, "Dataset that contains the images, if they were moved after `labelkit embed`.")
     data_root: Path = _IMAGES(Path("data"), "Folder that contains the registered datasets for --dataset.")
@@ -189,12 +188,12 @@ class DeviceOption(StageConfig):
 
 
 class WorkersOption(StageConfig):
-    """Option for the number of workers that read images."""
+    """Option for the number of data-loading workers."""
 
     num_workers: int | None = _RUN(
         None,
-        "Number of worker processes that decode images. Default: one per core, at most 8, if /dev/shm has room; 0 "
-        "for images in memory and for fewer than 500 images.",
+        "Number of worker processes that decode images. Default: one per core, up to 8, if /dev/shm has enough space; "
+        "0 for images in memory and for fewer than 500 images.",
         ge=0,
         le=256,
     )
@@ -207,13 +206,13 @@ class PrecisionOptions(WorkersOption):
 
 
 class ThreadsOption(StageConfig):
-    """Option for the number of CPU threads of torch."""
+    """Option for the number of CPU threads."""
 
     threads: int | None = _RUN(None, "Number of CPU threads. Default: PyTorch's default.", ge=1)
 
 
-class ResamplesOptions(StageConfig):
-    """Options for bootstrap confidence intervals of scores."""
+class BootstrapOptions(StageConfig):
+    """Options for bootstrap confidence intervals."""
 
     bootstrap: int = Field(
         1000, ge=0, description="Number of bootstrap resamples for 95% confidence intervals; 0: no intervals."
@@ -222,9 +221,9 @@ class ResamplesOptions(StageConfig):
 
 
 class PerClassOption(StageConfig):
-    """Option to show scores per class."""
+    """Option to show per-class scores."""
 
-    per_class: bool = Field(False, description="Also show the scores per class.")
+    per_class: bool = Field(False, description="Also show per-class scores.")
 
 
 class TableOption(StageConfig):
@@ -240,7 +239,7 @@ class StoreOutOption(StageConfig):
 
 
 class ShardsOptions(StageConfig):
-    """Options for commands that write a store in one or several files."""
+    """Option for commands that can write a store as several files."""
 
     shards: int | None = _OUTPUT(
         None,
@@ -253,7 +252,7 @@ class ShardsOptions(StageConfig):
 class OverwriteOption(StageConfig):
     """Option to overwrite existing output files."""
 
-    overwrite: bool = _OUTPUT(False, "Replace existing files.")
+    overwrite: bool = _OUTPUT(False, "Overwrite existing output files.")
 
 
 class PreviousOption(StageConfig):
@@ -261,7 +260,8 @@ class PreviousOption(StageConfig):
 
     previous: Path | None = _EARLIER(
         None,
-        "Store from an earlier run, often with fewer images. Groups keep their ids from it; new groups get unused ids.",
+        "Store from an earlier run, often with fewer images. Groups found again keep their ids; new groups get unused "
+        "ids.",
     )
     previous_result: str | None = _EARLIER(
         None, "Result in --previous whose ids are kept. Default: the name of the new result.", pattern=RESULT_NAME

@@ -1,4 +1,4 @@
-"""Options for all training methods: data, optimizer, device, run folder; and the length in epochs or in steps."""
+"""Options for all training methods: data, optimizer, device, run folder, and length in epochs or steps."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import model_validator
 
-from labelkit.options.base import StageConfig, panel, value_text
+from labelkit.options.base import StageConfig, format_value, panel
 from labelkit.options.data import DataConfig
 from labelkit.options.shared import DeviceOption, PrecisionOptions, ThreadsOption
 
@@ -24,21 +24,21 @@ class UpdateOptions(StageConfig):
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"momentum": ("optimizer", "sgd")}
 
-    batch_size: int = _OPTIMIZATION(128, "Batch size, summed over all processes.", ge=2)
+    batch_size: int = _OPTIMIZATION(128, "Total batch size over all processes.", ge=2)
     optimizer: Literal["sgd", "adam", "adamw"] = _OPTIMIZATION("sgd", "Optimizer.")
     lr: float = _OPTIMIZATION(0.1, "Peak learning rate.", gt=0)
     momentum: float = _OPTIMIZATION(0.9, "SGD momentum.", ge=0, lt=1)
     weight_decay: float = _OPTIMIZATION(
-        5e-5, "Weight decay; biases and one-dimensional parameters are not decayed.", ge=0
+        5e-5, "Weight decay; not applied to biases and other one-dimensional parameters.", ge=0
     )
     clip_grad_norm: float | None = _OPTIMIZATION(None, "Maximum gradient norm. Default: no clipping.", gt=0)
-    seed: int = _RUN(0, "Random seed for everything except the split.", ge=0)
+    seed: int = _RUN(0, "Random seed for everything except the split (see --split-seed).", ge=0)
 
 
 class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, DataConfig):
-    """Options shared by all methods of ``labelkit train``, except the length of the run."""
+    """Options shared by all methods of ``labelkit train``, except for the length of the run."""
 
-    #: Counts of epochs or steps that a shorter run scales, with the minimum of each; those of base classes apply too.
+    #: Numbers of epochs or steps to scale in a shorter run, with their minimum, in addition to those of base classes.
     scaled: ClassVar[Mapping[str, int]] = {}
     #: Options that may differ between a run and its resumption.
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
@@ -50,10 +50,10 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         }
     )  # fmt: skip
 
-    log_every_steps: int = _RUN(10, "Number of steps between lines written to metrics.jsonl.", ge=1)
+    log_every_steps: int = _RUN(10, "Number of steps between log entries in metrics.jsonl.", ge=1)
     deterministic: bool = _RUN(
         False,
-        "Use deterministic algorithms on a GPU, and fail on operations that have none. Runs on a CPU are always "
+        "Use deterministic algorithms on a GPU, and fail on operations that have none. CPU runs are always "
         "deterministic.",
     )
     compile: bool = _RUN(
@@ -70,11 +70,11 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
         None, "Write a checkpoint and stop after this step; continue with --resume.", ge=1
     )
     out: Path | None = _RUN_ONLY(None, "Run folder to create. Default: runs/METHOD-DATASET.", makes="folder")
-    init_from: Path | None = _RUN(None, "Initialize from the weights of this run folder or weights file.")
+    init_from: Path | None = _RUN(None, "Initialize the weights from this run folder or weights file.")
     resume: bool = _RUN_ONLY(False, "Resume the run in --out.")
     overwrite: bool = _RUN_ONLY(False, "Delete an existing run in --out first.")
     dry_run: bool = _RUN_ONLY(
-        False, "Show configuration, counts, parameters, memory and time without writing anything."
+        False, "Show the configuration, image counts, parameters, memory and time, without writing anything."
     )
 
     @model_validator(mode="after")
@@ -83,20 +83,20 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
             raise ValueError("--resume and --overwrite cannot be combined")
         return self
 
-    # ------------------------------------------------------------------ properties for trainer and stages
+    # ------------------------------------------------------------------ properties for the trainer and commands
 
-    #: Output of the network itself: ``names`` of classes, ``groups`` without names, or ``nothing``.
+    #: What the trained network predicts: class ``names``, unnamed ``groups``, or ``nothing``.
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "nothing"
 
-    #: Whether the method depends on images without labels, so that a run without any is refused.
+    #: Whether the method requires unlabeled images; without any, a run fails.
     needs_unlabeled: ClassVar[bool] = False
 
     #: Whether ``clip_grad_norm`` clips the gradient of each parameter separately.
     clips_each_gradient: ClassVar[bool] = False
 
     @property
-    def in_epochs(self) -> TrainConfig | None:
-        """Return this config if it measures the length of the run in epochs, otherwise ``None``."""
+    def epoch_config(self) -> TrainConfig | None:
+        """Return this config if the length of the run is measured in epochs, otherwise ``None``."""
         return None
 
     @property
@@ -106,40 +106,40 @@ class RunConfig(ThreadsOption, PrecisionOptions, DeviceOption, UpdateOptions, Da
 
     @property
     def view_size(self) -> int | None:
-        """Return the requested side length of a view in pixels, or ``None`` for the backbone's input size."""
+        """Side length of a view in pixels, or ``None`` for the backbone's input size."""
         return None
 
     @property
-    def judging_split(self) -> str | None:
-        """Return the split for evaluation: a name, ``auto``, or ``None`` if no image is held out."""
+    def evaluation_split(self) -> str | None:
+        """Split to evaluate on: a name, ``auto``, or ``None`` for no evaluation."""
         return None
 
     @property
     def learns_from_labels(self) -> bool:
-        """Return whether labels influence training, in which case labels of a single class are an error."""
+        """Whether labels influence training, which then requires labels of at least two classes."""
         return False
 
     @property
     def label_kind(self) -> LabelKind:
-        """Return which labels the method uses: a ``few`` per class, ``some`` (old classes), ``all`` or ``none``."""
+        """Labels that the method uses: a ``few`` per class, ``some`` (old classes), ``all`` or ``none``."""
         return "none" if self.label_split == "none" else "all"
 
-    def length(self) -> dict[str, int]:
+    def length_options(self) -> dict[str, int]:
         """Return the options that set the length of the run, in epochs or in steps."""
         return {}
 
-    def shortened(self, fraction: float) -> dict[str, object]:
+    def shortened_options(self, fraction: float) -> dict[str, object]:
         """Return option values that shorten a run to a fraction of its length.
 
-        Drops of the learning rate, warm-ups and phases keep their relative position. Counts are rounded down, but a run
-        has at least one epoch. Evaluations between epochs, which take time but do not affect training, are left out.
+        Learning-rate drops, warm-ups and phases keep their relative positions. Counts are rounded down, but a run has
+        at least one epoch. Intermediate evaluations, which take time but do not affect training, are skipped.
 
         Args:
-            fraction: in (0, 1].
+            fraction: fraction of the length, in (0, 1].
         """
         if fraction >= 1:
             return {}
-        scaled = {name: least for base in type(self).__mro__ for name, least in vars(base).get("scaled", {}).items()}
+        scaled = {name: low for base in type(self).__mro__ for name, low in vars(base).get("scaled", {}).items()}
         counts = {name: getattr(self, name) for name in scaled}
         # 1e-9, since 0.29 * 100 is slightly less than 29
         return {name: max(scaled[name], int(n * fraction + 1e-9)) for name, n in counts.items() if n is not None}
@@ -160,12 +160,12 @@ class TrainConfig(RunConfig):
         "cosine", "Learning-rate schedule. step: the rate drops at --lr-drop-epochs."
     )
     lr_drop_epochs: tuple[int, ...] = _OPTIMIZATION(
-        (), "Epochs at whose start the learning rate drops (with --lr-schedule step)."
+        (), "Epochs at the start of which the learning rate drops (with --lr-schedule step)."
     )
     lr_drop_factor: float = _OPTIMIZATION(
-        0.1, "Multiply the learning rate by this factor at each drop (only with --lr-schedule step).", gt=0, lt=1
+        0.1, "Factor by which to multiply the learning rate at each drop (only with --lr-schedule step).", gt=0, lt=1
     )
-    lr_update: Literal["epoch", "step"] = _OPTIMIZATION("epoch", "Update the learning rate per epoch or per step.")
+    lr_update: Literal["epoch", "step"] = _OPTIMIZATION("epoch", "Update the learning rate every epoch or every step.")
     lr_final_ratio: float = _OPTIMIZATION(
         1e-3, "Ratio of the final to the peak learning rate (only with --lr-schedule cosine).", ge=0, le=1
     )
@@ -179,21 +179,21 @@ class TrainConfig(RunConfig):
         if self.lr_schedule == "step" and not self.lr_drop_epochs:
             raise ValueError("--lr-schedule step requires --lr-drop-epochs")
         if list(self.lr_drop_epochs) != sorted(set(self.lr_drop_epochs)) or any(e < 1 for e in self.lr_drop_epochs):
-            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {value_text(self.lr_drop_epochs)}")
+            raise ValueError(f"lr_drop_epochs must be positive and increasing, got {format_value(self.lr_drop_epochs)}")
         return self
 
     @property
-    def in_epochs(self) -> TrainConfig:
+    def epoch_config(self) -> TrainConfig:
         """Return this config, which measures the length of the run in epochs."""
         return self
 
-    def length(self) -> dict[str, int]:
+    def length_options(self) -> dict[str, int]:
         """Return the number of epochs, keyed by option name."""
         return {"epochs": self.epochs}
 
-    def shortened(self, fraction: float) -> dict[str, object]:
-        """Return options with fewer epochs, all epoch counts scaled by one factor, and one evaluation at the end."""
-        options = super().shortened(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
+    def shortened_options(self, fraction: float) -> dict[str, object]:
+        """Return options with fewer epochs, all epoch counts scaled alike, and one evaluation at the end."""
+        options = super().shortened_options(fraction) | {"eval_every_epochs": max(1, int(self.epochs * fraction))}
         if self.lr_drop_epochs and fraction < 1:
             drops = {max(1, round(epoch * fraction)) for epoch in self.lr_drop_epochs}
             options["lr_drop_epochs"] = tuple(sorted(drops))
@@ -210,13 +210,13 @@ class StepRunConfig(RunConfig):
         1000, "Number of steps between evaluations; each evaluation also writes a checkpoint.", ge=1
     )
 
-    def length(self) -> dict[str, int]:
+    def length_options(self) -> dict[str, int]:
         """Return the number of steps, keyed by option name."""
         return {"steps": self.steps}
 
-    def shortened(self, fraction: float) -> dict[str, object]:
+    def shortened_options(self, fraction: float) -> dict[str, object]:
         """Return options with fewer steps but as many evaluations, since some methods measure time in evaluations."""
-        options = super().shortened(fraction)
+        options = super().shortened_options(fraction)
         if fraction >= 1:
             return options
         every = max(1, int(self.eval_every_steps * fraction + 1e-9))
@@ -227,13 +227,13 @@ class StepRunConfig(RunConfig):
 
 
 class StepTrainConfig(StepRunConfig):
-    """Options for the optimizer and learning rate of a run whose length is measured in steps."""
+    """Options for momentum and learning-rate schedule in a run whose length is measured in steps."""
 
-    nesterov: bool = _OPTIMIZATION(False, "Use Nesterov momentum (sgd).")
+    nesterov: bool = _OPTIMIZATION(False, "Use Nesterov momentum (only with --optimizer sgd).")
     lr_schedule: Literal["constant", "cosine", "fixmatch", "ramps"] = _OPTIMIZATION(
         "cosine",
-        "Learning-rate schedule. cosine: falls to 0 at the end (or later, with --lr-horizon); fixmatch: "
-        "the first 7/16 of a half-period cosine; ramps: rises at the start and falls at the end (Mean Teacher).",
+        "Learning-rate schedule. cosine: decays to 0 by the end (or later, with --lr-horizon); fixmatch: the first "
+        "7/16 of a half-period cosine; ramps: ramps up at the start and down at the end (Mean Teacher).",
     )
 
     @model_validator(mode="after")

@@ -101,7 +101,7 @@ class Trainer:
         method, runtime, run = self.method, self.runtime, self.run
         self.phases = method.phases(self.bank.rows)
         self.config = config = self._with_workers(self.config)
-        counted, planned = config.in_epochs, sum(phase.epochs for phase in self.phases)
+        counted, planned = config.epoch_config, sum(phase.epochs for phase in self.phases)
         if counted is not None and planned != counted.epochs:
             raise ValueError(f"phases must have {counted.epochs} epochs in total, as configured, got {planned}")
         if config.compile:
@@ -228,8 +228,8 @@ class Trainer:
                 group["betas"] = phase.betas(step)
         if phase.lr is not None:
             set_lr(self.optimizer, phase.lr(step), clock.epoch)
-        elif self.config.in_epochs is not None:  # in other runs, phases have their own learning rates
-            now = scheduled_lr(self.config.in_epochs, clock.epoch + step_in_epoch / updates)
+        elif self.config.epoch_config is not None:  # in other runs, phases have their own learning rates
+            now = scheduled_lr(self.config.epoch_config, clock.epoch + step_in_epoch / updates)
             set_lr(self.optimizer, now, clock.epoch)
 
     def _watch(self, loss: Tensor, logs: Mapping[str, Tensor]) -> None:
@@ -269,7 +269,7 @@ class Trainer:
         metrics["seconds"] = seconds
         finished = clock.epoch + 1
         phase_over = finished - clock.phase_epoch == self._phase().epochs
-        every = 1 if self.config.in_epochs is None else self.config.in_epochs.eval_every_epochs
+        every = 1 if self.config.epoch_config is None else self.config.epoch_config.eval_every_epochs
         self.method.eval()
         state = self._state(log_now=True)
         metrics |= self._guard_epoch(state)
@@ -294,8 +294,8 @@ class Trainer:
             shown += self.monitor.describe(metrics)
         shown += self.method.describe(metrics)
         where = f"step {self.clock.step}"
-        if self.config.in_epochs is not None:
-            where = f"epoch {self.clock.epoch + 1}/{self.config.in_epochs.epochs}"
+        if self.config.epoch_config is not None:
+            where = f"epoch {self.clock.epoch + 1}/{self.config.epoch_config.epochs}"
         elif self.phases[0].name != self._phase().name:
             where += f" ({self._phase().name})"
         self.message(f"{where}: " + ", ".join(shown))

@@ -137,7 +137,7 @@ def test_warnings_of_a_stage_reach_the_log(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_group_lists_its_commands() -> None:
     assert list(labelkit.discover) == ["categories", "head", "answer", "snowball", "lmcs"]
-    with pytest.raises(AttributeError, match=r"labelkit\.discover has no 'groups'; it has categories"):
+    with pytest.raises(AttributeError, match=r"labelkit\.discover has no attribute 'groups'; choose from categories"):
         labelkit.discover.groups  # noqa: B018 - to see it fail
 
 

@@ -15,9 +15,9 @@ from typing import Any, ClassVar, Literal
 
 import pytest
 import typer
-from labelkit.cli.command import run_command
+from labelkit.cli.command import build_typer_command
 from labelkit.cli.console import Output
-from labelkit.cli.main import new_group, run_app
+from labelkit.cli.main import build_group, run_app
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import (
     BusyError,
@@ -104,12 +104,12 @@ def stage_command(config_class: type[StageConfig], stage: Callable[[Any], Simple
         run=lambda config: (stage(config) or SimpleResult({}), None),
         help=inspect.getdoc(stage) or "",
     )
-    return run_command(command)
+    return build_typer_command(command)
 
 
 def code_of(act: Callable[[], None], *words: str) -> int:
     """Return the exit code of a command that does something, one of a group of two."""
-    app = new_group()
+    app = build_group()
     for name in ("sieve", "other"):
         app.command(name)(stage_command(SieveConfig, lambda config: act()))
     return run_app(lambda: app, ["sieve", "--index", "a.h5", *words])

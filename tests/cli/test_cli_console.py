@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from labelkit.cli.console import (
     Output,
-    cell_text,
     current_output,
+    dump_json,
     escape_control,
-    json_text,
-    plain_table,
+    format_cell,
+    format_table,
     print_error,
     print_message,
     print_result,
@@ -65,7 +65,7 @@ def test_other_ranks_print_errors_only(capsys: pytest.CaptureFixture[str], monke
 
 def test_whole_cells_are_kept_however_long() -> None:
     name = "x" * 500
-    assert name in plain_table(Table("", ("name", "rows"), ((name, 1),)))
+    assert name in format_table(Table("", ("name", "rows"), ((name, 1),)))
 
 
 @pytest.mark.parametrize(
@@ -73,30 +73,30 @@ def test_whole_cells_are_kept_however_long() -> None:
     [(None, "-"), (float("nan"), "-"), (0.123456, "0.1235"), (12345, "12,345"), (True, "yes"), (Path("a/b"), "a/b")],
 )
 def test_cells_are_short_and_readable(cell: str | int | float | None, text: str) -> None:
-    assert cell_text(cell) == text
+    assert format_cell(cell) == text
 
 
 @pytest.mark.parametrize(
     ("share", "text"), [(1.0, "100.0"), (0.97149, "97.1"), (0.05, "5.0"), (0.0, "0.0"), (float("nan"), "-")]
 )
 def test_percent_has_one_decimal_in_tables_and_sentences(share: float, text: str) -> None:
-    assert cell_text(percent(share)) == text
+    assert format_cell(percent(share)) == text
     assert f"{percent(0.97149)}%" == "97.1%"
     assert percent_range(0.8124, 1) == "81.2 - 100.0"
 
 
 def test_a_program_reads_all_digits_of_a_percent() -> None:
-    assert json.loads(json_text({"a": percent(0.97149)}))["a"] == pytest.approx(97.149, abs=1e-12)
+    assert json.loads(dump_json({"a": percent(0.97149)}))["a"] == pytest.approx(97.149, abs=1e-12)
 
 
 def test_a_name_cannot_drive_the_terminal() -> None:
-    assert cell_text("a\x1b[2Jb\n\udce9") == r"a\x1b[2Jb\n\udce9"
+    assert format_cell("a\x1b[2Jb\n\udce9") == r"a\x1b[2Jb\n\udce9"
     assert escape_control("\x07\x9b") == r"\x07\x9b"
 
 
 def test_arrays_and_numpy_numbers_become_json() -> None:
     value = {"ids": np.array([1, 2]), "score": np.float32(0.5), "bad": np.array([np.nan]), "many": (1, 2)}
-    assert json.loads(json_text(value)) == {"ids": [1, 2], "score": 0.5, "bad": [None], "many": [1, 2]}
+    assert json.loads(dump_json(value)) == {"ids": [1, 2], "score": 0.5, "bad": [None], "many": [1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_every_command_stands_in_one_panel_of_help(capsys: pytest.CaptureFixture
     panels = [panel.split("\n", 1) for panel in shown.split("╭─ ")[2:]]
     found = {title.split(" ─")[0]: re.findall(r"^│ (\w+)  ", rest, flags=re.MULTILINE) for title, rest in panels}
 
-    assert list(found) == ["First steps", "Stages", "Labels", "Inspect", "Files", "Installation"]
+    assert list(found) == ["First steps", "Training and analysis", "Labels", "Inspect", "Files", "Installation"]
     assert sorted(name for names in found.values() for name in names) == sorted(COMMANDS)
     assert len(COMMANDS) == 27
 
@@ -195,7 +195,7 @@ def test_doctor_names_the_other_package_that_is_called_labelkit(
     said = capsys.readouterr()
     first = json.loads(said.out)["checks"][0]
     assert (first["name"], first["status"]) == ("labelkit", "failed")
-    assert "another program is installed as labelkit: build pipelines" in said.err
+    assert "an unrelated package is also named labelkit: build pipelines" in said.err
     assert "pip uninstall labelkit" in said.err
 
 
@@ -217,7 +217,7 @@ def test_an_install_in_its_folder_starts_though_the_other_package_comes_first(ow
     ended = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True)
 
     assert ended.returncode == 5
-    assert "another program is installed as labelkit: a test" in ended.stderr
+    assert "an unrelated package is also named labelkit: a test" in ended.stderr
 
 
 def test_doctor_fails_when_the_cache_is_not_writable(

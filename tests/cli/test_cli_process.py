@@ -105,7 +105,7 @@ def test_who_writes_a_checkpoint_first_is_ended_by_the_second_signal() -> None:
     code, seconds, err = busy.ends(signal.SIGTERM)
     assert code == 143
     assert seconds < 4
-    assert "SIGTERM: stopping after the current step; a second signal stops at once" in err
+    assert "SIGTERM: stopping after this step; a second signal stops immediately" in err
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 from labelkit.cli.console import Output
-from labelkit.cli.progress import LineProgress, WarningProgress, create_progress_display, duration
+from labelkit.cli.progress import LineProgress, WarningProgress, create_progress_display, format_duration
 from labelkit.progress import Progress, current_progress, use_progress
 
 
@@ -130,4 +130,4 @@ def test_who_listens_is_limited_to_the_with_block() -> None:
 
 @pytest.mark.parametrize(("seconds", "text"), [(8.4, "8 s"), (204, "3.4 min"), (7560, "2.1 h")])
 def test_time_spans_are_for_people(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text

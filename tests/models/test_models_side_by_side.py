@@ -81,10 +81,10 @@ def test_published_weights_of_both_are_found_by_their_addresses(
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--backbone", "vit_nano_p8_32+auto", "--random-weights"], "requires names of networks"),
-        (["--backbone", "vit_nano_p8_32+", "--random-weights"], "requires names of networks"),
-        (["--backbone", PAIR, "--weights", "w.pth"], "apply to one network"),
-        (["--backbone", PAIR, "--random-weights", "--image-size", "64"], "apply to one network"),
+        (["--backbone", "vit_nano_p8_32+auto", "--random-weights"], "requires backbone names"),
+        (["--backbone", "vit_nano_p8_32+", "--random-weights"], "requires backbone names"),
+        (["--backbone", PAIR, "--weights", "w.pth"], "apply to a single backbone"),
+        (["--backbone", PAIR, "--random-weights", "--image-size", "64"], "apply to a single backbone"),
     ],
 )
 def test_what_two_networks_cannot_take_is_refused(

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from labelkit.options.base import StageConfig, bounds, choices, command_words, metavar, panel, value_text
+from labelkit.options.base import StageConfig, bounds, choices, command_words, format_value, metavar, panel
 from labelkit.options.presets import read_yaml
 from pydantic import Field, ValidationError
 
@@ -220,4 +220,4 @@ def test_choices_are_found_beside_none_and_numbers() -> None:
     [(None, "none"), (True, "true"), ((1, 2), "1,2"), ("a b", "a b"), (" a", "' a'"), ("", "''"), ("a\nb", r"'a\nb'")],
 )
 def test_a_value_is_shown_as_it_would_be_typed(value: object, text: str) -> None:
-    assert value_text(value) == text
+    assert format_value(value) == text

@@ -3,7 +3,7 @@
 import pytest
 from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.commands.evaluate.options import EvaluateRetrievalConfig
-from labelkit.options.memory import size_bytes
+from labelkit.options.memory import parse_size
 from pydantic import ValidationError
 
 
@@ -12,7 +12,7 @@ from pydantic import ValidationError
     [("2GiB", 2 * 1024**3), ("500MB", 500_000_000), ("1.5", 3 * 1024**3 // 2), ("64 kib", 65536), ("7B", 7)],
 )
 def test_a_size_means_what_its_unit_says(text: str, size: int) -> None:
-    assert size_bytes(text) == size
+    assert parse_size(text) == size
     assert KMeansConfig(index="a.h5", num_clusters=2, max_memory=text).max_memory_bytes == size
 
 

@@ -12,7 +12,7 @@ from labelkit.cli.config_classes import CONFIG_CLASSES
 from labelkit.errors import ConfigError
 from labelkit.methods.registry import METHODS
 from labelkit.methods.siamese.options import SiameseConfig
-from labelkit.options.base import StageConfig, choices, why_idle
+from labelkit.options.base import StageConfig, choices, no_effect_reason
 from labelkit.options.presets import available_presets, preset_command, preset_folder_name, read_yaml, resolve
 from labelkit.progress import Progress, use_progress
 from pydantic import Field, model_validator
@@ -150,7 +150,7 @@ def test_an_unknown_preset_is_met_with_the_names_that_exist(presets: Path) -> No
     write_preset(presets, "cifar10", "")
     write_preset(presets, "digits", "")
     assert error_lines(TidepoolConfig, preset="cifar-10") == [
-        "--preset: unknown preset (value cifar-10). Did you mean `cifar10`? Choose one of: cifar10, digits."
+        "--preset: unknown preset (value cifar-10). Did you mean `cifar10`? Choose from: cifar10, digits."
     ]
 
 
@@ -175,12 +175,12 @@ def test_all_faults_of_all_sources_come_at_once(presets: Path, tmp_path: Path) -
     )
     assert lines == [
         "presets/tidepool/digits.yaml: temprature: unknown key (value 0.1). Did you mean `temperature`?",
-        "presets/tidepool/digits.yaml: out: is only an option, not part of a preset (value runs/x). "
+        "presets/tidepool/digits.yaml: out: cannot be set in a preset or config file (value runs/x). "
         "Pass --out instead.",
         "presets/tidepool/digits.yaml: lr: input should be a valid number (value fast)",
         f"{config_file}: epochs: input should be greater than or equal to 1 (value 0)",
         f"{config_file}: optimizer: input should be 'sgd' or 'adamw' (value adam). Did you mean `adamw`?",
-        "--set bogus: unknown key (value 1). Keys: see `labelkit config`.",
+        "--set bogus: unknown key (value 1). See `labelkit config` for all keys.",
         "--temperature: input should be greater than 0 (value -1)",
     ]
 
@@ -324,7 +324,10 @@ def test_a_subclass_can_remove_the_rule_of_its_base() -> None:
 
     own = resolve(OwnConfig, preset="none", overrides={"queue_size": 64, "temperature": 0.2, "loss": "simsiam"}).config
 
-    assert (why_idle(own, "queue_size"), why_idle(own, "temperature")) == ("", "without --loss simclr or moco")
+    assert (no_effect_reason(own, "queue_size"), no_effect_reason(own, "temperature")) == (
+        "",
+        "without --loss simclr or moco",
+    )
 
 
 def test_what_options_act_with_are_options_and_their_values() -> None:

@@ -32,7 +32,7 @@ class PatchClusterConfig(ProcessesConfig, ClusterConfig):
     """Options shared by the clustering commands that can also cluster patches."""
 
     patches: bool = Field(
-        False, description="Cluster image patches instead of images (requires a store created with embed --dense)."
+        False, description="Cluster image patches instead of images (requires a store from embed --dense)."
     )
 
 
@@ -56,13 +56,13 @@ class SSKMeansConfig(NormalizeOption, AddedLabelsOption, ProcessesConfig, Cluste
     exchange: bool = Field(
         True,
         description="At the end, reassign clusters to labeled classes by their nearest labeled images if this lowers "
-        "the inertia. --no-exchange: as published; a class with few labels may then get images from another class.",
+        "the inertia. --no-exchange: as published; a class with few labels may then get images of another class.",
     )
     max_iterations: int = Field(
         100, ge=1, description="Maximum number of iterations per initialization (200 in the benchmark)."
     )
     tolerance: float = Field(
-        1e-4, ge=0, description="Stop when the sum of squared centroid shifts is less than this value."
+        1e-4, ge=0, description="Stop when the sum of squared centroid shifts falls below this value."
     )
 
 
@@ -89,7 +89,7 @@ class SinkhornConfig(ClusterConfig):
     num_inits: int = Field(
         1,
         ge=1,
-        description="Number of random initializations of spherical k-means, whose best centroids (lowest inertia) "
+        description="Number of random initializations of spherical k-means; the centroids with the lowest inertia "
         "initialize the prototypes.",
     )
     max_iterations: int = Field(
@@ -98,6 +98,6 @@ class SinkhornConfig(ClusterConfig):
     tolerance: float = Field(
         1e-6,
         gt=0,
-        description="Stop when the absolute deviations from the requested cluster fractions sum to less than this "
+        description="Stop when the sum of absolute deviations from the requested cluster fractions falls below this "
         "value.",
     )

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
-from labelkit.cache import read_arrays, result_files, write_arrays
+from labelkit.cache import read_arrays, cache_files, write_arrays
 from labelkit.data.exit_with_parent import exit_with_parent
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
@@ -121,7 +121,7 @@ def apply_to_parts(
     files: dict[Part, Path] = {}
     if resumable and len(parts) > 1:
         all_arguments = ([len(part) for part in parts], parts if whole is None else whole)
-        files = dict(zip(parts, result_files("parts", function, all_arguments, len(parts)), strict=True))
+        files = dict(zip(parts, cache_files("parts", function, all_arguments, len(parts)), strict=True))
     done = {part: read_arrays(file) for part, file in files.items()}
     found: dict[Part, Any] = {part: got if len(got) > 1 else got[0] for part, got in done.items() if got is not None}
     left = [part for part in parts if part not in found]

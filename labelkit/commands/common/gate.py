@@ -6,7 +6,7 @@ from typing import Any
 
 from labelkit.commands.common.results import SimpleResult, Table
 from labelkit.errors import ConfigError, GateError, LabelkitError
-from labelkit.options.base import nearest
+from labelkit.options.base import closest_name
 from labelkit.options.gate import GateConfig, parse_limits, score_direction
 
 _NAMED_BY = ("result", "split", "classes")
@@ -70,7 +70,7 @@ def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, Label
         for wanted, limit in parse_limits(texts).items():
             names = find_matching_scores(wanted, scores)
             if not names:
-                guess = nearest(wanted, scores)
+                guess = closest_name(wanted, scores)
                 known = f"Choose from: {', '.join(scores)}."
                 remedy = f"Did you mean `{guess}`? {known}" if guess else known
                 return result, ConfigError(f"--{rule}", f"{where} has no score {wanted}", remedy)

@@ -40,7 +40,7 @@ from labelkit.models.weights.published import (
     find_best_available_backbone,
     find_recorded_weights,
 )
-from labelkit.options.base import is_constant_value, retired_options, value_text
+from labelkit.options.base import equals_constant, format_value, retired_options
 from labelkit.options.model import ModelConfig
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
@@ -319,9 +319,9 @@ def load_run(checkpoint: Path) -> TrainedRun:
     own = {key: value for key, value in options.items() if key in spec.config.model_fields}
     retired = retired_options(spec.config)
     ignored = [
-        f"{key} {value_text(value)} (now always {value_text(retired[key])})"
+        f"{key} {format_value(value)} (now always {format_value(retired[key])})"
         for key, value in options.items()
-        if key in retired and not is_constant_value(retired[key], value)
+        if key in retired and not equals_constant(retired[key], value)
     ]
     if ignored:
         current_progress().warning(

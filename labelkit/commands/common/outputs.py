@@ -62,7 +62,7 @@ def check_inputs(config: StageConfig) -> None:
         raise NotAStore(str(index), "does not exist", missing_store_remedy(index))
     if isinstance(checkpoint, Path) and not checkpoint.exists():
         raise CheckpointError(str(checkpoint), "does not exist", "Train first: `labelkit train METHOD`.")
-    if isinstance(config, DataConfig) and not config.has_objects:
+    if isinstance(config, DataConfig) and not config.uses_object_images:
         dataset = config.main_dataset
     if isinstance(dataset, str):
         from labelkit.data.registry import check_dataset

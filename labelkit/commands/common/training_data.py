@@ -33,7 +33,7 @@ from labelkit.data.splits import (
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.options.base import flag
 from labelkit.options.data import DataConfig
-from labelkit.options.embeddings import RowOptions
+from labelkit.options.embeddings import EmbeddingInputOptions
 from labelkit.options.shared import LabelsOption
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
@@ -258,10 +258,10 @@ def prepare_data(config: DataConfig) -> PreparedData:
     Raises:
         DatasetError, ConfigError: data or options cannot be used.
     """
-    scene_config = config.scenes()
+    scene_config = config.scene_config()
     if scene_config is None:
         return _prepare_single(config)
-    if not config.has_objects:
+    if not config.uses_object_images:
         return replace(_prepare_single(scene_config), num_objects=0)
     objects, scenes = _prepare_single(config), choose_images(scene_config, read_listing(scene_config)[0])
     # images of one object with their labels, then scenes, whose labels are not used
@@ -278,7 +278,7 @@ def prepare_data(config: DataConfig) -> PreparedData:
 def _prepare_single(config: DataConfig) -> PreparedData:
     """Prepare the rows of a store if the options name one, otherwise the images of the dataset."""
     stored = None
-    if isinstance(config, RowOptions) and config.index is not None:
+    if isinstance(config, EmbeddingInputOptions) and config.index is not None:
         stored = EmbeddingDataset.from_store(config.index, views=config.row_views)
         if stored.views is not None and (changed := config.overridden_option()):
             problem = f"has no effect, since {config.index} contains stored views"
@@ -318,7 +318,7 @@ def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDatase
     Raises:
         ConfigError: the split does not exist, is used for training, or has no labels.
     """
-    listing, wanted = prepared.listing, config.judging_split
+    listing, wanted = prepared.listing, config.evaluation_split
     if listing is None or wanted is None:
         return None
     trained = "train" if config.split == "auto" and "train" in listing.split_names else config.split
@@ -338,7 +338,7 @@ def choose_eval_images(config: RunConfig, prepared: PreparedData) -> ImageDatase
         rows = listing.in_split(wanted)
     images = _limit_per_class(config, listing.select(rows))
     if not (images.labels >= 0).any():
-        if config.judging_split == "auto":
+        if config.evaluation_split == "auto":
             return None
         problem = f"no image of {wanted} has a label"
         raise ConfigError("--eval-split", problem, "Pass a different --eval-split, or pass --eval-split none.")

@@ -1,4 +1,4 @@
-"""Options for growing a few labels (``discover snowball``, ``discover lmcs``) and of ``show discovered``."""
+"""Options for extending a few labels (``discover snowball``, ``discover lmcs``) and for ``show discovered``."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -30,17 +30,17 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
 
     num_labels: int | None = _LABELS(
         None,
-        "Use only this many of the store's labels, divided equally among the classes, and hide the others (for "
+        "Number of labels in the store to use, divided equally among the classes; the others are hidden (for "
         "evaluation).",
         ge=1,
     )
     label_seed: int = _LABELS(0, "Random seed for drawing --num-labels.", ge=0)
     count: int | Literal["double"] = _NUMBER(
-        "double", "Number of images to find per round. double: as many as already have a label."
+        "double", "Number of images to find per round. double: as many as there are labeled images."
     )
     per_class: int | None = _NUMBER(None, "Number of images to find per class and round, instead of --count.", ge=1)
     missing_class: Literal["error", "skip"] = _DISCOVERY(
-        "error", "What to do with classes that have no label. error: stop with an error; skip: never assign them."
+        "error", "What to do with classes without labels. error: stop with an error; skip: never assign them."
     )
     rounds: int = _NUMBER(1, "Number of rounds; each round treats the images found in earlier rounds as labeled.", ge=1)
 
@@ -49,7 +49,7 @@ class DiscoverFewConfig(SearchOptions, TableOption, SplitOption, AddedLabelsOpti
         if self.labels is not None and self.num_labels is not None:
             raise ValueError("pass either --labels FILE or --num-labels N, not both")
         if self.count != "double" and self.count < 0:
-            raise ValueError(f"count must be >= 0 or double, got {self.count}")
+            raise ValueError(f"--count must be >= 0 or double, got {self.count}")
         if self.per_class is not None and self.count != "double":
             raise ValueError("pass either --count or --per-class, not both")
         if self.per_class is not None and self.balance == "global":
@@ -63,12 +63,12 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
     command: ClassVar[tuple[str, ...]] = ("discover", "snowball")
 
     fuse_with: tuple[Path, ...] = _STORE(
-        (), "Comma-separated stores of the same images with features from other networks, which --fusion combines."
+        (), "Comma-separated stores of the same images, with features of other networks to combine by --fusion."
     )
     select: Literal["min", "far", "random", "max"] = _DISCOVERY(
         "min",
-        "Which of the images near a class mean to select. min: the nearest; max: the farthest; far: the farthest "
-        "among the most confident (10 times as many as selected); random: drawn at random.",
+        "Images near a class mean to select. min: the nearest; max: the farthest; far: the farthest among the most "
+        "confident (10 times as many as selected); random: drawn at random.",
     )
     seed: int = _DISCOVERY(0, "Random seed for --select random.", ge=0)
 
@@ -77,7 +77,7 @@ class DiscoverSnowballConfig(ConfidentSearchOptions, DiscoverFewConfig):
         if self.fuse_with and self.fusion == "none":
             raise ValueError("--fuse-with requires --fusion distance, cascade or rank")
         if not self.fuse_with and self.fusion != "none":
-            raise ValueError("--fusion requires more stores: pass --fuse-with B.h5,C.h5")
+            raise ValueError("--fusion requires several stores: pass --fuse-with B.h5,C.h5")
         return self
 
 
@@ -101,7 +101,7 @@ class ShowDiscoveredConfig(OverwriteOption, StoredImagesOptions):
     table: Path | None = _STORE(
         None,
         "CSV with columns path,label,score,rank,round to show instead of --result: a table written by `discover`, or "
-        "discovered.csv from a training run (only its last generation is shown).",
+        "discovered.csv from a training run (shows only its last generation).",
     )
     out: Path = _OUTPUT(..., "PNG to write: a contact sheet with one block per class, best rank first.", makes="png")
     num_images: int = _IMAGES(10, "Number of images per class.", ge=1)

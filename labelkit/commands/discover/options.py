@@ -34,8 +34,8 @@ class DiscoverCategoriesConfig(
 
     criterion: Literal["auto", "published"] = Field(
         "auto",
-        description="Method for estimating the number of classes. auto: hide labels in turn; published: maximize the "
-        "accuracy of k-means on the labels, as in generalized category discovery (GCD).",
+        description="Criterion for estimating the number of classes. auto: hide labels in turn; published: maximize "
+        "the accuracy of k-means on the labels, as in generalized category discovery (GCD).",
     )
     num_classes: int | None = Field(None, ge=1, description="Number of classes, if known. Default: estimated.")
     min_size: int = Field(
@@ -54,8 +54,8 @@ class DiscoverCategoriesConfig(
     )
     previous_answers: str | None = _EARLIER(
         None,
-        "Predictions of `discover answer` in --previous. Labels added since then have less influence on the number "
-        "of classes if they contradict these predictions more often than expected.",
+        "Predictions of `discover answer` in --previous. Labels added since then have less influence on the number of "
+        "classes if they contradict these predictions more often than expected.",
         pattern=RESULT_NAME,
     )
     seed: int = Field(0, ge=0, description="Random seed.")
@@ -67,7 +67,7 @@ class DiscoverCategoriesConfig(
         for name in ("min_classes", "max_classes"):
             if self.num_classes is not None and getattr(self, name) is not None:
                 raise ValueError(
-                    f"--{name.replace('_', '-')} applies only if the number is estimated: remove --num-classes"
+                    f"--{name.replace('_', '-')} applies only to an estimated number: remove it, or --num-classes"
                 )
         return self
 
@@ -91,8 +91,8 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
 
     grouping: str | None = _STORE(
         None,
-        "Grouping to use, from `discover head`, `discover categories` or `cluster ss-kmeans`. Default: the first of "
-        "these that exists.",
+        "Grouping from `discover head`, `discover categories` or `cluster ss-kmeans`. Default: the first of these "
+        "that exists.",
         pattern=RESULT_NAME,
     )
     num_clusters: int | None = _STORE(
@@ -102,12 +102,12 @@ class DiscoverAnswerConfig(TableOption, AddedLabelsOption, ProcessesConfig, Inde
         ge=1,
     )
     min_confidence: float = Field(
-        0.8, ge=0, le=1, description="Images with a confidence below this value are marked as unsure."
+        0.8, ge=0, le=1, description="Minimum confidence; images below it are marked as unsure."
     )
     calibration_labels: Path | None = Field(
         None,
-        description="Labels for calibrating the confidences, never used for training: a CSV with columns path,label, "
-        "or a result of `labelkit label`. Default: labels in the store, hidden in repeated clusterings.",
+        description="Labels for calibrating confidences, never used for training: a CSV with columns path,label, or a "
+        "result of `labelkit label`. Default: labels in the store, hidden in repeated clusterings.",
     )
     previous: Path | None = _EARLIER(
         None,

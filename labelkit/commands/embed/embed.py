@@ -50,7 +50,7 @@ from labelkit.data.views.recipes import StoredRecipe, stored_view
 from labelkit.data.views.spec import ViewSpec
 from labelkit.data.workers import Reader, count_workers
 from labelkit.errors import ConfigError, DatasetError, DivergenceError
-from labelkit.options.base import value_text
+from labelkit.options.base import format_value
 from labelkit.options.embed import EmbedConfig
 from labelkit.progress import Task, current_progress
 from labelkit.store.embeddings import EmbeddingStore, open_store
@@ -524,7 +524,7 @@ def _describe_plan(work: _EmbeddingJob) -> SimpleResult:
         values["patches"] = f"{patches.count} of {shape[0]} x {shape[1]}, {shape[2]} values, {patches.dtype}"
         values["patches_mib"] = round(patches.estimated_bytes() / 2**20, 2)
     rows_shown = [[key, str(value)] for key, value in values.items() if key != "config"]
-    options = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    options = [[key, format_value(value, longest=None)] for key, value in config.to_yaml_dict().items()]
     shown = (
         Table("configuration", ["option", "value"], options),
         Table("plan (nothing was written)", ["what", "value"], rows_shown),

@@ -12,6 +12,7 @@ from labelkit.options.memory import MemoryConfig, ProcessesConfig
 from labelkit.options.model import ModelConfig
 from labelkit.options.shared import (
     RESULT_NAME,
+    BootstrapOptions,
     DatasetOptions,
     DeviceOption,
     EvalSplitOption,
@@ -22,7 +23,6 @@ from labelkit.options.shared import (
     OverwriteOption,
     PerClassOption,
     PrecisionOptions,
-    ResamplesOptions,
     ScoresOutOptions,
     SplitOption,
     ThreadsOption,
@@ -49,7 +49,7 @@ class EvaluateAnswerConfig(OverwriteOption, SplitOption, GateConfig, LabelsOptio
 
 
 class EvaluateClusteringConfig(
-    ResamplesOptions,
+    BootstrapOptions,
     SplitOption,
     GateConfig,
     LabelsOption,
@@ -67,9 +67,9 @@ class EvaluateClusteringConfig(
     )
     mapping_from: str | None = Field(
         None,
-        description="Split, or all, on whose images clusters are matched to classes; other splits are scored with "
-        "this matching (train is stricter than matching each split separately). --rows also applies. Default: "
-        "the scored images.",
+        description="Split, or all, on which clusters are matched to classes. Other splits are then scored with this "
+        "matching (train is stricter than matching each split separately). --rows also applies. Default: the scored "
+        "images.",
     )
 
 
@@ -86,11 +86,9 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
         json_schema_extra={"short": "-k"},
     )
     temperature: float = Field(
-        0.1,
-        gt=0,
-        description="Temperature for weighting votes: each neighbor's vote has weight exp(cosine / temperature).",
+        0.1, gt=0, description="Temperature of the votes: each neighbor has weight exp(cosine / temperature)."
     )
-    gallery: str = Field("train", description="Split, or all, whose labeled images vote.")
+    gallery: str = Field("train", description="Split with the labeled images that vote, or all.")
     queries: str = Field(
         "test",
         description="Split to classify, or all. An image never votes for itself: with the same split as --gallery, or "
@@ -109,7 +107,7 @@ class EvaluateKNNConfig(GateConfig, LabelsOption, IndexOption):
     @classmethod
     def _at_least_one(cls, value: tuple[int, ...]) -> tuple[int, ...]:
         if not value or min(value) < 1:
-            raise ValueError("must be positive numbers of neighbors")
+            raise ValueError("must consist of positive integers")
         return value
 
 
@@ -121,8 +119,8 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
         ("lr", "epochs", "batch_size"), ("solver", "auto", "sgd", "adamw")
     )
 
-    gallery: str = Field("train", description="Split to train the classifier on.")
-    queries: str = Field("test", description="Split to evaluate on.")
+    gallery: str = Field("train", description="Split on which to train the classifier.")
+    queries: str = Field("test", description="Split on which to evaluate the classifier.")
     solver: Literal["auto", "lbfgs", "sgd", "adamw"] = Field(
         "auto",
         description="Training algorithm. lbfgs: logistic regression, solved to convergence; sgd, adamw: mini-batch "
@@ -153,9 +151,9 @@ class EvaluateLinearConfig(GateConfig, LabelsOption, IndexOption):
         if self.rescale:
             return self
         if self.solver not in ("sgd", "adamw"):
-            raise ValueError("--no-rescale requires --solver sgd or adamw, since lbfgs needs rescaled features")
+            raise ValueError("--no-rescale requires --solver sgd or adamw: lbfgs needs rescaled features")
         if self.lr is None:
-            raise ValueError("--no-rescale requires --lr, since the default is for features with a mean norm of 1")
+            raise ValueError("--no-rescale requires --lr: the default learning rate is for rescaled features")
         return self
 
 
@@ -172,7 +170,7 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOpt
     split: tuple[str, ...] = Field(
         ("auto",),
         description="Comma-separated splits, or all, whose images are both queries and gallery. auto: the query split "
-        "against the gallery split if the store has both; otherwise test if the store has it; otherwise all.",
+        "against the gallery split if the store has both, otherwise test if it exists, otherwise all.",
     )
     queries: str | None = _STORE(None, "Split that contains the queries, or all; replaces --split.")
     gallery: str | None = Field(None, description="Split to search, or all (with --queries or --gallery-index).")
@@ -188,9 +186,9 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOpt
     @model_validator(mode="after")
     def _one_protocol(self) -> Self:
         if not self.k or min(self.k) < 1:
-            raise ValueError("-k must be positive numbers of neighbors")
+            raise ValueError("-k must consist of positive integers")
         if not self.split:
-            raise ValueError("--split is empty: remove it to use the default")
+            raise ValueError("--split must not be empty: remove it to use the default")
         if self.split != ("auto",) and (self.queries is not None or self.gallery_index is not None):
             raise ValueError("--split cannot be combined with --queries or --gallery-index")
         if self.gallery is not None and self.queries is None and self.gallery_index is None:
@@ -200,12 +198,12 @@ class EvaluateRetrievalConfig(PerClassOption, GateConfig, LabelsOption, IndexOpt
         return self
 
 
-class EvaluateClassificationConfig(PerClassOption, ResamplesOptions, GateConfig, IndexOption):
+class EvaluateClassificationConfig(PerClassOption, BootstrapOptions, GateConfig, IndexOption):
     """Options for ``labelkit evaluate classification``."""
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "classification")
 
-    split: str = Field("auto", description="Split of the store to score; auto: test if there is one, otherwise val.")
+    split: str = Field("auto", description="Split of the store to score; auto: test if it exists, otherwise val.")
 
 
 class EvaluatePresenceConfig(
@@ -218,7 +216,7 @@ class EvaluatePresenceConfig(
     dataset: str = _DATA("voc_2007_classes", "Multi-label dataset.")
     train: Literal["linear", "fully-connected"] = Field(
         "linear",
-        description="What to train on top of the frozen network. linear: a linear classifier on its embedding; "
+        description="Layers to train on the frozen network. linear: a linear classifier on its embedding; "
         "fully-connected: the two wide layers of AlexNet, reinitialized, and a classifier (fc6-8 in the paper).",
     )
     steps: int = Field(80_000, ge=1, description="Number of training steps.")
@@ -238,7 +236,7 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfi
 
     checkpoint: Path = _MODEL(..., "Run folder, or a checkpoint in it.")
     data_root: Path | None = _STORE(None, "Folder that contains the registered datasets. Default: as in the run.")
-    split: str = Field("auto", description="Split to score; auto: test if there is one, otherwise val.")
+    split: str = Field("auto", description="Split to score; auto: test if it exists, otherwise val.")
     at: Literal["convolutions", "features"] = Field(
         "convolutions",
         description="Where to train linear classifiers. convolutions: after each convolution of a plain network; "
@@ -251,14 +249,14 @@ class EvaluateProbesConfig(DeviceOption, WorkersOption, ThreadsOption, GateConfi
     )
     crops: Literal["ten", "center"] = Field(
         "ten",
-        description="Crops to average at evaluation. ten: the corners and the center of the resized center crop, and "
-        "their flips in datasets where a flip preserves the class; center: only the center.",
+        description="Crops whose predictions are averaged. ten: the corners and the center of the resized center "
+        "crop, and their flips in datasets where a flip preserves the class; center: only the center.",
     )
     epochs: int = Field(36, ge=1, description="Number of training epochs.")
     batch_size: int = Field(192, ge=2, description="Number of images per step.")
     lr: float = Field(0.01, gt=0, description="Initial learning rate for SGD with momentum 0.9.")
     lr_drop_epochs: tuple[int, ...] = Field(
-        (10, 20, 30), description="Epochs before which the learning rate is divided by 10."
+        (10, 20, 30), description="Epochs at the start of which the learning rate is divided by 10."
     )
     weight_decay: float = Field(1e-5, ge=0, description="L2 penalty on the weights.")
     seed: int = Field(0, ge=0, description="Random seed for the initial weights, sample order and views.")
@@ -281,7 +279,7 @@ class DenseConfig(
     GateConfig,
     ModelConfig,
 ):
-    """Options shared by the evaluations of patch features: data, network and outputs."""
+    """Options shared by all evaluations of patch features: data, network and outputs."""
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"patch_size": ("backbone", "pixels")}
 
@@ -302,7 +300,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "segmentation")
 
-    split: str = _DATA("auto", "Split to train the head on; auto: probe if there is one, otherwise train.")
+    split: str = _DATA("auto", "Split on which to train the head; auto: probe if it exists, otherwise train.")
     head: Literal["linear", "fcn", "fpn", "upernet"] = Field(
         "linear",
         description="Segmentation head to train. linear: one linear layer per patch; fcn: three convolution blocks, "
@@ -310,8 +308,8 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     tune: bool = Field(
         False,
-        description="Fine-tune the backbone together with the head, using AdamW with weight decay 0.05; otherwise, it "
-        "is frozen.",
+        description="Fine-tune the backbone together with the head, using AdamW with weight decay 0.05; otherwise, "
+        "the backbone is frozen.",
     )
     samples: int = Field(
         20_000,
@@ -320,9 +318,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     )
     lr: tuple[float, ...] | None = Field(
         None,
-        description="Learning rate for Adam; if several comma-separated values are given, the best on a held-out "
-        "fifth of the training images is used (as published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: "
-        "3e-3, or 1e-4 with --tune.",
+        description="Learning rate for Adam. Of several comma-separated values, the best on a held-out fifth of the "
+        "training images is used (as published: 3e-3, or the best of 1e-4,1e-3,3e-3,1e-2). Default: 3e-3, or 1e-4 "
+        "with --tune.",
     )
     train_size: int | None = Field(
         None, ge=8, le=2048, description="Size of training crops in pixels (336 as published). Default: --image-size."
@@ -332,7 +330,7 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
         3,
         ge=1,
         le=100,
-        description="Number of heads to train, with consecutive seeds from --seed; scores are averaged.",
+        description="Number of heads to train, with consecutive seeds starting at --seed; scores are averaged.",
     )
 
     @field_validator("lr")
@@ -345,9 +343,9 @@ class EvaluateSegmentationConfig(EvalSplitOption, DenseConfig):
     @model_validator(mode="after")
     def _heads_of_depths(self) -> Self:
         if self.head in ("fpn", "upernet") and not self.tune:
-            raise ValueError(f"--head {self.head} requires --tune, since it is trained together with the network")
+            raise ValueError(f"--head {self.head} requires --tune: it is trained together with the backbone")
         if self.tune and self.backbone == "pixels":
-            raise ValueError("--backbone pixels has no weights to tune: remove --tune")
+            raise ValueError("--tune has no effect with --backbone pixels, which has no weights: remove it")
         return self
 
     @property
@@ -361,14 +359,12 @@ class EvaluatePatchClustersConfig(DenseConfig):
 
     command: ClassVar[tuple[str, ...]] = ("evaluate", "patch-clusters")
 
-    split: str = _DATA(
-        "auto", "Split whose patches are clustered and scored; auto: val if there is one, otherwise test."
-    )
+    split: str = _DATA("auto", "Split whose patches to cluster and score; auto: val if it exists, otherwise test.")
     num_clusters: int | None = Field(
         None,
         ge=2,
-        description="Number of patch clusters. As many clusters as classes are matched one to one; if there are more, "
-        "each cluster is assigned the best-fitting class. Default: the number of classes.",
+        description="Number of patch clusters. As many clusters as classes are matched one to one; with more "
+        "clusters, each one is assigned the best-fitting class. Default: the number of classes.",
     )
     seeds: int = Field(
         5, ge=1, le=100, description="Number of k-means runs, with consecutive seeds from --seed; scores are averaged."
@@ -381,7 +377,7 @@ class EvaluateTrackingConfig(DenseConfig):
     command: ClassVar[tuple[str, ...]] = ("evaluate", "tracking")
 
     dataset: str = _DATA("scene_videos", "Videos with object masks: scene_videos or davis_2017.")
-    split: str = _DATA("auto", "Videos to evaluate on; auto: val if there is one, otherwise all.")
+    split: str = _DATA("auto", "Videos to evaluate on; auto: val if it exists, otherwise all.")
     radius: int = Field(12, ge=0, description="Maximum distance of label propagation, in patches; 0: unlimited.")
     temperature: float = Field(
         0.1, gt=0, description="Temperature of the label propagation: each source has weight exp(cosine / temperature)."
@@ -413,7 +409,7 @@ class EvaluateDetectionConfig(
     split: str = _DATA("auto", "Split to train on; auto: the train split.")
     image_size: int | None = _MODEL(
         None,
-        "Size of the shorter image side in pixels; the longer side is at most 5/3 times as long. Default: 800.",
+        "Length of the shorter image side in pixels; the longer side is at most 5/3 times as long. Default: 800.",
         ge=32,
         le=2048,
     )
@@ -441,16 +437,16 @@ class EvaluateDetectionConfig(
         1,
         ge=1,
         le=100,
-        description="Number of detectors to train, with consecutive seeds from --seed; scores are averaged.",
+        description="Number of detectors to train, with consecutive seeds starting at --seed; scores are averaged.",
     )
 
     @model_validator(mode="after")
     def _trainable(self) -> Self:
         if self.backbone == "pixels":
-            raise ValueError("--backbone pixels has no feature maps for detection: choose another backbone")
+            raise ValueError("--backbone pixels has no feature maps for a detector: choose another backbone")
         return self
 
     @property
     def shorter_side(self) -> int:
-        """Length of the shorter side of images, in pixels."""
+        """Length of the shorter image side in pixels."""
         return self.image_size or 800

@@ -27,7 +27,7 @@ from labelkit.data.datasets import IGNORE
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.errors import ConfigError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores, iou_matrix
-from labelkit.options.shared import PICTURES
+from labelkit.options.shared import IMAGES_PER_SHEET
 from labelkit.progress import current_progress
 
 # Maximum number of patches that k-means is fitted to, drawn at random.
@@ -71,7 +71,7 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
             pictures = [
                 MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(images, found, strict=True)
-            ][:PICTURES]
+            ][:IMAGES_PER_SHEET]
     summary = average_mask_scores(scores, names)
     values: dict[str, object] = {
         "measured": f"{num_clusters} groups of patches of {given.dataset.name}/{split}",

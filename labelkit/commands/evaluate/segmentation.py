@@ -36,7 +36,7 @@ from labelkit.data.views.transforms import crop_images_and_masks, read_whole_ima
 from labelkit.errors import ConfigError, DivergenceError
 from labelkit.metrics.segmentation import SegmentationCounts, SegmentationScores
 from labelkit.models.inference import InferenceNetwork
-from labelkit.options.shared import PICTURES
+from labelkit.options.shared import IMAGES_PER_SHEET
 from labelkit.progress import current_progress
 from labelkit.protocols.segmentation.segmenter import Segmenter, build_segmentation_head
 
@@ -63,7 +63,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     pictures: list[MaskPicture] = []
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = train_segmenter(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
-        found, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
+        found, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else IMAGES_PER_SHEET)
         scores.append(found)
         pictures += drawn
     summary = average_mask_scores(scores, names)

@@ -29,7 +29,7 @@ from labelkit.data.views.transforms import resize_mask
 from labelkit.errors import ConfigError, DatasetError
 from labelkit.formatting import percent
 from labelkit.metrics.segmentation import boundary_accuracy, region_similarity
-from labelkit.options.shared import PICTURES
+from labelkit.options.shared import IMAGES_PER_SHEET
 from labelkit.progress import current_progress
 
 _LONG_SIDE_STEP = 64
@@ -60,7 +60,7 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
         for film, frames in films.items():
             predictions = _track(config, given.frozen, given.dataset, frames, patch)
             scores += _score(film, given.dataset, frames, predictions)
-            if len(pictures) < PICTURES:
+            if len(pictures) < IMAGES_PER_SHEET:
                 pixels, truth = read_image_and_mask(given.dataset, int(frames[-1]))
                 pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()

@@ -1,4 +1,4 @@
-"""Options for ``import`` and ``export``: files of other programs."""
+"""Options for ``labelkit import`` and ``labelkit export``."""
 
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
@@ -10,7 +10,7 @@ from labelkit.options.shared import RESULT_NAME, IndexOption, OverwriteOption, S
 
 _FILES = panel("Files", preset=False)
 _MEANING = panel("Contents", preset=False)
-_ROWS = panel("Rows", preset=False)
+_EMBEDDINGS = panel("Embeddings", preset=False)
 _STORE = panel("Store", preset=False)
 _OUTPUT = panel("Output", preset=False)
 
@@ -23,7 +23,7 @@ _CONVERSIONS = {
     ".faiss": _FAISS,
     ".index": _FAISS,
     ".parquet": "t = pandas.read_parquet(FILE); numpy.savez('x.npz', x=numpy.stack(t.EMBEDDINGS), ids=list(t.PATHS))",
-    ".pkl": "numpy.savez('x.npz', x=EMBEDDINGS, ids=NAMES) with the content of the file, if you trust it",
+    ".pkl": "numpy.savez('x.npz', x=EMBEDDINGS, ids=NAMES) with the contents of the file, if you trust it",
 }
 
 
@@ -31,7 +31,7 @@ def _ends_in(*known: str) -> AfterValidator:
     def check(path: Path | None) -> Path | None:
         if path is not None and path.suffix.lower() not in known:
             code = _CONVERSIONS.get(path.suffix.lower()) if ".h5" in known else None
-            hint = f"; in Python, convert it: {code}" if code else ""
+            hint = f"; convert it in Python: {code}" if code else ""
             raise ValueError(f"must end in {', '.join(known[:-1])} or {known[-1]}{hint}")
         return path
 
@@ -54,8 +54,8 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     )
     images: Path | None = _FILES(
         None,
-        "Folder that the image names are relative to. The store then also records digests and sizes of the files. "
-        "Default: none; digests and sizes remain unknown.",
+        "Folder to which the image names are relative. The store then also records sizes and digests of the files. "
+        "Default: none; sizes and digests remain unknown.",
     )
     embeddings_key: str | None = _MEANING(
         None,
@@ -72,16 +72,16 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
         "Array or column with the labels: text or integers; empty or -1 means unlabeled. Default: an array or column "
         "with a common name such as labels, if there is one.",
     )
-    model: str | None = _ROWS(
+    model: str | None = _EMBEDDINGS(
         None,
-        "Name of the model that made the embeddings. Only stores with the same model name can be compared. Default: "
-        "unknown, so this store cannot be compared with any other.",
+        "Name of the model that computed the embeddings; only stores with the same model name can be compared. "
+        "Default: unknown, so that the store cannot be compared with any other.",
         min_length=1,
         max_length=200,
     )
-    metric: Literal["cosine", "l2", "dot"] = _ROWS("cosine", "Metric for comparing embeddings.")
-    normalized: bool = _ROWS(False, "Declare that all embeddings have unit length; this is checked.")
-    dtype: Literal["auto", "float32", "float16"] = _ROWS(
+    metric: Literal["cosine", "l2", "dot"] = _EMBEDDINGS("cosine", "Metric for comparing embeddings.")
+    normalized: bool = _EMBEDDINGS(False, "Declare that all embeddings have unit length; this is checked.")
+    dtype: Literal["auto", "float32", "float16"] = _EMBEDDINGS(
         "auto", "Data type of the stored embeddings; auto: float16 for float16 input, otherwise float32."
     )
 
@@ -89,13 +89,13 @@ class ImportConfig(OverwriteOption, StoreOutOption, ShardsOptions):
     def _reject_ignored_options(self) -> Self:
         kind = self.source.suffix.lower()
         if kind in (".csv", ".tsv") and self.ids is not None:
-            raise ValueError("--ids applies to array files: for a CSV, pass the column with the names as --ids-key")
+            raise ValueError("--ids applies to array files: for a CSV, pass the name column as --ids-key")
         if kind == ".npy" and self.embeddings_key is not None:
             raise ValueError("--embeddings-key has no effect on a .npy file, which contains a single array: remove it")
         if self.ids is not None and kind != ".npy" and self.ids_key is not None:
             raise ValueError("pass either --ids or --ids-key, not both")
         if kind == ".npy" and self.ids is None and (self.ids_key is not None or self.labels_key is not None):
-            raise ValueError("a .npy file contains no other arrays: keys select columns of --ids FILE.csv")
+            raise ValueError("--ids-key and --labels-key have no effect with a .npy file: pass --ids FILE.csv")
         if self.out.resolve() in (self.source.resolve(), self.ids and self.ids.resolve()):
             raise ValueError("--out is also an input: choose another name")
         return self
@@ -114,8 +114,8 @@ class ExportConfig(OverwriteOption, IndexOption):
     )
     what: Literal["embeddings", "labels", "result", "model"] = _STORE(
         "embeddings",
-        "What to write. embeddings: embeddings with names, labels and splits; labels: names, labels "
-        "and splits only; result: a stored result; model: the network that made the embeddings.",
+        "What to write. embeddings: embeddings with names, labels and splits; labels: only names, labels and splits; "
+        "result: a stored result; model: the network that computed the embeddings.",
     )
     checkpoint: Path | None = _STORE(
         None, "Run folder or weights file of the network (with --what model). Default: its last known location."
@@ -134,5 +134,5 @@ class ExportConfig(OverwriteOption, IndexOption):
 
     @property
     def kind(self) -> str:
-        """Suffix of the exported file, in lower case."""
+        """Suffix of the exported file in lower case."""
         return self.out.suffix.lower()

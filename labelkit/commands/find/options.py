@@ -40,7 +40,7 @@ class FindDuplicatesConfig(FindConfig):
         "then updated, so that later runs read and compare only new images.",
     )
     neighbors: int = _SELECTION(
-        10, "Number of nearest neighbors, by embedding and by pixels, with which each image is compared.", ge=1, le=200
+        10, "Number of nearest neighbors, by embedding and by pixels, to compare with each image.", ge=1, le=200
     )
 
     @field_validator("cache")
@@ -79,11 +79,10 @@ class FindNovelConfig(FindConfig):
     )
     previous: Path | None = _SELECTION_ONLY(
         None,
-        "Earlier store, whose images are not listed. Images closer to each other than to any earlier or "
+        "Earlier store whose images are not listed. Images that are closer to each other than to any earlier or "
         "labeled image are listed first.",
     )
     skip: Path | None = _STORE(
-        None,
-        "CSV with a path column that lists images reviewed earlier. They are listed only if no other images are left.",
+        None, "CSV with a path column, for images reviewed earlier. They are listed only if no other images are left."
     )
     num_images: int = _SELECTION(100, "Number of images to list.", ge=1, short="-n")

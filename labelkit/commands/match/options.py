@@ -19,7 +19,7 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
 
     index: Path = Field(
         ...,
-        description="Store (NAME.h5) whose embeddings determine which images are compared.",
+        description="Store (NAME.h5) of the images to match; its embeddings determine which images are compared.",
         json_schema_extra=STORE,
     )
     split: str = _STORE("all", "Split to compare, or all.")
@@ -27,8 +27,8 @@ class MatchConfig(OverwriteOption, StoredImagesOptions):
     num_clusters: int | None = Field(
         None,
         ge=1,
-        description="Number of k-means clusters; only images in the same cluster are compared (for TAC-CCL, use the "
-        "number of clusters from training). Default: all images are compared.",
+        description="Number of k-means clusters; only images in the same cluster are compared (for TAC-CCL, the "
+        "number of clusters in training). Default: compare all images.",
     )
     seed: int = Field(0, ge=0, description="Random seed for the clustering.")
 

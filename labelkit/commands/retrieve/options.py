@@ -35,8 +35,8 @@ class RetrieveConfig(
 
     device: Device = _RUN(
         "auto",
-        "Device on which to embed images: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps. A GPU "
-        "named here also runs exact search.",
+        "Device for embedding images: auto (a GPU if available), cpu, cuda, cuda:1 (the second GPU), mps. If it names "
+        "a GPU, exact search also runs there.",
     )
 
     result: str | None = _OUTPUT(None, "Also store the hits as a result with this name.", pattern=RESULT_NAME)
@@ -49,7 +49,7 @@ class RetrieveConfig(
     patch: tuple[int, ...] | None = _PATCHES(
         None,
         "Find patches similar to this patch of the query, given as row,column from the top left. Requires a store "
-        "with patches (`labelkit embed --dense`), and a single image or row as the query.",
+        "with patches (`labelkit embed --dense`) and a single image or row as the query.",
     )
     pixel: tuple[float, ...] | None = _PATCHES(
         None, "Find patches similar to the patch at pixel x,y of the original image, instead of --patch."
@@ -57,7 +57,7 @@ class RetrieveConfig(
     own_image: bool = _PATCHES(False, "Also find patches in the query image itself.")
     k: int = Field(10, ge=1, description="Number of hits per query.", json_schema_extra={"short": "-k"})
     checkpoint: Path | None = Field(
-        None, description="Checkpoint with which to embed the query, if it was moved after `labelkit embed`."
+        None, description="Checkpoint for embedding the queries, if it was moved after `labelkit embed`."
     )
     label: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated classes.")
     split: tuple[str, ...] | None = _FILTER(None, "Restrict the hits to these comma-separated splits.")
@@ -70,11 +70,11 @@ class RetrieveConfig(
     )
     search: Literal["exact", "auto", "hnsw", "ivfpq"] = _SEARCH(
         "exact",
-        "Search method. exact: compare with all images; hnsw, ivfpq: an index, built once and cached; auto: chosen "
-        "according to the size of the store and --max-memory.",
+        "Search method. exact: compare with all images; hnsw, ivfpq: use an index, built once and cached; auto: "
+        "choose by the size of the store and --max-memory.",
     )
     csv: Path | None = _OUTPUT(None, "Also write the hits to this CSV.", makes="csv")
-    sheet: Path | None = _OUTPUT(None, "Also save the query images and their hits to this PNG.", makes="png")
+    sheet: Path | None = _OUTPUT(None, "Also save the queries and their hits to this PNG.", makes="png")
     dataset: str | None = _IMAGES(
         None, "Dataset that contains the images for --sheet, if they were moved after `labelkit embed`."
     )
@@ -84,10 +84,10 @@ class RetrieveConfig(
         if (self.query is None) == (self.query_rows is None):
             raise ValueError("pass either --query (an image, a folder, a store) or --query-rows")
         if self.query_rows is not None and (not self.query_rows or min(self.query_rows) < 0):
-            raise ValueError("--query-rows must be row numbers >= 0")
+            raise ValueError("--query-rows must consist of row numbers >= 0")
         for name in ("label", "split"):
             if getattr(self, name) == ():
-                raise ValueError(f"{flag(name)} is empty: remove it to search all images")
+                raise ValueError(f"{flag(name)} must not be empty: remove it to search all images")
         if self.patch is not None and self.pixel is not None:
             raise ValueError("pass either --patch (row,column) or --pixel (x,y)")
         for name in ("patch", "pixel"):
@@ -99,7 +99,7 @@ class RetrieveConfig(
                 raise ValueError("--own-image requires --patch or --pixel")
             return self
         if self.search != "exact":
-            raise ValueError("patches are always searched exactly: remove --search")
+            raise ValueError("--search applies only to images, since patch search is always exact: remove it")
         if self.query_rows is not None and len(self.query_rows) != 1:
-            raise ValueError("a patch belongs to a single image: pass a single row as --query-rows")
+            raise ValueError("--patch and --pixel require a single query: pass a single row as --query-rows")
         return self

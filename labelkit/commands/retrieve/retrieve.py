@@ -247,7 +247,7 @@ def _build_result(
         assert measured is not None
         title = f"{index.kind} against exact search, {measured.sampled} rows of the store as queries"
         columns = (f"recall@{measured.k}", "ms/query", "exact ms/query", "MB", "index", "path")
-        size, origin = round(index.size_bytes / 1e6, 3), "built now" if index.built else "from the cache"
+        size, origin = round(index.parse_size / 1e6, 3), "built now" if index.built else "from the cache"
         place = index.path if index.path.exists() else "not kept"
         row: list[Cell] = [measured.recall, measured.index_ms, measured.exact_ms, size, origin, place]
         shown.append(Table(title, columns, [row]))

@@ -65,7 +65,7 @@ class CachedIndex:
     built: bool = False
 
     @property
-    def size_bytes(self) -> int:
+    def parse_size(self) -> int:
         """Size of the index file in bytes; 0 if there is none."""
         return self.path.stat().st_size if self.path.exists() else 0
 
@@ -75,7 +75,7 @@ class CachedIndex:
             "kind": self.kind,
             "path": self.path if self.path.exists() else None,
             "built": self.built,
-            "bytes": self.size_bytes,
+            "bytes": self.parse_size,
             "measured": None if self.measured is None else asdict(self.measured),
         }
 

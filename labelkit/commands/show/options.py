@@ -15,23 +15,23 @@ _OUTPUT = panel("Output", preset=False)
 _PATCHES = panel("Patches")
 
 
-class PictureConfig(OverwriteOption):
-    """Options shared by the commands that draw one picture."""
+class ImageOutputConfig(OverwriteOption):
+    """Options shared by commands that write a single picture."""
 
     out: Path = _OUTPUT(..., "PNG to write.", makes="png")
 
 
-class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
+class ShowPatchesConfig(StoredImagesOptions, ImageOutputConfig):
     """Options for ``labelkit show patches``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "patches")
 
-    index: Path = Field(..., description="Store made with embed --dense, NAME.h5.", json_schema_extra=STORE)
+    index: Path = Field(..., description="Store (NAME.h5) with patches (embed --dense).", json_schema_extra=STORE)
     rows: tuple[int, ...] | None = _IMAGES(
         None, "Rows of the store to show, 0-based, comma-separated. Default: 4 rows chosen at random with --seed."
     )
     patch: tuple[int, ...] | None = _PATCHES(
-        None, "Patch of the first image to compare all patches with, given as row,column. Default: the center."
+        None, "Patch of the first image, given as row,column, to compare with all patches. Default: the center."
     )
     seed: int = _RUN(0, "Random seed for choosing images.", ge=0)
 
@@ -44,7 +44,7 @@ class ShowPatchesConfig(StoredImagesOptions, PictureConfig):
         return self
 
 
-class ShowCurvesConfig(PictureConfig):
+class ShowCurvesConfig(ImageOutputConfig):
     """Options for ``labelkit show curves``."""
 
     command: ClassVar[tuple[str, ...]] = ("show", "curves")
@@ -57,4 +57,4 @@ class ShowCurvesConfig(PictureConfig):
         description="Metrics to plot, comma-separated: names in the log, or patterns such as diag/*/update_rel. "
         "Default: the loss, and the accuracies if any were logged.",
     )
-    over: Literal["step", "epoch"] = Field("step", description="Quantity on the horizontal axis.")
+    over: Literal["step", "epoch"] = Field("step", description="Quantity on the x-axis.")

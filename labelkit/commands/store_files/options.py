@@ -1,4 +1,4 @@
-"""Options for the commands that check and pack stores and runs."""
+"""Options for the commands that verify, pack and show the status of stores and runs."""
 
 from pathlib import Path
 from typing import ClassVar, Self
@@ -20,7 +20,7 @@ class VerifyConfig(StageConfig):
 
     index: Path = Field(
         ...,
-        description="File to check: a store with its results and patches, a folder of results, one result, "
+        description="File or folder to check: a store with its results and patches, a folder of results, a result, "
         "patches (folder or SET.json), matches, prototypes, a run folder or a checkpoint.",
         json_schema_extra=STORE,
     )
@@ -49,12 +49,12 @@ class StatusConfig(StageConfig):
     command: ClassVar[tuple[str, ...]] = ("status",)
 
     index: Path | None = Field(
-        None, description="Store (NAME.h5) from `labelkit embed`, finished or not.", json_schema_extra=STORE
+        None, description="Store (NAME.h5) from `labelkit embed`, complete or not.", json_schema_extra=STORE
     )
     run: Path | None = _RUN(None, "Run folder from `labelkit train`.")
 
     @model_validator(mode="after")
     def _check_one_given(self) -> Self:
         if (self.index is None) == (self.run is None):
-            raise ValueError("pass either --index or --run")
+            raise ValueError("pass either --index or --run, not both")
         return self

@@ -18,13 +18,13 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
 
     result: str | None = _STORE(
         None,
-        "Result of `cluster` or `discover` whose groups (and confidences, if any) show which images are uncertain.",
+        "Result of `cluster` or `discover` whose groups, and confidences if any, indicate uncertain images.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _STORE(
         None,
         "CSV with a path column that lists images nobody could label. They and their near-duplicates are suggested "
-        "only if no other image is left.",
+        "only if no other images are left.",
     )
     out: Path = _OUTPUT(..., "CSV to write, with columns path,label,usefulness,reason,guess.", makes="csv")
     sheet: Path | None = _OUTPUT(None, "Also save the suggested images as a contact sheet to this PNG.", makes="png")
@@ -33,14 +33,14 @@ class SuggestConfig(OverwriteOption, StoredImagesOptions, IndexOption, AddedLabe
         "both",
         "How to choose images. coverage: images that represent many unlabeled images (facility location); "
         "uncertainty: images that fit two classes about equally; both: coverage weighted by uncertainty; typical: the "
-        "center of each large unlabeled cluster; k-center: the image farthest from all labeled images; random: an "
+        "centers of large unlabeled clusters; k-center: the image farthest from all labeled images; random: an "
         "unbiased sample, for checking.",
     )
     split: str = _SELECTION("all", "Split to choose from, or all.")
     duplicate_share: float = _SELECTION(
         0.005,
-        "Maximum squared distance between near-duplicates, as a fraction of the mean squared distance "
-        "between images. Only one of several near-duplicates is suggested, and none if one of them has a label.",
+        "Maximum squared distance between near-duplicates, as a fraction of the mean squared distance between images. "
+        "At most one of several near-duplicates is suggested, and none if one of them has a label.",
         ge=0,
         lt=1,
     )

@@ -18,7 +18,7 @@ from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import build_trainer, open_runtime, prepare_training, run_folder
 from labelkit.data.keyed_random import keyed_generator
 from labelkit.formatting import percent
-from labelkit.options.base import value_text
+from labelkit.options.base import format_value
 from labelkit.options.training import RunConfig
 from labelkit.training.devices import Runtime
 from labelkit.training.method import FullPass, Method, count_parameters
@@ -136,7 +136,9 @@ def plan_training(method_name: str, config: RunConfig) -> SimpleResult:
         found["MAP@R"] = search["map_at_r"]
         listed = ", ".join(f"{name} {percent(value)}" for name, value in found.items())
         rows.append(["search before training", f"{listed} (held-out images)"])
-    options: list[list[Cell]] = [[key, value_text(value, longest=None)] for key, value in config.to_yaml_dict().items()]
+    options: list[list[Cell]] = [
+        [key, format_value(value, longest=None)] for key, value in config.to_yaml_dict().items()
+    ]
     tables = (
         Table("configuration", ["option", "value"], options),
         Table("plan (nothing was written)", ["what", "value"], rows),

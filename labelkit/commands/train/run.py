@@ -24,7 +24,7 @@ from labelkit.files import read_json_object
 from labelkit.methods.registry import METHODS, OWN_SOURCES
 from labelkit.methods.spec import OwnSource
 from labelkit.models.weights.files import fingerprint
-from labelkit.options.base import is_constant_value, list_legacy_defaults, retired_options
+from labelkit.options.base import equals_constant, list_legacy_defaults, retired_options
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.store.commit import plain_json
@@ -116,7 +116,7 @@ def _train(method_name: str, config: RunConfig, runtime: Runtime, run: RunDir) -
         _, written = read_run_config(run.path)
         retired = retired_options(type(config)).items()
         allowed = config.resumable_fields | {
-            key for key, value in retired if is_constant_value(value, written.get(key, value))
+            key for key, value in retired if equals_constant(value, written.get(key, value))
         }
         longer = check_same_options(run.path, method_name, options, allowed=allowed, before=before)
         if longer is not None:
@@ -231,7 +231,7 @@ def _summarize(config: RunConfig, run: RunDir, setup: RunSetup, trainer: Trainer
         "dataset": config.main_dataset,
         "run": run.path,
         "finished": fit.finished,
-        **({} if config.in_epochs is None else {"epochs": config.in_epochs.epochs}),
+        **({} if config.epoch_config is None else {"epochs": config.epoch_config.epochs}),
         "steps": fit.step,
         "seconds": round(fit.seconds, 2),
         "samples": setup.prepared.counts(),

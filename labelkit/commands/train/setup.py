@@ -19,7 +19,7 @@ from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
 from labelkit.errors import DatasetError
 from labelkit.methods.registry import METHODS
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import RunConfig
 from labelkit.progress import current_progress
 from labelkit.training.devices import Runtime
@@ -101,7 +101,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
     @cache
     def training_bank() -> ImageBank:
         num_neighbors = 0
-        if isinstance(config, StrongRowOptions) and config.row_mix > 0 and info.num_row_views == 0:
+        if isinstance(config, StrongEmbeddingInputOptions) and config.row_mix > 0 and info.num_row_views == 0:
             num_neighbors = config.row_neighbors
         return bank_of(prepared.dataset, num_neighbors)
 

@@ -1,4 +1,4 @@
-"""Options for methods with an EMA target: what they share, then those of CoTAP, DINO and iBOT."""
+"""Options for methods with an EMA target network: shared options, and those of CoTAP, DINO and iBOT."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,7 +25,7 @@ NO_DATASET = "none"
 
 
 class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
-    """Options for methods with an EMA target: networks, crops, datasets and cosine schedules."""
+    """Options for methods with an EMA target network: networks, crops, datasets and cosine schedules."""
 
     scaled: ClassVar[Mapping[str, int]] = {"lr_warmup_steps": 0}
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"local_scale": ("num_local_views",)}
@@ -38,54 +38,52 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
     branch: Literal["online", "target"] = _MODEL("online", "Network used for embedding after training.")
 
     num_local_views: int = _VIEWS(4, "Number of local crops in addition to the two global crops.", ge=0)
-    local_size: int = _VIEWS(96, "Size of a local view in pixels.", ge=8)
+    local_size: int = _VIEWS(96, "Size of a local crop in pixels.", ge=8)
     global_scale: tuple[float, float] = _VIEWS(
-        (0.25, 1.0), "Range of the area fraction of a global crop (as in Leopart)."
+        (0.25, 1.0), "Range of a global crop's area, as a fraction of the image (as in Leopart)."
     )
     local_scale: tuple[float, float] = _VIEWS(
-        (0.05, 0.25), "Range of the area fraction of a local crop (as in Leopart)."
+        (0.05, 0.25), "Range of a local crop's area, as a fraction of the image (as in Leopart)."
     )
 
     dataset: str = _DATA(
         "digits",
-        "Dataset of images with one object each: a registered name, a folder or a CSV, as for other methods; none: "
-        "use only --scene-dataset.",
+        "Dataset of images with a single object each: a registered name, a folder or a CSV, as for other methods; "
+        "none: use only --scene-dataset.",
     )
     scene_dataset: str | None = _DATA(
         None,
-        "Dataset of images with several objects, specified like --dataset. In cotap, only the dense loss terms use "
-        "these images.",
+        "Dataset of images with several objects, in the same form as --dataset. In cotap, only the dense loss terms "
+        "use these images.",
     )
 
     steps: int = _OPTIMIZATION(100_000, "Number of training steps.", ge=1)
-    batch_size: int = _OPTIMIZATION(256, "Batch size, summed over all processes.", ge=2)
+    batch_size: int = _OPTIMIZATION(256, "Total batch size over all processes.", ge=2)
     optimizer: Literal["sgd", "adam", "adamw"] = override_default(StepRunConfig, "optimizer", "adamw")
-    lr: float = _OPTIMIZATION(3e-5, "Peak learning rate (in DINO, proportional to the batch size).", gt=0)
+    lr: float = _OPTIMIZATION(3e-5, "Peak learning rate (in DINO, scaled with the batch size).", gt=0)
     lr_final: float = _OPTIMIZATION(1e-6, "Final learning rate of the cosine schedule.", ge=0)
     lr_warmup_steps: int = _OPTIMIZATION(0, "Number of linear warm-up steps.", ge=0)
     weight_decay: float = _OPTIMIZATION(
         0.024,
-        "Weight decay at the start; biases, one-dimensional parameters and filter prototypes are not decayed.",
+        "Initial weight decay; not applied to biases, other one-dimensional parameters and filter prototypes.",
         ge=0,
     )
     weight_decay_final: float = _OPTIMIZATION(0.24, "Final weight decay of the cosine schedule.", ge=0)
     clip_grad_norm: float | None = _OPTIMIZATION(3.0, "Maximum gradient norm (default as in DINO).", gt=0)
-    ema_start: float = _OPTIMIZATION(0.9997, "EMA decay of the target network at the start.", ge=0, le=1)
-    ema_end: float = _OPTIMIZATION(
-        1.0, "EMA decay of the target network at the end of the cosine schedule.", ge=0, le=1
-    )
+    ema_start: float = _OPTIMIZATION(0.9997, "Initial EMA decay of the target network.", ge=0, le=1)
+    ema_end: float = _OPTIMIZATION(1.0, "Final EMA decay of the target network (cosine schedule).", ge=0, le=1)
 
     @property
     def main_dataset(self) -> str:
-        """Return the dataset that a run is named after."""
-        return self.dataset if self.has_objects else str(self.scene_dataset)
+        """Dataset that the run is named after."""
+        return self.dataset if self.uses_object_images else str(self.scene_dataset)
 
     @property
-    def has_objects(self) -> bool:
-        """Return whether images of single objects are used."""
+    def uses_object_images(self) -> bool:
+        """Whether images of single objects are used."""
         return self.dataset != NO_DATASET
 
-    def scenes(self) -> DataConfig | None:
+    def scene_config(self) -> DataConfig | None:
         """Return the options for loading all images of ``scene_dataset``, or ``None`` if it is not set."""
         if self.scene_dataset is None:
             return None
@@ -95,8 +93,8 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
 
     @property
     def objects_per_batch(self) -> int:
-        """Return how many images of ``dataset`` a batch over all processes holds: half of it with scenes (Sec. 5.1)."""
-        if not self.has_objects:
+        """Number of images from ``dataset`` in a batch over all processes: half of the batch with scenes (Sec. 5.1)."""
+        if not self.uses_object_images:
             return 0
         return self.batch_size if self.scene_dataset is None else self.batch_size // 2
 
@@ -107,20 +105,20 @@ class EMATargetConfig(RepresentationRunConfig, StepRunConfig):
         for name in ("global_scale", "local_scale"):
             low, high = getattr(self, name)
             if not 0 < low <= high <= 1:
-                raise ValueError(f"{name} must be two fractions in (0, 1], the smaller first, got {low},{high}")
+                raise ValueError(f"{name} must be two fractions in (0, 1] in ascending order, got {low},{high}")
         if self.lr_warmup_steps >= self.steps:
             raise ValueError(f"lr_warmup_steps must be less than steps ({self.steps}), got {self.lr_warmup_steps}")
         return self
 
     @model_validator(mode="after")
     def _check_shares(self) -> Self:
-        if not self.has_objects and self.scene_dataset is None:
+        if not self.uses_object_images and self.scene_dataset is None:
             raise ValueError("--dataset none requires --scene-dataset")
         return self
 
 
 class CoTAPConfig(EMATargetConfig):
-    """Options for ``labelkit train cotap``; defaults are those of the paper unless described otherwise."""
+    """Options for ``labelkit train cotap``; unless noted otherwise, defaults are those of the paper."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "cotap")
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -157,11 +155,11 @@ class CoTAPConfig(EMATargetConfig):
     ranking_views: Literal["aligned", "same"] = _RANKING(
         "aligned",
         "Patches that the ranking loss compares. aligned: patches in the overlap of two views; same: all patches of "
-        "one view that both networks see.",
+        "one view, as seen by both networks.",
     )
 
     num_neighbors: int = _NEIGHBORS(
-        10, "Number of neighbors that an image is pulled toward (our choice; not in the paper).", ge=1
+        10, "Number of neighbors toward which each image is pulled (our choice; not in the paper).", ge=1
     )
     neighbors: Path | None = _NEIGHBORS(
         None,
@@ -188,12 +186,12 @@ class CoTAPConfig(EMATargetConfig):
         return self
 
 
-_HIDDEN_PATCHES = panel("Hidden patches")
+_MASKED_PATCHES = panel("Masked patches")
 _DISTILLATION = panel("Distillation")
 
 
 class SelfDistillationConfig(EMATargetConfig):
-    """Options for DINO and iBOT; unless noted, defaults are for continuing a checkpoint as in CoTAP's comparison."""
+    """Options for DINO and iBOT; unless noted, defaults are for continued training as in CoTAP's comparison."""
 
     clips_each_gradient: ClassVar[bool] = True  # as in the released code
 
@@ -203,8 +201,8 @@ class SelfDistillationConfig(EMATargetConfig):
     branch: Literal["online", "target"] = override_default(EMATargetConfig, "branch", "target")
     augmentation: Literal["dino", "none"] = _VIEWS(
         "dino",
-        "Color augmentation. dino: color jitter, grayscale, blur, and solarization of the second large view; none: no "
-        "color change.",
+        "Color augmentation. dino: color jitter, grayscale, blur, and solarization of the second global crop; none: "
+        "no color augmentation.",
     )
 
     num_outputs: int = _DISTILLATION(65_536, "Output dimension of the class-token head.", ge=2)
@@ -243,7 +241,7 @@ class IBOTConfig(SelfDistillationConfig):
     command: ClassVar[tuple[str, ...]] = ("train", "ibot")
 
     num_outputs: int = override_default(SelfDistillationConfig, "num_outputs", 8192)
-    patch_temperature: float = _HIDDEN_PATCHES(
+    patch_temperature: float = _MASKED_PATCHES(
         0.07,
         "Softmax temperature of the target network for patches; with --teacher-warmup-steps, the "
         "temperature starts at 0.04.",

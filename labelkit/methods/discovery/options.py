@@ -1,4 +1,4 @@
-"""Options for category discovery: GCD's contrastive recipe, SimGCD's classifier on it, and FlipClass's alignment."""
+"""Options for category discovery: GCD's contrastive learning, SimGCD's classifier, and FlipClass's alignment."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
@@ -7,7 +7,7 @@ from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneOptions, ReuseOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, TrainConfig
 
 _MODEL = panel("Model")
@@ -20,7 +20,7 @@ _ALIGN = panel("Alignment")
 class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     """Options for category discovery: backbone, projector, contrastive losses and views.
 
-    Defaults are those of the released code of GCD and SimGCD, which agree, unless the description says otherwise.
+    Unless noted otherwise, defaults are those of the released code of both GCD and SimGCD.
     """
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -39,13 +39,13 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
     grad_from_block: int = _MODEL(11, "First transformer block to train (0-based); earlier blocks stay frozen.", ge=0)
     train_stem: bool = _MODEL(
         False,
-        "Also train the embedding layers and the final norm (when training from scratch, with --grad-from-block 0).",
+        "Also train the input embeddings and the final norm (when training from scratch, with --grad-from-block 0).",
     )
     linear_probe: bool = _MODEL(False, "Train only the heads.")
     num_classes: int | None = _MODEL(
         None,
-        "Total number of old and new classes; if it is unknown, `labelkit discover categories` can estimate it. "
-        "Default: the number of classes in the dataset.",
+        "Total number of old and new classes. If unknown, estimate it with `labelkit discover categories`. Default: "
+        "the number of classes in the dataset.",
         ge=2,
     )
     projector_hidden_dim: int = _MODEL(2048, "Hidden width of the projector.", ge=1)
@@ -61,12 +61,12 @@ class ContrastiveTrainConfig(ReuseOptions, BackboneOptions, TrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """Return whether the supervised terms have a positive weight."""
+        """Whether the supervised terms have a positive weight."""
         return self.supervised_weight > 0
 
     @property
     def label_kind(self) -> LabelKind:
-        """Return ``some``, since classes without labels are to be discovered."""
+        """``some``, since unlabeled classes are to be discovered."""
         return "some"
 
 
@@ -83,7 +83,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
         0.07, "Initial temperature of the teacher's targets (tau_t in the paper).", gt=0
     )
     teacher_temperature_final: float = _LOSS(
-        0.04, "Temperature of the teacher's targets after --teacher-warmup-epochs.", gt=0
+        0.04, "Final temperature of the teacher's targets, after --teacher-warmup-epochs.", gt=0
     )
     teacher_warmup_epochs: int = _LOSS(30, "Number of warm-up epochs for the teacher's temperature.", ge=0)
     entropy_weight: float = _LOSS(
@@ -92,7 +92,7 @@ class DiscoveryTrainConfig(ContrastiveTrainConfig):
 
     view_gap: bool = _MONITOR(
         False,
-        "After each evaluation, also classify a teacher's and a student's view of the unlabeled images. Logs both "
+        "After each evaluation, also classify a teacher view and a student view of the unlabeled images. Logs both "
         "accuracies and the distance between the features of the two views. Takes two more passes over these images.",
         before=False,
     )
@@ -106,27 +106,26 @@ class FlipClassConfig(DiscoveryTrainConfig):
     align_mode: Literal["flip", "none", "sda", "l2", "kld", "coral", "da", "fixmatch"] = _ALIGN(
         "flip",
         "How to align the teacher with the student. flip: move the teacher's keys toward the student's queries; none: "
-        "only a weak view for the teacher and a strong view for the student. The other values are the paper's "
-        "baselines. sda: the student's augmentation grows stronger over the first half of training; l2, kld, coral: a "
-        "loss pulls these keys toward the queries; da: targets are adjusted to equal class frequencies; fixmatch: only "
-        "confident targets count.",
+        "only use a weak view for the teacher and a strong view for the student. The other values are the paper's "
+        "baselines. sda: strengthen the student's augmentation over the first half of training; l2, kld, coral: pull "
+        "these keys toward the queries with a loss; da: adjust targets to equal class frequencies; fixmatch: use only "
+        "confident targets.",
     )
     align_blocks: tuple[int, ...] = _ALIGN(
-        (8, 9),
-        "Transformer blocks whose attention keys are aligned, counted from 0 (8,9 in the paper for fine-grained data).",
+        (8, 9), "Transformer blocks whose attention keys are aligned, 0-based (8,9 in the paper for fine-grained data)."
     )
     update_space: Literal["key", "token", "literal"] = _ALIGN(
         "key",
-        "What the alignment updates to lower the energy. key: the keys, per head; token: the block's input; literal: "
-        "Eq. 8 of the paper, as printed.",
+        "Tensor that the alignment updates to lower the energy. key: the keys, per head; token: the block's input; "
+        "literal: Eq. 8 of the paper, as printed.",
     )
-    alpha: float = _ALIGN(0.0, "Weight of the keys' norm in the energy.", ge=0)
+    alpha: float = _ALIGN(0.0, "Weight of the key norm in the energy.", ge=0)
     beta: float = _ALIGN(1.0, "Inverse temperature of the alignment.", gt=0)
     gamma_update: float = _ALIGN(0.1, "Step size of the alignment update.", ge=0)
     gamma_reg: float = _ALIGN(0.5, "Weight of the prior in the alignment update.", ge=0)
     student_view: Literal["strong", "weak"] = _ALIGN("strong", "Augmentation of the student's view.")
     log_energy: Literal["aligned", "all", "none"] = _ALIGN(
-        "aligned", "Blocks whose energies are logged, every --log-every-steps steps."
+        "aligned", "Blocks whose energies to log every --log-every-steps steps."
     )
 
     @field_validator("align_blocks")
@@ -144,24 +143,24 @@ class FlipClassConfig(DiscoveryTrainConfig):
         return self
 
 
-class GCDConfig(StrongRowOptions, ContrastiveTrainConfig):
-    """Options for ``labelkit train gcd``, with defaults of the released code."""
+class GCDConfig(StrongEmbeddingInputOptions, ContrastiveTrainConfig):
+    """Options for ``labelkit train gcd``, with the defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "gcd")
 
     head_dim: int = _MODEL(65536, "Dimension of the contrastive space after the projector's bottleneck.", ge=2)
 
 
-class SimGCDConfig(StrongRowOptions, DiscoveryTrainConfig):
-    """Options for ``labelkit train simgcd``, with defaults of the released code."""
+class SimGCDConfig(StrongEmbeddingInputOptions, DiscoveryTrainConfig):
+    """Options for ``labelkit train simgcd``, with the defaults of the released code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "simgcd")
 
     views: Literal["simgcd", "weak-strong"] = _VIEWS(
         "simgcd",
-        "How to make the two views. simgcd: both with the same augmentation; weak-strong: one weakly and one strongly "
-        "augmented, as in FlipClass.",
+        "How to create the two views. simgcd: both with the same augmentation; weak-strong: one weakly and one "
+        "strongly augmented, as in FlipClass.",
     )
     symmetric: bool = _LOSS(
-        True, "Let each view teach the other view; otherwise, only the first view teaches the second."
+        True, "Use each view as the teacher of the other; otherwise, only the first view teaches the second."
     )

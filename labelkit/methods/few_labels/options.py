@@ -1,4 +1,4 @@
-"""Options for the methods for few labels, and for the searches that two of them share with commands."""
+"""Options for few-label methods, and for the searches that two of them share with commands."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
@@ -7,7 +7,7 @@ from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneRunConfig, PixelOptions
 from labelkit.options.base import StageConfig, override_default, panel
-from labelkit.options.embeddings import RowOptions, StrongRowOptions
+from labelkit.options.embeddings import EmbeddingInputOptions, StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind, StepTrainConfig
 
 _FREEMATCH = panel("FreeMatch")
@@ -26,15 +26,15 @@ _STOP = panel("Stop")
 
 
 class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
-    """Options for labels, views and EMA of a classifier trained on few labels."""
+    """Options for labels, augmentation and EMA of a classifier trained on few labels."""
 
     full_label_split: ClassVar[Literal["gcd", "few-labels"]] = "few-labels"
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "auto",
-        "Which labels training may use. few-labels: --num-labels in total, divided equally among the classes and "
-        "drawn with --label-seed; given: all existing labels; auto: few-labels with --num-labels and for registered "
+        "Labels that training may use. few-labels: --num-labels in total, divided equally among the classes and drawn "
+        "with --label-seed; given: all existing labels; auto: few-labels with --num-labels and for registered "
         "datasets, given for your own folder or CSV. For other values, see `labelkit train gcd --help`.",
     )
     num_classes: int | None = _DATA(
@@ -48,7 +48,7 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     )
     ema_decay: float = _AVERAGES(
         0.999,
-        "EMA decay of the teacher's weights. Mean Teacher uses it only after --consistency-weight has ramped up.",
+        "EMA decay of the teacher's weights. In Mean Teacher, it applies after --consistency-weight has ramped up.",
         ge=0,
         lt=1,
     )
@@ -56,17 +56,17 @@ class FewLabelTrainConfig(BackboneRunConfig, StepTrainConfig):
     @model_validator(mode="after")
     def _check_ramps(self) -> Self:
         if self.lr_schedule == "ramps" and "lr_ramp_up" not in type(self).model_fields:
-            raise ValueError("lr_schedule ramps requires supervised, mean-teacher or snowball")
+            raise ValueError("lr_schedule ramps is only for supervised, mean-teacher and snowball")
         return self
 
     @property
     def learns_from_labels(self) -> bool:
-        """Return True, since labels are always used."""
+        """True, since labels are always used."""
         return True
 
     @property
     def label_kind(self) -> LabelKind:
-        """Return ``few``, since a few labels of each class are used."""
+        """``few``, since a few labels of each class are used."""
         return "few"
 
 
@@ -75,14 +75,14 @@ class TwoStreamOptions(StageConfig):
 
     labeled_batch_size: int = _OPTIMIZATION(
         31,
-        "Number of labeled images in a batch. The few labeled images repeat often; every unlabeled image is seen "
-        "once before any is repeated.",
+        "Number of labeled images in a batch. The few labeled images repeat often, whereas every unlabeled image is "
+        "seen once before any is repeated.",
         ge=1,
     )
 
     @model_validator(mode="after")
     def _check_streams(self) -> Self:
-        batch_size = getattr(self, "batch_size", None)  # an option of the run that these belong to
+        batch_size = getattr(self, "batch_size", None)  # a run option, which other users of this mixin lack
         if batch_size is not None and self.labeled_batch_size >= batch_size:
             raise ValueError(
                 f"labeled_batch_size must be less than batch_size ({batch_size}), got {self.labeled_batch_size}"
@@ -97,7 +97,7 @@ class TwoStreamTrainConfig(FewLabelTrainConfig, TwoStreamOptions):
 
 
 class MixMatchOptions(StageConfig):
-    """Options for MixMatch's loss, with defaults of the released code for CIFAR-10."""
+    """Options for MixMatch's loss, with the defaults of the released code for CIFAR-10."""
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"unlabeled_ramp": ("unlabeled_weight",)}
 
@@ -114,7 +114,7 @@ class MixMatchOptions(StageConfig):
     )
 
 
-class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
+class FreeMatchConfig(StrongEmbeddingInputOptions, TwoStreamTrainConfig):
     """Options for ``labelkit train freematch``, with the defaults from the published CIFAR-10 code."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "freematch")
@@ -138,7 +138,7 @@ class FreeMatchConfig(StrongRowOptions, TwoStreamTrainConfig):
 
 
 class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
-    """Options for methods whose batches contain as many labeled as unlabeled images, as in MixMatch."""
+    """Options for methods with equally many labeled and unlabeled images per batch, such as MixMatch."""
 
     labeled_batch_size: int = _OPTIMIZATION(
         64, "Number of labeled images in each batch of --batch-size images. Default: half.", ge=1
@@ -153,8 +153,8 @@ class HalfLabeledConfig(TwoStreamTrainConfig, MixMatchOptions):
         return self
 
 
-class MixMatchConfig(RowOptions, HalfLabeledConfig):
-    """Options for ``labelkit train mixmatch``, with defaults of the released code for CIFAR-10."""
+class MixMatchConfig(EmbeddingInputOptions, HalfLabeledConfig):
+    """Options for ``labelkit train mixmatch``, with the defaults of the released code for CIFAR-10."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mixmatch")
 
@@ -162,7 +162,7 @@ class MixMatchConfig(RowOptions, HalfLabeledConfig):
 
 
 class SearchOptions(StageConfig):
-    """Options shared by Snowball's and LMCS's searches for images to label, during training and on a store."""
+    """Options shared by the searches of Snowball and LMCS for images to label, during training and on a store."""
 
     balance: Literal["balanced", "global"] = _DISCOVERY(
         "balanced",
@@ -176,8 +176,8 @@ class CriticalSearchOptions(SearchOptions):
 
     criterion: Literal["max_entropy", "min_entropy", "min_distance"] = _DISCOVERY(
         "max_entropy",
-        "Which candidate images to take first: the most ambiguous (max_entropy), the least ambiguous (min_entropy), "
-        "or those nearest to a class mean (min_distance).",
+        "Candidate images to select first: the most ambiguous (max_entropy), the least ambiguous (min_entropy), or "
+        "those nearest to a class mean (min_distance).",
     )
     confine: bool = _DISCOVERY(
         True,
@@ -186,7 +186,7 @@ class CriticalSearchOptions(SearchOptions):
     )
 
 
-class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
+class LMCSConfig(EmbeddingInputOptions, HalfLabeledConfig, CriticalSearchOptions):
     """Options for ``labelkit train lmcs``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "lmcs")
@@ -220,13 +220,13 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     )
     guide: Literal["composed", "average"] = _MASTER(
         "composed",
-        "Network that guides the student: the composed master, or the student's average after the "
+        "Network that guides the student. composed: the composed master; average: the student's average after the "
         "last block, without composition (ablation).",
     )
     compose_at: Literal["last-stage", "pool"] = _MASTER(
         "last-stage",
         "Where to combine the three networks: before the last stage of the backbone, or at its output (works with any "
-        "backbone). The dissertation names no layer.",
+        "backbone). The dissertation does not specify a layer.",
     )
     master_steps: int | None = _MASTER(
         None,
@@ -250,15 +250,15 @@ class LMCSConfig(RowOptions, HalfLabeledConfig, CriticalSearchOptions):
     )
     churn: float = _STOP(
         0.01,
-        "Minimum fraction of the averaged network's predictions that must change between discoveries; "
-        "growth ends if fewer change. 0: never end growth for this reason.",
+        "Minimum fraction of the averaged network's predictions that must change between discoveries; if fewer "
+        "change, growth ends. 0: growth never ends for this reason.",
         ge=0,
         le=1,
     )
 
     @property
     def block_steps(self) -> int:
-        """Return the number of updates of a block."""
+        """Number of updates per block."""
         return min(self.eval_every_steps, self.steps)
 
 
@@ -266,7 +266,7 @@ _LOSS = panel("Loss")
 
 
 class MeanTeacherRecipeOptions(PixelOptions):
-    """Options for pixels, views and learning rate in Mean Teacher's recipe, shared by methods compared with it."""
+    """Options for Mean Teacher's normalization, augmentation and schedules, also for methods compared with it."""
 
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
         "lr_horizon": ("lr_schedule", "cosine"),
@@ -308,7 +308,7 @@ class MeanTeacherOptions(TwoStreamOptions):
 
     ema_decay_start: float = _AVERAGES(
         0.99,
-        "EMA decay of the teacher's weights while --consistency-weight ramps up; afterward, --ema-decay applies.",
+        "EMA decay of the teacher's weights while --consistency-weight ramps up; then --ema-decay applies.",
         ge=0,
         lt=1,
     )
@@ -320,8 +320,8 @@ class MeanTeacherOptions(TwoStreamOptions):
     )
     class_norm: Literal["labeled", "batch"] = _LOSS(
         "labeled",
-        "Divisor of the summed cross-entropy: the number of labeled images, or the batch size (as in the published "
-        "code for ResNet-26).",
+        "Divisor of the summed cross-entropy. labeled: the number of labeled images; batch: the batch size (as in the "
+        "published code for ResNet-26).",
     )
     num_heads: Literal[1, 2] = _LOSS(
         1,
@@ -331,25 +331,25 @@ class MeanTeacherOptions(TwoStreamOptions):
 
     @model_validator(mode="after")
     def _check_decays(self) -> Self:
-        ema_decay = getattr(self, "ema_decay", 1.0)  # an option of the run that these belong to
+        ema_decay = getattr(self, "ema_decay", 1.0)  # a run option
         if self.ema_decay_start > ema_decay:
             raise ValueError(f"ema_decay_start must be at most ema_decay ({ema_decay}), got {self.ema_decay_start}")
         return self
 
 
-class SupervisedConfig(RowOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
-    """Options for ``labelkit train supervised``, all shared with ``train mean-teacher``."""
+class SupervisedConfig(EmbeddingInputOptions, MeanTeacherRecipeOptions, FewLabelTrainConfig):
+    """Options for ``labelkit train supervised``, all of which ``train mean-teacher`` shares."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "supervised")
 
     steps: int = override_default(FewLabelTrainConfig, "steps", 150_000)
     batch_size: int = _OPTIMIZATION(
-        31, "Number of labeled images per step, summed over all processes. The few labeled images repeat often.", ge=2
+        31, "Total number of labeled images per step over all processes. The few labeled images repeat often.", ge=2
     )
 
 
-class MeanTeacherConfig(RowOptions, MeanTeacherRecipeOptions, TwoStreamTrainConfig, MeanTeacherOptions):
-    """Options for ``labelkit train mean-teacher``, with defaults of the released code for ConvNet-13."""
+class MeanTeacherConfig(EmbeddingInputOptions, MeanTeacherRecipeOptions, TwoStreamTrainConfig, MeanTeacherOptions):
+    """Options for ``labelkit train mean-teacher``, with the defaults of the released code for ConvNet-13."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "mean-teacher")
 
@@ -370,7 +370,7 @@ class ConfidentSearchOptions(SearchOptions):
 
 
 class SnowballConfig(
-    RowOptions,
+    EmbeddingInputOptions,
     MeanTeacherRecipeOptions,
     TwoStreamTrainConfig,
     MeanTeacherOptions,
@@ -405,7 +405,7 @@ class SnowballConfig(
     )
 
     trainer: Literal["mean-teacher", "mixmatch"] = _LOSS(
-        "mean-teacher", "How the student learns in each phase; options of the other trainer have no effect."
+        "mean-teacher", "Training method of the student in each phase; options of the other method have no effect."
     )
     master: bool = _AVERAGES(
         True,
@@ -414,8 +414,7 @@ class SnowballConfig(
     )
     generations: int = _GROWTH(
         3,
-        "Number of times the labels grow from the initial labels. Each generation discards the discoveries of the "
-        "previous one.",
+        "Number of generations. Each generation discards earlier discoveries and extends the initial labels again.",
         ge=1,
     )
     cap: float = _GROWTH(
@@ -424,14 +423,14 @@ class SnowballConfig(
 
     select: Literal["auto", "min", "far", "random", "max"] = _DISCOVERY(
         "auto",
-        "Which images to select. min: the nearest to a class mean; max: the farthest; far: the farthest among the "
-        "most confident images (10 times as many as selected); random: drawn at random; auto: far for mixmatch, "
-        "otherwise min.",
+        "Images to select. min: the nearest to a class mean; max: the farthest; far: the farthest among the most "
+        "confident images (10 times as many as selected); random: drawn at random; auto: far for mixmatch, otherwise "
+        "min.",
     )
     found_labels: Literal["assigned", "true"] = _DISCOVERY(
         "assigned",
-        "Label that a discovered image gets. true: its hidden label, to measure the cost of wrong labels "
-        "(dissertation, Table 2.9); the dataset must have labels.",
+        "Labels that discovered images get. assigned: those from the discovery; true: their hidden labels, to measure "
+        "the cost of wrong labels (dissertation, Table 2.9), for datasets with labels.",
         before="assigned",
     )
 
@@ -443,12 +442,12 @@ class SnowballConfig(
         le=1,
     )
     max_steps: int | None = _STOP(
-        None, "Maximum number of steps: a phase that would exceed the limit is not started. Default: unlimited.", ge=1
+        None, "Maximum number of steps; a phase that would exceed it is not started. Default: unlimited.", ge=1
     )
 
     @property
     def phase_steps(self) -> int:
-        """Return the number of updates of a later phase."""
+        """Number of updates per later phase."""
         return max(1, self.steps // 3) if self.later_steps is None else self.later_steps
 
     @model_validator(mode="after")
@@ -462,6 +461,6 @@ class SnowballConfig(
             raise ValueError(f"max_steps must be at least steps ({self.steps}), the first phase, got {self.max_steps}")
         return self
 
-    def length(self) -> dict[str, int]:
-        """Return the steps of the first phase, and those of later phases if set separately."""
-        return super().length() | ({} if self.later_steps is None else {"later_steps": self.later_steps})
+    def length_options(self) -> dict[str, int]:
+        """Return the number of steps in the first phase, and in later phases if set separately."""
+        return super().length_options() | ({} if self.later_steps is None else {"later_steps": self.later_steps})

@@ -1,4 +1,4 @@
-"""Options for metric learning: network, groups of a class, pseudo-labels, monitor; then those of SAN and TAC-CCL."""
+"""Options for metric learning: network, batches, pseudo-labels and monitoring; also for SAN and TAC-CCL."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from pydantic import field_validator, model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.training import LabelKind
 
 _DATA = panel("Data")
@@ -23,14 +23,14 @@ _MEMORY = panel("Memory")
 
 
 class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
-    """Options for metric learning; defaults: GoogLeNet on CUB, Adam, batches of 16 classes with 5 images each."""
+    """Options for metric learning; defaults are for GoogLeNet on CUB, with batches of 16 classes and 5 images each."""
 
     scaled: ClassVar[Mapping[str, int]] = {"warm_epochs": 0}
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
-        "Which labels training may use. given: all existing labels except those of --holdout-classes; unlabeled "
-        "images are left out where training needs labels. For other values, see `labelkit train gcd --help`.",
+        "Labels that training may use. given: all existing labels except those of --holdout-classes; unlabeled images "
+        "are not used if training needs labels. For other values, see `labelkit train gcd --help`.",
     )
 
     backbone: str = _MODEL("googlenet", "Name of a convolutional backbone; see `labelkit list backbones`.")
@@ -43,7 +43,7 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     )
 
     batch_size: int = _OPTIMIZATION(
-        80, "Number of images per step, summed over all processes; must be a multiple of --images-per-class.", ge=2
+        80, "Total batch size over all processes; must be a multiple of --images-per-class.", ge=2
     )
     epochs: int = override_default(BackboneTrainConfig, "epochs", 60)
     optimizer: Literal["sgd", "adam", "adamw"] = override_default(BackboneTrainConfig, "optimizer", "adam")
@@ -65,8 +65,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
     refresh_epochs: int = _PSEUDO(20, "Number of epochs between clusterings of all images.", ge=1)
     first_clustering: Literal["pooled", "embedding", "pixels"] = _PSEUDO(
         "pooled",
-        "What to cluster first. pooled: the backbone's features (if pretrained); embedding: the embeddings; pixels: "
-        "the images themselves, downscaled to 32 pixels if larger (for networks trained from scratch).",
+        "Features for the first clustering. pooled: those of the backbone (if pretrained); embedding: the embeddings; "
+        "pixels: the images themselves, downscaled to 32 pixels if larger (for networks trained from scratch).",
     )
 
     recall_ks: tuple[int, ...] = _MONITOR((1, 2, 4, 8), "Values of K for Recall@K on held-out images.")
@@ -102,8 +102,8 @@ class MetricLearningConfig(FreezeOptions, BackboneTrainConfig):
         return self
 
 
-class SANConfig(StrongRowOptions, MetricLearningConfig):
-    """Options for ``labelkit train san``, with our own defaults where the chapter specifies none."""
+class SANConfig(StrongEmbeddingInputOptions, MetricLearningConfig):
+    """Options for ``labelkit train san``; defaults follow the dissertation where it specifies them."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "san")
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {
@@ -114,18 +114,18 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
         "proxy_lr_scale": ("loss", "proxy-anchor", "cross-entropy"),
         **dict.fromkeys(("memory_size", "memory_loss"), ("memory", "momentum", "queue")),
     }
-    # a row has one position, and a head gets no new layers
-    row_refuses: ClassVar[tuple[str, ...]] = (
+    # an embedding has a single position, and a head gets no new layers
+    row_excluded_options: ClassVar[tuple[str, ...]] = (
         "pool", "freeze_bn", "mirror", "embed_dim", "new_lr_scale", "warm_epochs", "first_clustering",
         "san_before", "san_width", "san_diagonal", "san_lr_scale", "entropy_weight",
         "correlation_weight", "coherence_weight", "term_ramp", "term_gradients",
     )  # fmt: skip
 
     mode: Literal["supervised", "unsupervised"] = _DATA(
-        "supervised", "Classes to train on. supervised: the labels; unsupervised: clusters of all images."
+        "supervised", "Source of the training classes. supervised: labels; unsupervised: clusters of all images."
     )
 
-    san: bool = _ASSEMBLY(True, "Use the spatial assembly; --no-san: train without assembly.")
+    san: bool = _ASSEMBLY(True, "Use the spatial assembly; --no-san trains without it.")
     san_before: str = _ASSEMBLY(
         "inception5a",
         "Backbone stage before which the spatial assembly is inserted. The stage must begin with a convolution larger "
@@ -168,15 +168,15 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
 
     memory: Literal["momentum", "queue", "none"] = _MEMORY(
         "momentum",
-        "Also compare with embeddings from earlier steps. momentum: computed by an EMA copy of the "
-        "network; queue: computed by the network itself at those steps (XBM).",
+        "Also compare with embeddings from earlier steps. momentum: computed by an EMA copy of the network; queue: "
+        "computed by the network at those steps (XBM); none: no memory.",
     )
     memory_size: int | None = _MEMORY(
         None, "Number of embeddings in the memory. Default: the number of training images.", ge=2
     )
     memory_loss: Literal["contrastive", "contrastive-bayesian"] = _MEMORY(
         "contrastive",
-        "Loss on pairs of a batch embedding and an embedding in memory. contrastive: as in XBM's code; "
+        "Loss on pairs of embeddings from the batch and the memory. contrastive: as in XBM's code; "
         "contrastive-bayesian: as in Kan et al. (2020), which the dissertation cites.",
     )
 
@@ -190,24 +190,24 @@ class SANConfig(StrongRowOptions, MetricLearningConfig):
             raise ValueError(f"--loss {self.loss} requires labels: pass --mode supervised")
         start, end = self.term_ramp
         if not 0 <= start <= end <= 1:
-            raise ValueError(f"term_ramp must be two fractions in increasing order, got {start:g},{end:g}")
+            raise ValueError(f"term_ramp must be two fractions in ascending order, got {start:g},{end:g}")
         if self.memory_size is not None and self.memory_size < self.batch_size and self.memory != "none":
             raise ValueError(f"memory_size must be at least batch_size ({self.batch_size}), got {self.memory_size}")
         return self
 
     @property
     def learns_from_labels(self) -> bool:
-        """Return whether labels are used instead of clusters."""
+        """Whether labels are used instead of clusters."""
         return self.mode == "supervised"
 
     @property
     def has_class_vectors(self) -> bool:
-        """Return whether the loss learns a vector for each class."""
+        """Whether the loss learns a vector for each class."""
         return self.loss in ("proxy-anchor", "cross-entropy")
 
     @property
     def label_kind(self) -> LabelKind:
-        """Return the kind of labels used, which is ``none`` with clusters."""
+        """Kind of labels used: ``none`` with clusters."""
         return super().label_kind if self.mode == "supervised" else "none"
 
 
@@ -229,19 +229,19 @@ class TACCCLConfig(MetricLearningConfig):
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "none",
-        "Which images `embed` marks as labeled (for the values, see `labelkit train gcd --help`); training uses "
-        "clusters, not labels.",
+        "Images that `embed` marks as labeled (for the values, see `labelkit train gcd --help`); training uses "
+        "clusters instead of labels.",
     )
     clip_grad_norm: float | None = _OPTIMIZATION(10.0, "Maximum gradient norm; none: no clipping.", gt=0)
     lr_schedule: Literal["cosine", "constant", "step"] = override_default(MetricLearningConfig, "lr_schedule", "step")
     lr_drop_epochs: tuple[int, ...] = override_default(MetricLearningConfig, "lr_drop_epochs", (36,))
 
-    memory_refill: bool = _MEMORY(True, "Refill the memory with new embeddings at every clustering step.")
+    memory_refill: bool = _MEMORY(True, "Refill the memory with new embeddings at each clustering.")
     memory_warmup_steps: int | None = _MEMORY(
-        None, "Number of steps before the memory is used, without --memory-refill. Default: one epoch.", ge=0
+        None, "Number of steps before the memory is used (with --no-memory-refill). Default: one epoch.", ge=0
     )
 
-    ccl: bool = _CENTERS(True, "Enable the contrastive clustering loss.")
+    ccl: bool = _CENTERS(True, "Use the contrastive clustering loss.")
     ccl_weight: float = _CENTERS(0.1, "Weight of the contrastive clustering loss (our choice; not in the paper).", gt=0)
     ccl_start_epoch: int = _CENTERS(0, "First epoch of the contrastive clustering loss.", ge=0)
 
@@ -249,12 +249,11 @@ class TACCCLConfig(MetricLearningConfig):
         True, "Also train on a second, transformed view, with attention-consistency and feature-similarity losses."
     )
     feature_weight: float = _ATTENTION(
-        0.1, "Weight of the feature-similarity loss (our choice); large values make training collapse.", ge=0
+        0.1, "Weight of the feature-similarity loss (our choice); large values cause collapse.", ge=0
     )
 
     matches: Path | None = _MATCHING_IMAGES(
-        None,
-        "File with matched pairs of images, from `labelkit match`: the second view may then show the matched image.",
+        None, "File with matched image pairs from `labelkit match`, so that the second view may show the matched image."
     )
 
     @model_validator(mode="after")

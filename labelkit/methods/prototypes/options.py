@@ -1,4 +1,4 @@
-"""Options of DL2PA, whose prototypes are fixed, and of its baseline, a learned softmax classifier (the paper's PSC)."""
+"""Options for DL2PA, which uses fixed prototypes, and its baseline, a learned softmax classifier (PSC in the paper)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from labelkit.options.backbone import BackboneTrainConfig, FreezeOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.prototypes import SHARPEST_T
 
 _DATA = panel("Data")
@@ -18,13 +18,13 @@ _VIEWS = panel("Views")
 
 
 class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
-    """Options for the embedding, class weights and views of a supervised classifier."""
+    """Options for the embedding, class weights and augmentation of a supervised classifier."""
 
     own_output: ClassVar[Literal["names", "groups", "nothing"]] = "names"
 
     label_split: Literal["auto", "given", "gcd", "few-labels", "none"] = _DATA(
         "given",
-        "Which labels training may use. given: all existing labels; unlabeled images are left out of training. For "
+        "Labels that training may use. given: all existing labels; unlabeled images are not used for training. For "
         "other values, see `labelkit train gcd --help`.",
     )
     num_classes: int | None = _DATA(
@@ -43,8 +43,8 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     class_weights: Literal["none", "batch", "global"] = _LOSS(
         "none",
-        "Weight images so that classes count equally. batch: within each batch, as in the published code; global: "
-        "over the whole training set.",
+        "Weighting of images that gives all classes the same weight. batch: within each batch, as in the published "
+        "code; global: over the whole training set.",
     )
     mixup_alpha: float = _LOSS(
         0.0, "Mix pairs of images with a weight drawn from Beta(alpha, alpha) once per step (mixup); 0: off.", ge=0
@@ -59,7 +59,7 @@ class SupervisedTrainConfig(FreezeOptions, BackboneTrainConfig):
 
     @property
     def learns_from_labels(self) -> bool:
-        """Return True, since labels are always used."""
+        """True, since labels are always used."""
         return True
 
 
@@ -67,8 +67,8 @@ _PROTOTYPES = panel("Prototypes")
 _ASSIGNMENT = panel("Assignment")
 
 
-class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
-    """Options for ``labelkit train dl2pa``, with defaults of the released code for CIFAR-100."""
+class DL2PAConfig(StrongEmbeddingInputOptions, SupervisedTrainConfig):
+    """Options for ``labelkit train dl2pa``, with the defaults of the released code for CIFAR-100."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "dl2pa")
     acts_with: ClassVar[Mapping[str, tuple[Any, ...]]] = {"updates_per_epoch": ("reassign",)}
@@ -77,10 +77,10 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
 
     prototypes: Literal["uniform", "simplex", "hpn", "words"] = _PROTOTYPES(
         "uniform",
-        "How to place prototypes. uniform: spread over the sphere for any number of classes; simplex: all pairs at the "
-        "same angle (ETF), for d >= classes - 1. `labelkit prototypes` shows the result. The paper's baselines, used "
-        "with --no-reassign, are hpn (each prototype is pushed away from its nearest neighbor) and words (the vectors "
-        "from --class-vectors).",
+        "How to place the prototypes. uniform: spread over the sphere, for any number of classes; simplex: all pairs "
+        "at the same angle (ETF), for d >= classes - 1. `labelkit prototypes` shows the result. The paper's "
+        "baselines, used with --no-reassign, are hpn (each prototype is pushed away from its nearest neighbor) and "
+        "words (the vectors from --class-vectors).",
     )
     class_vectors: Path | None = _PROTOTYPES(
         None,
@@ -97,7 +97,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
     sharpest_t: float | None = _PROTOTYPES(
         SHARPEST_T,
         "Final sharpness of the loss that spreads the prototypes. It rises to this value step by step, until only the "
-        "largest cosine counts. none: minimize the loss of the paper (Eq. 5), even if opposite pairs minimize it.",
+        "largest cosine matters. none: minimize the loss of the paper (Eq. 5), even if its minimum has opposite pairs.",
         gt=0,
         le=1e9,
         before=SHARPEST_T,
@@ -136,7 +136,7 @@ class DL2PAConfig(StrongRowOptions, SupervisedTrainConfig):
         return self
 
 
-class SoftmaxConfig(StrongRowOptions, SupervisedTrainConfig):
+class SoftmaxConfig(StrongEmbeddingInputOptions, SupervisedTrainConfig):
     """Options for ``labelkit train softmax``."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "softmax")

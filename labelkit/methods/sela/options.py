@@ -8,7 +8,7 @@ from pydantic import model_validator
 
 from labelkit.options.backbone import FreezeOptions
 from labelkit.options.base import override_default, panel
-from labelkit.options.embeddings import StrongRowOptions
+from labelkit.options.embeddings import StrongEmbeddingInputOptions
 from labelkit.options.representation import RepresentationTrainConfig
 
 _TRUTH = panel("Labels", preset=False)
@@ -19,7 +19,7 @@ _VIEWS = panel("Views")
 _ROTATION = panel("Second stage")
 
 
-class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
+class SeLaConfig(StrongEmbeddingInputOptions, FreezeOptions, RepresentationTrainConfig):
     """Options for ``labelkit train sela``; unless noted, defaults are those of the released code for ImageNet."""
 
     command: ClassVar[tuple[str, ...]] = ("train", "sela")
@@ -28,42 +28,42 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
         **dict.fromkeys(("lam", "num_optimizations", "optimization_schedule", "refresh"), ("labels_from", None)),
         **dict.fromkeys(("label_pass", "solver_tolerance", "solver_max_iterations"), ("labels_from", None)),
     }
-    row_refuses: ClassVar[tuple[str, ...]] = ("rotation",)
+    row_excluded_options: ClassVar[tuple[str, ...]] = ("rotation",)
 
     labels: Path | None = _TRUTH(
         None,
-        "Labels for evaluating the run, as a CSV with a path column and a label column; training uses none. Default: "
+        "Labels for evaluating the run, as a CSV with a path and a label column; training does not use them. Default: "
         "the labels of the store or the images.",
     )
 
     epochs: int = override_default(RepresentationTrainConfig, "epochs", 400)
 
     num_heads: int = _LABELS(10, "Number of clustering heads.", ge=1)
-    num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters per head, or one number for all heads.")
+    num_clusters: tuple[int, ...] = _LABELS((3000,), "Number of clusters: one number per head, or one for all heads.")
     lam: float = _LABELS(
         25.0,
-        "Weight of the assignment's cost relative to its entropy (lambda in the paper); good values depend on the "
-        "scale of the logits.",
+        "Weight of the assignment cost relative to the entropy (lambda in the paper); good values depend on the scale "
+        "of the logits.",
         gt=0,
     )
     prior: str = _LABELS(
         "uniform",
-        "Fractions of images per cluster: uniform, zipf:A (the y-th fraction is proportional to y^-A), or a file of "
+        "Fraction of images per cluster: uniform, zipf:A (the y-th fraction is proportional to y^-A), or a file of "
         "numbers (.npy or text). Larger fractions go to the clusters that are larger at the first optimization.",
     )
     num_optimizations: int = _LABELS(100, "Number of label optimizations during training.", ge=1)
     optimization_schedule: Literal["uniform", "quadratic", "official-uniform", "official-quadratic"] = _LABELS(
         "quadratic",
-        "When to optimize labels. uniform: at even intervals; quadratic: more often at the start; official-*: at the "
-        "times used in the published code.",
+        "When to optimize the labels. uniform: at even intervals; quadratic: more often at the start; official-*: at "
+        "the times used in the published code.",
     )
     refresh: Literal["all", "one"] = _LABELS(
-        "all", "Heads to update in each optimization: all heads, or a single head, in turn."
+        "all", "Heads to update in each optimization: all heads, or one head, in turn."
     )
 
     label_pass: Literal["clean", "official"] = _PASS(
         "clean",
-        "How to run the network on all images before labels are optimized. clean: without augmentation and dropout; "
+        "How to run the network on all images before optimizing the labels. clean: without augmentation and dropout; "
         "official: as in training, updating running statistics (as in the published code).",
     )
     solver_tolerance: float = _SOLVER(1e-4, "Convergence tolerance of the solver.", gt=0)
@@ -74,7 +74,7 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
     )
 
     labels_from: Path | None = _ROTATION(
-        None, "Train a new network on the final pseudo-labels of this run, which remain fixed."
+        None, "Train a new network on the final pseudo-labels of this run, which stay fixed."
     )
     rotation: bool = _ROTATION(
         False, "Also learn to predict the rotation of an image (0, 90, 180, 270 degrees) with a separate head."
@@ -90,12 +90,12 @@ class SeLaConfig(StrongRowOptions, FreezeOptions, RepresentationTrainConfig):
             try:
                 exponent = float(self.prior.removeprefix("zipf:"))
             except ValueError as error:
-                raise ValueError(f"prior zipf requires a number, such as zipf:1, got {self.prior}") from error
+                raise ValueError(f"prior must have a number after zipf:, such as zipf:1, got {self.prior}") from error
             if not 0 <= exponent < float("inf"):
-                raise ValueError(f"prior must have an exponent that is finite and not negative, got {self.prior}")
+                raise ValueError(f"prior must have a finite, nonnegative exponent, got {self.prior}")
         return self
 
     @property
     def clusters_per_head(self) -> tuple[int, ...]:
-        """Return the number of clusters of every head."""
+        """Number of clusters of each head."""
         return self.num_clusters if len(self.num_clusters) > 1 else self.num_clusters * self.num_heads

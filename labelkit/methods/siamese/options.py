@@ -1,4 +1,4 @@
-"""Options for self-supervised learning from two views of an image: SimCLR, Barlow Twins, MoCo, SimSiam."""
+"""Options for self-supervised learning from two views of an image: SimCLR, Barlow Twins, MoCo and SimSiam."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self
@@ -43,9 +43,9 @@ class SiameseConfig(RepresentationTrainConfig):
 
     loss: Literal["simclr", "barlow-twins", "moco", "simsiam"] = _LOSS(
         "simclr",
-        "Loss on the two views. simclr: each view must find the other view in the batch; moco: each view "
-        "must find the other view, as encoded by a momentum network, among a queue of earlier images; barlow-twins: "
-        "the views correlate dimension by dimension; simsiam: each view predicts the other.",
+        "Loss between the two views. simclr: each view must identify the other view in the batch; moco: each view "
+        "must identify the other view, as encoded by a momentum network, in a queue of earlier images; barlow-twins: "
+        "each embedding dimension must correlate with itself across views; simsiam: each view predicts the other.",
     )
     temperature: float = _LOSS(
         0.5, "Softmax temperature for simclr and moco (as published: 0.07 for MoCo, 0.2 for MoCo v2).", gt=0
@@ -81,7 +81,7 @@ class SiameseConfig(RepresentationTrainConfig):
     )
     crop_scale: tuple[float, float] = _VIEWS((0.08, 1.0), "Range of the crop area, as a fraction of the image area.")
     flip_prob: float = _VIEWS(
-        0.5, "Probability of a horizontal flip, in datasets where a flip keeps the class.", ge=0, le=1
+        0.5, "Probability of a horizontal flip, in datasets where a flip preserves the class.", ge=0, le=1
     )
     jitter_prob: float = _VIEWS(
         0.8, "Probability of color jitter (strengths: brightness, contrast, saturation 0.4; hue 0.1).", ge=0, le=1
@@ -93,7 +93,7 @@ class SiameseConfig(RepresentationTrainConfig):
     def _check_views(self) -> Self:
         low, high = self.crop_scale
         if not 0 < low <= high <= 1:
-            raise ValueError(f"crop_scale must be two fractions in (0, 1], the smaller first, got {low},{high}")
+            raise ValueError(f"crop_scale must be two fractions in (0, 1] in ascending order, got {low},{high}")
         if min(self.widths) < 1:
             raise ValueError(f"projector_dims must be positive, got {min(self.widths)}")
         if self.augmentation == "digits":
@@ -104,5 +104,5 @@ class SiameseConfig(RepresentationTrainConfig):
 
     @property
     def widths(self) -> tuple[int, ...]:
-        """Return the widths of the projector's layers."""
+        """Widths of the projector layers."""
         return _PROJECTORS[self.loss] if self.projector_dims is None else self.projector_dims

@@ -21,7 +21,7 @@ from labelkit.errors import ConfigError, DatasetError, InputError, LabelkitError
 from labelkit.formatting import percent
 from labelkit.methods import OWN_METHODS_VARIABLE
 from labelkit.methods.registry import METHODS
-from labelkit.options.base import nearest, value_text
+from labelkit.options.base import closest_name, format_value
 from labelkit.options.data import DataConfig
 from labelkit.pipelines.compare.options import CompareConfig
 from labelkit.pipelines.compare.runs import (
@@ -123,7 +123,7 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
 def _choose_methods(methods: tuple[str, ...]) -> list[str]:
     for name in methods:
         if name not in METHODS:
-            guess = nearest(name, METHODS)
+            guess = closest_name(name, METHODS)
             hint = f"Did you mean `{guess}`? " if guess else ""
             known = f"{', '.join(METHODS)}; your own with {OWN_METHODS_VARIABLE}"
             raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Choose from: {known}.")
@@ -181,7 +181,7 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
         if about.exists():
             then = stored_record(about)
             differing = [
-                f"--{name.replace('_', '-')} {value_text(then.get(name))} (now {value_text(now[name])})"
+                f"--{name.replace('_', '-')} {format_value(then.get(name))} (now {format_value(now[name])})"
                 for name in now
                 if then.get(name) != now[name]
             ]

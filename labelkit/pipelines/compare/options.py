@@ -60,17 +60,17 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
 
     keep: Path | None = _OUTPUT(
         None,
-        "Folder in which to keep runs, stores and scores; the same command then resumes from it. Default: a "
-        "temporary folder.",
+        "Folder in which to keep runs, stores and scores, so that the same command can resume. Default: a temporary "
+        "folder.",
         makes="folder",
     )
-    out: Path | None = _OUTPUT(None, "Also write the result to this JSON file.", makes="json")
+    out: Path | None = _OUTPUT(None, "Also write the results to this JSON file.", makes="json")
     threads: int = _RUN(1, "Number of CPU threads per run.", ge=1)
 
     resumable_fields: ClassVar[frozenset[str]] = frozenset(
         {"methods", "seeds", "data_root", "keep", "out", "overwrite"}
     )
-    """Options that may differ when a kept comparison is continued."""
+    """Options that may differ when a comparison is resumed."""
 
     @field_validator("budget")
     @classmethod
@@ -89,5 +89,5 @@ class CompareConfig(OverwriteOption, DeviceOption, ListingOptions, DatasetOption
 
     @property
     def budget_seconds(self) -> float:
-        """Training time allowed per run, in seconds."""
+        """Maximum training time per run in seconds."""
         return float(self.budget[:-1]) * _UNITS[self.budget[-1]]

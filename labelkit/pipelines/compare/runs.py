@@ -170,7 +170,7 @@ def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int
         common |= {"num_old_classes": config.num_old_classes, "old_classes": config.old_classes}
     else:
         common["label_split"] = "given" if kind == "all" else "none"
-    values = preset.to_yaml_dict(operational=False) | common | preset.shortened(fraction)
+    values = preset.to_yaml_dict(operational=False) | common | preset.shortened_options(fraction)
     return spec.config.model_validate(values)
 
 
@@ -201,7 +201,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
         "labels": summary["samples"]["labeled"],
         "labeled_classes": summary["samples"]["old_classes"] if summary["samples"]["labeled"] else 0,
         "network": getattr(options, "backbone", None),
-        "length": options.length(),
+        "length": options.length_options(),
         "share_of_preset": min(1.0, length["fraction"]),
         "seconds_per_step_probed": length["seconds_per_step"],
         "steps": summary["steps"],

@@ -1,4 +1,4 @@
-"""Options for ``labelkit predict``: predictions for photos that are not in the store."""
+"""Options for ``labelkit predict``, which predicts classes of new photos."""
 
 from pathlib import Path
 from typing import ClassVar, Literal, Self
@@ -12,8 +12,8 @@ from labelkit.options.shared import RESULT_NAME, DeviceOption, LabelColumnOption
 _FORMAT_OF_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
-_ANSWERS = panel("Answers", preset=False)
-_ANSWERS_SET = panel("Answers")
+_PREDICTIONS = panel("Predictions", preset=False)
+_PREDICTION_SETTINGS = panel("Predictions")
 _LABELS = panel("Labels", preset=False)
 _MODEL = panel("Model", preset=False)
 _PHOTOS = panel("Photos")
@@ -29,32 +29,32 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
     new: tuple[Path, ...] = Field(
         ...,
         min_length=1,
-        description="Photos, folders of photos, or stores made with the same model. Pass - to read paths from "
-        "standard input, one per line, or separated by NUL (`find -print0`).",
+        description="Photos, folders of photos, or stores created with the same model. Pass - to read paths from "
+        "standard input, one per line or separated by NUL (`find -print0`).",
         json_schema_extra={"positional": True},
     )
-    from_: Path = _ANSWERS(
+    from_: Path = _PREDICTIONS(
         ..., "Output folder of `labelkit start`, or a store with a result of `labelkit discover answer`."
     )
-    result: str | None = _ANSWERS(
+    result: str | None = _PREDICTIONS(
         None,
-        "Result in the store to predict with: predictions from `discover answer`, or groups. Default: the newest "
-        "predictions.",
+        "Result in the store to use for prediction: predictions from `discover answer`, or groups. Default: the "
+        "newest predictions.",
         pattern=RESULT_NAME,
     )
-    min_confidence: float | None = _ANSWERS_SET(
+    min_confidence: float | None = _PREDICTION_SETTINGS(
         None,
-        "Photos with a confidence below this value are marked as unsure. Default: as in the stored predictions.",
+        "Minimum confidence; photos below it are marked as unsure. Default: as in the stored predictions.",
         ge=0,
         le=1,
     )
-    labels: Path | None = _LABELS(None, "CSV with true labels of the new photos, used only to report accuracy.")
+    labels: Path | None = _LABELS(None, "CSV with the true labels of the new photos, used only to report accuracy.")
     checkpoint: Path | None = _MODEL(
         None, "Run folder or weights file used to create the store. Default: its last known location."
     )
     max_bad: float = _PHOTOS(
         0.01,
-        "Maximum fraction of unreadable photos, which are listed and skipped. If more are unreadable, the command "
+        "Maximum fraction of unreadable photos, which are skipped and listed. If more are unreadable, the command "
         "exits with code 3 after predicting the readable photos.",
         ge=0,
         le=1,
@@ -87,7 +87,7 @@ class PredictConfig(LabelColumnOption, ListingOptions, OverwriteOption, DeviceOp
 
     @property
     def output_format(self) -> str:
-        """Output format: ``format`` if it is set, otherwise inferred from ``out``."""
+        """Output format: ``format`` if set, otherwise inferred from ``out``."""
         if self.format is not None:
             return self.format
         return "table" if self.out is None else _FORMAT_OF_SUFFIX.get(self.out.suffix.lower(), "csv")

@@ -1,4 +1,4 @@
-"""Options for ``labelkit reproduce``: run the rows of a published table."""
+"""Options for ``labelkit reproduce``, which runs the rows of a published table."""
 
 from pathlib import Path
 from typing import ClassVar
@@ -19,12 +19,12 @@ class ReproduceConfig(StageConfig):
 
     table: str = Field(
         ...,
-        description="Name of a table (`labelkit list tables`), or a YAML file like the files in presets/tables.",
+        description="Name of a table (see `labelkit list tables`), or a YAML file in the format of presets/tables.",
         json_schema_extra={"positional": True},
     )
-    row: tuple[str, ...] | None = _WHAT(None, "Rows of the table to reproduce; a unique part of a row's name suffices.")
+    row: tuple[str, ...] | None = _WHAT(None, "Rows to reproduce, each by a unique part of its name. Default: all.")
     seeds: int = _RUN(3, "Number of seeds per row (0, 1, ...).", ge=1, le=100)
     data_root: Path = _RUN(Path("data"), "Folder that contains the registered datasets.")
-    device: str = _RUN("auto", "Device to run networks on: auto, cpu, cuda, or cuda:N (GPU number N, from 0).")
-    dry_run: bool = _RUN(False, "Show what would run and which data are missing, without writing anything.")
-    out: Path = _OUTPUT(Path("reproduced"), "Output folder; finished parts are not run again.", makes="folder")
+    device: str = _RUN("auto", "Compute device: auto (a GPU if available), cpu, cuda, or cuda:N (GPU N, from 0).")
+    dry_run: bool = _RUN(False, "Show what would be run and which data are missing, without writing anything.")
+    out: Path = _OUTPUT(Path("reproduced"), "Output folder; finished parts in it are not run again.", makes="folder")

@@ -1,4 +1,4 @@
-"""Options for ``labelkit start``: from a folder of photos to a table of labels."""
+"""Options for ``labelkit start``, which turns a folder of photos into a table of labels."""
 
 from pathlib import Path
 from typing import ClassVar, Self
@@ -23,19 +23,19 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     labels: tuple[Path, ...] | None = _LABELS(
         None,
-        "CSV with columns path,label for some photos, or folders (the name of each photo's folder is its label). Can "
-        "be repeated. Labels from earlier calls and those entered in next.csv, novel.csv and check.csv are kept. "
-        "Without labels, groups have no names.",
+        "Labels for some photos: a CSV with columns path,label, or folders (each photo's label is the name of its "
+        "folder). Can be repeated. Labels from earlier runs, and those entered in next.csv, novel.csv and check.csv, "
+        "are kept. Without labels, groups have no names.",
     )
     out: Path | None = _OUTPUT(None, "Output folder. Default: PHOTOS-labeled.", makes="folder")
-    other_photos: bool = _OUTPUT(False, "Continue in --out although more than half of its earlier photos are missing.")
+    other_photos: bool = _OUTPUT(False, "Continue in --out even if more than half of its earlier photos are missing.")
     backbone: str = Field(
         "auto",
-        description="Network that embeds the photos: a backbone name, or several joined as A+B; published weights are "
+        description="Backbone that embeds the photos: a name, or several names joined as A+B; published weights are "
         "downloaded if missing. auto: the best installed backbone, without a download; pixels: no network.",
     )
-    num_classes: int | None = Field(None, ge=2, description="Number of classes, if you know it. Default: estimated.")
-    min_confidence: float = Field(0.8, ge=0, le=1, description="Photos below this confidence are marked as unsure.")
+    num_classes: int | None = Field(None, ge=2, description="Number of classes to expect. Default: estimated.")
+    min_confidence: float = Field(0.8, ge=0, le=1, description="Photos with a lower confidence are marked as unsure.")
     num_suggestions: int = Field(
         20,
         ge=1,
@@ -44,8 +44,8 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     serve: bool = _LABELS(
         False,
-        'After writing the tables, label in the browser. "Ask again" on the page, and Ctrl-C at the end, update all '
-        "tables. Requires starlette and uvicorn.",
+        'Label in the browser after the tables are written. "Ask again" on the page, and Ctrl-C at the end, update '
+        "all tables. Requires starlette and uvicorn.",
     )
     seed: int = _RUN(0, "Random seed for all steps.", ge=0)
     dry_run: bool = _RUN(False, "Show the steps and the estimated time without writing anything.")

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.data.tables import class_name, match_known_spelling
-from labelkit.formatting import is_shown
+from labelkit.formatting import is_displayable
 
 MAX_LETTERS = 200
 MAX_STEPS = 2_000
@@ -114,7 +114,7 @@ def _check_name(step: Step, classes: Sequence[str]) -> Step:
         raise InvalidStep(f"{step.name.strip()!r} stands for no label: choose another name")
     if len(name) > MAX_LETTERS:
         raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
-    if not all(map(is_shown, name)):
+    if not all(map(is_displayable, name)):
         raise InvalidStep("a name must not contain line breaks or unprintable characters")
     return replace(step, name=match_known_spelling({0: name}, classes)[0])
 

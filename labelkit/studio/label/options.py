@@ -12,11 +12,11 @@ _STORE = panel("Store", preset=False)
 _LABELS = panel("Labels", preset=False)
 _OUTPUT = panel("Output", preset=False)
 _IMAGES = panel("Images")
-_SET = panel("For other programs", preset=False)
+_SET = panel("Export", preset=False)
 _SERVE = panel("In the browser", preset=False)
 
 SET_FILES = {"coco": ".json", "atlas": ".parquet"}
-"""Formats of ``--export`` that are a single file, with its suffix; the other formats are folders."""
+"""Suffixes of the ``--export`` formats that are a single file; other formats are folders."""
 
 
 class LabelConfig(StoredImagesOptions, IndexConfig):
@@ -29,8 +29,8 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     )
     from_: Path | None = _LABELS(
         None,
-        "CSV with a path column and a label column. Other columns, and rows with an empty label, are ignored. Without "
-        "this option, --csv writes the existing labels.",
+        "CSV with a path and a label column; other columns, and rows with an empty label, are ignored. Without this "
+        "option, --csv writes the existing labels.",
     )
     label_column: str | None = _LABELS(
         None, "Column of the --from CSV that holds the labels. Default: label, class or category."
@@ -40,11 +40,11 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         "Earlier result from `labelkit label` to add labels to; newest: the last of labels, labels-2, ... Default: "
         "start from the labels in the store that training may use.",
     )
-    own_labels: bool = _LABELS(True, "Start from the labels of the store, unless --labels is set.")
+    own_labels: bool = _LABELS(True, "Start from the labels in the store, unless --labels is set.")
     conflicts: Literal["error", "new", "old"] = _LABELS(
         "error",
-        "What to do with images that already have another label. error: stop with an error; new: use the new label; "
-        "old: keep the old label.",
+        "What to do with images that already have a different label. error: stop with an error; new: use the new "
+        "label; old: keep the old label.",
     )
     by: str = _LABELS("", "Name of the annotator, stored with the labels.")
     csv: Path | None = _OUTPUT(
@@ -66,35 +66,34 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
     out: Path | None = _SET(
         None, "Folder to create for --export, or file for coco (.json) and atlas (.parquet).", makes="folder"
     )
-    split: str = _SET("all", "Split whose images are exported, or all (with --export).")
+    split: str = _SET("all", "Split to export, or all (with --export).")
     predictions: str | None = _SET(
         None,
         "Result of `discover answer` whose predictions, except unsure ones, are written as labels (with --export or "
         "--csv); newest: the last of `answer`, `answer-2`, ...",
         pattern=RESULT_NAME,
     )
-    link: bool = _SET(False, "Make symbolic links to the images instead of copies (with --export to a folder).")
+    link: bool = _SET(False, "Create symbolic links to the images instead of copies (with --export to a folder).")
 
     serve: bool = _SERVE(
         False,
-        "Label in the browser: serve a local page with groups and images, and save each action immediately as a "
-        "round of the result. Continues the newest result made this way. Requires starlette and uvicorn.",
+        "Label in the browser: serve a local page with groups and images, and save each action immediately as a round "
+        "of the result. Continues the newest result created this way. Requires starlette and uvicorn.",
     )
     grouping: str | None = _SERVE(
         None,
-        "Result from `cluster` or `discover` whose groups are shown (with --serve or --export atlas). Default: a "
-        "result that names classes, preferably with confidences, otherwise clusters.",
+        "Result from `cluster` or `discover` whose groups to show (with --serve or --export atlas). Default: a result "
+        "with class names, preferably with confidences, otherwise clusters.",
         pattern=RESULT_NAME,
     )
     skip: Path | None = _SERVE(
-        None, "CSV with a path column that lists images to suggest only if no other image is left (with --serve)."
+        None, "CSV with a path column; these images are suggested only if no others are left (with --serve)."
     )
     open: bool = _SERVE(True, "Open the page in the browser (with --serve).")
     host: str = _SERVE(
         "127.0.0.1",
-        "Address to listen on (with --serve). At any address other than the default, everyone on the "
-        "network who has the link can see all images and change labels. Traffic is not encrypted: put a TLS proxy in "
-        "front.",
+        "Address to listen on (with --serve). At any address other than the default, everyone on the network who has "
+        "the link can see all images and change labels. Traffic is not encrypted: use a TLS proxy.",
     )
     port: int = _SERVE(0, "Port to listen on (with --serve); 0: any free port.", ge=0, le=65_535)
 
@@ -103,11 +102,11 @@ class LabelConfig(StoredImagesOptions, IndexConfig):
         if self.serve:
             for name in ("csv", "export", "out", "predictions", "link"):
                 if name in self.model_fields_set:
-                    raise ValueError(f"--serve cannot be combined with --{name}: write labels afterward")
+                    raise ValueError(f"--serve cannot be combined with --{name}: export labels afterward")
             return self
-        told = [name for name in ("skip", "open", "host", "port") if name in self.model_fields_set]
-        if told:
-            raise ValueError(f"--{told[0]} requires --serve")
+        unused = [name for name in ("skip", "open", "host", "port") if name in self.model_fields_set]
+        if unused:
+            raise ValueError(f"--{unused[0]} requires --serve")
         if self.grouping is not None and self.export != "atlas":
             raise ValueError("--grouping requires --serve or --export atlas")
         if self.from_ is None and self.csv is None and self.export is None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.neighbors import Metric, knn
-from labelkit.cache import remember
+from labelkit.cache import call_cached
 from labelkit.data.path_rule import escape_path
 from labelkit.data.tables import read_table
 from labelkit.errors import DatasetError
@@ -218,7 +218,7 @@ def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArra
     number = min(count, len(usable) - 1)
     if number >= 1:
         rows = images.features[usable]
-        near_scores, near = remember(_search, rows, number, kind)
+        near_scores, near = call_cached(_search, rows, number, kind)
         found[usable[:, None], np.arange(number)] = usable[near]
         scores[usable[:, None], np.arange(number)] = near_scores
     return found, scores

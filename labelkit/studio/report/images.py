@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from labelkit.algorithms.projection import embed_by_tsne, principal_directions, project_to_principal_plane
 from labelkit.commands.common.embeddings import check_features, find_zero_embeddings, unit_rows
 from labelkit.data.keyed_random import keyed_generator
-from labelkit.formatting import is_shown, percent
+from labelkit.formatting import is_displayable, percent
 from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
@@ -105,4 +105,4 @@ def _shown(character: str) -> str:
     if "\udc80" <= character <= "\udcff":
         return f"\\x{ord(character) - 0xDC00:02x}"
     # isprintable is False for line ends, control and direction characters, lone surrogates
-    return character if is_shown(character) else character.encode("unicode_escape").decode("ascii")
+    return character if is_displayable(character) else character.encode("unicode_escape").decode("ascii")

@@ -22,12 +22,12 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
 
     result: str | None = _STORE(
         None,
-        "Result whose groups are shown. Default: a result that names classes, preferably with confidences, otherwise "
+        "Result whose groups to show. Default: a result with class names, preferably with confidences, otherwise "
         "clusters.",
         pattern=RESULT_NAME,
     )
     run: Path | None = _STORE(
-        None, "Run folder whose training curves are shown. Default: the run that the store was created from."
+        None, "Run folder whose training curves to show. Default: the run that the store was created from."
     )
     tables: Path | None = _STORE(
         None,
@@ -35,10 +35,10 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
         "(suggest).",
     )
     out: Path = _PAGE(..., "HTML file to write, NAME.html.", makes="html")
-    overwrite: bool = _PAGE(False, "Replace the page in --out.")
+    overwrite: bool = _PAGE(False, "Overwrite an existing page in --out.")
     max_size: str = _PAGE_SET(
         "60MB",
-        "Maximum size of the page file; thumbnail size and quality are reduced to fit.",
+        "Maximum size of the page; thumbnail size and quality are reduced to fit.",
         pattern=r"^[0-9]+(\.[0-9]+)?\s*(kB|MB|GB)$",
     )
     projection: Literal["pca", "tsne"] = _PAGE_SET(
@@ -48,7 +48,7 @@ class ReportConfig(StoredImagesOptions, LabelsOption, IndexOption):
     seed: int = _PAGE_SET(0, "Random seed.", ge=0)
     max_images: int = _IMAGES(
         20_000,
-        "Maximum number of images on the page, drawn with --seed. Sizes and scores cover all images.",
+        "Maximum number of images on the page, drawn at random with --seed. Group sizes and scores cover all images.",
         ge=1,
         le=65_535,
     )

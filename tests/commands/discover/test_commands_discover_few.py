@@ -378,7 +378,7 @@ def test_stores_of_other_images_cannot_be_fused(labelkit: Any, store: EmbeddingS
 @pytest.mark.parametrize(
     ("command", "options", "message"),
     [
-        ("snowball", ["--fusion", "rank"], "--fusion requires more stores"),
+        ("snowball", ["--fusion", "rank"], "--fusion requires several stores"),
         ("snowball", ["--fuse-with", "other.h5"], "--fuse-with requires --fusion"),
         ("snowball", ["--count", "4", "--per-class", "2"], "--count or --per-class, not both"),
         ("snowball", ["--per-class", "2", "--balance", "global"], "--per-class requires --balance balanced"),

@@ -76,7 +76,7 @@ def test_without_any_weights_one_error_names_both_ways(
     ("options", "said"),
     [
         ({"random_weights": True}, "pass --backbone"),
-        ({"weights": Path("w.pth")}, "--weights requires a network: pass --backbone"),
+        ({"weights": Path("w.pth")}, "--weights requires a backbone: pass --backbone"),
         ({"backbone": "resnet18", "weights": Path("w.pth"), "pretrained": True}, "pass one of --pretrained"),
     ],
 )

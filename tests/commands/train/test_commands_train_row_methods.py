@@ -96,4 +96,6 @@ def test_labels_bring_rows_of_a_class_together(
 
 def test_rows_refuse_all_options_of_the_module() -> None:
     panels = {name: (field.json_schema_extra or {}).get("panel") for name, field in SANConfig.model_fields.items()}
-    assert {name for name, panel in panels.items() if panel == "Assembly"} - {"san"} <= set(SANConfig.row_refuses)
+    assert {name for name, panel in panels.items() if panel == "Assembly"} - {"san"} <= set(
+        SANConfig.row_excluded_options
+    )

@@ -149,7 +149,7 @@ def test_an_epoch_tells_what_the_assembly_does(make: Make) -> None:
         ({"batch_size": 16}, "a batch contains 8 classes, but only 5 classes have labels"),
         ({"memory": "momentum", "batch_size": 10, "images_per_class": 5, "memory_size": 9}, "at least batch_size"),
         ({"mode": "unsupervised", "loss": "proxy-anchor"}, "requires labels"),
-        ({"term_ramp": "0.5,0.1"}, "two fractions in increasing order"),
+        ({"term_ramp": "0.5,0.1"}, "two fractions in ascending order"),
         ({"batch_size": 5}, "must be a multiple"),
         ({"batch_size": 4, "images_per_class": 4}, "at least 2 * images_per_class"),
         ({"san_before": "layer9"}, "no stage 'layer9'"),

@@ -91,16 +91,16 @@ def test_a_shortened_run_is_one_that_the_method_accepts(name: str, fraction: flo
 
     short = method_config(name, CompareConfig(), DIGITS, seed=0, fraction=fraction)
 
-    for key, value in whole.length().items():
-        assert short.length()[key] <= max(1, value * fraction) or name == "lmcs"
-        assert short.length()[key] >= 1
+    for key, value in whole.length_options().items():
+        assert short.length_options()[key] <= max(1, value * fraction) or name == "lmcs"
+        assert short.length_options()[key] >= 1
 
 
 def test_a_run_in_steps_keeps_its_number_of_evaluations() -> None:
     whole = METHODS["lmcs"].config(steps=400, eval_every_steps=20, num_labels=20)
     assert isinstance(whole, StepRunConfig)
 
-    short = whole.shortened(0.33)
+    short = whole.shortened_options(0.33)
 
     # twenty blocks of six steps: a third of twenty, rounded down
     assert (short["eval_every_steps"], short["steps"]) == (6, 120)
