@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from threadpoolctl import threadpool_limits
 
 from labelkit.algorithms.row_blocks import StoredRows, rows_per_block
-from labelkit.cache import read_arrays, cache_files, write_arrays
+from labelkit.cache import cache_files, read_arrays, write_arrays
 from labelkit.data.exit_with_parent import exit_with_parent
 from labelkit.errors import ConfigError, LabelkitError, ResourceError
 from labelkit.options.memory import ProcessesConfig
