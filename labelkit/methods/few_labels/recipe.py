@@ -74,8 +74,8 @@ def recalibrate_bn(
 
     with statistics.collect():
         # shuffled, since files sorted by class must not share a batch
-        mode = "eval" if part is not None else "batch-statistics"
-        state.embed_local(run_network, chosen, FullPass(mode, order="fixed"))
+        fixed = FullPass("eval" if part is not None else "batch-statistics", order="fixed")
+        state.embed_local(run_network, chosen, fixed)
     statistics.apply(lambda value: state.combine(value, "sum"))
 
 
