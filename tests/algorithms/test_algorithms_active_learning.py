@@ -73,7 +73,7 @@ def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
 def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
     rng: np.random.Generator, labeled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(active_learning, "_LOOKED_AT", 5)
+    monkeypatch.setattr(active_learning, "_BOUNDS_AT_ONCE", 5)
     # in float32, products of such rows are further off than their squared distances differ
     rows = (20 + 0.02 * rng.normal(size=(60, 30))).astype(np.float32)
     apart = ((rows[:, None].astype(np.float64) - rows[None]) ** 2).sum(axis=2)
