@@ -97,7 +97,7 @@ def test_a_session_with_many_steps_and_any_names_of_classes_is_read_again(
     names = {1: "x" * 201, 2: "tab\tin it", 3: "می\u200cروم"}
     session = opened(store)
     session.plan_and_commit(
-        "ask again", lambda _: [Step("label", rows=(row,), name=name) for row, name in names.items()], by="", client=""
+        "predict", lambda _: [Step("label", rows=(row,), name=name) for row, name in names.items()], by="", client=""
     )
     act(session, {"do": "label", "rows": [1], "name": "dog"})
 
@@ -134,7 +134,7 @@ def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     act(session, {"do": "label", "rows": [5], "name": "dog"})
     session.undo(1, by="", client="a", seen=1)
 
-    with pytest.raises(InvalidStep, match="no action 1 that can be undone"):
+    with pytest.raises(InvalidStep, match="action 1 cannot be undone"):
         session.undo(1, by="", client="a", seen=2)
     session.undo(2, by="", client="a", seen=2)
     assert stored(store)[5] == "dog"
@@ -196,7 +196,7 @@ def test_a_result_that_somebody_else_wrote_is_not_written_over(store: EmbeddingS
     table.write_text(f"path,label\n{store.sample_ids[7]},fish\n")
     label_images(LabelConfig(index=store.path, from_=table, result="labels-1", overwrite=True))
 
-    with pytest.raises(Mismatch, match="another program wrote this result"):
+    with pytest.raises(Mismatch, match="was written by another program"):
         act(session, {"do": "label", "rows": [6], "name": "dog"})
     assert "fish" in stored(store).values()
 
