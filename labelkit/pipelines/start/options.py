@@ -44,8 +44,8 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     serve: bool = _LABELS(
         False,
-        'After writing the tables, label in the browser. "Ask again" on the page, and Ctrl-C at the end, update all '
-        "tables. Requires starlette and uvicorn.",
+        'After writing the tables, label in the browser. "Predict again" on the page, and Ctrl-C at the end, update '
+        "all tables. Requires starlette and uvicorn.",
     )
     seed: int = _RUN(0, "Random seed for all steps.", ge=0)
     dry_run: bool = _RUN(False, "Show the steps and the estimated time without writing anything.")

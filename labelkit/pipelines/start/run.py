@@ -1,7 +1,7 @@
-"""From a folder of photos to a table of labels: embed, group, answer, suggest, look, report, each by its own command.
+"""From a folder of photos to a table of labels: embed, group, predict, suggest, check and report, each by a command.
 
-Photos, labels or options that change begin a round. A round has results of its own, so that an interrupted one goes on
-with the same files, and its groups keep the ids of the round before.
+A change of photos, labels or options starts a new round. A round has its own results, so that an interrupted round
+continues with the same files, and its groups keep the ids of the previous round.
 """
 
 import contextlib
@@ -62,18 +62,18 @@ DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.p
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
-#: steps that need the embeddings alone, and the photos from which on they run in a process of their own
+#: steps that only need the embeddings, and minimum number of photos to run them in a separate process
 _NEED_NO_LABELS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
-#: photos that came later up to which no time is told: to load the network and time it takes longer than they do
+#: maximum number of new photos without a time estimate, which would take longer than embedding them
 _FEW_LATER = 100
-#: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
+#: maximum number of photos for a t-SNE map on the page, which takes up to 6 CPU seconds
 _MAX_BY_TSNE = 2000
-#: photos up to which small copies are kept for the next search of duplicates, in 120 MB at most
+#: maximum number of photos whose thumbnails are cached for the next search for duplicates, in up to 120 MB
 _MAX_CACHED = 30_000
 _NOVEL_PHOTOS = 50
-#: photos that came later from which on they are compared with those that were there
+#: minimum number of new photos to compare with the earlier ones
 _MIN_LATER = 10
-#: share of photos that may be unreadable: they are listed, and the others are what the user came for
+#: maximum fraction of unreadable photos: they are listed, and the user still gets results for the others
 _MAX_UNREADABLE = 0.5
 _OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
 _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
@@ -81,20 +81,20 @@ _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
 @dataclass(frozen=True)
 class _Round:
-    """What one round works on.
+    """Inputs and outputs of a round.
 
     Attributes:
-        folder: where everything is written.
-        record: its entry in ``start.json``.
-        before: the entry of the last round whose groups are there; ``None`` for none.
-        described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
-        labels: label by place of the photo.
-        num_photos: in the listing.
-        skipped: paths of photos that a person could not label, which are suggested last.
-        seen: paths of photos that a person left empty in ``novel.csv``, which are listed there last.
-        confirmed: labels by path that are not to be doubted.
-        previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
-        answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
+        folder: output folder.
+        record: entry of the round in ``start.json``.
+        before: entry of the last round whose groups exist; ``None`` if there is none.
+        described: newest store of other photos with the same backbone, to copy embeddings from; ``None`` if none.
+        labels: labels by position of the photo in the listing.
+        num_photos: number of photos in the listing.
+        skipped: paths of photos that the user could not label, which are suggested last.
+        seen: paths of photos that the user left empty in ``novel.csv``, which are listed last there.
+        confirmed: labels by path that the user has confirmed.
+        previous: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet determined.
+        answered: store and predictions of the last round that had any; ``None``: none, or this round has none.
     """
 
     folder: Path
@@ -124,11 +124,11 @@ def start(config: StartConfig) -> SimpleResult:
     """Turn a folder of photos into a table of labels by running all unfinished steps, and report the results.
 
     Raises:
-        DatasetError: no photos, or labels that fit none.
-        ConfigError: the output is no folder, or lies among the photos; fewer classes than have labels.
-        BusyError: another call works on this output.
-        ResourceError: no room, no permission.
-        LabelkitError: what a step cannot do; the steps before it are kept.
+        DatasetError: there are no photos, or labels match none of them.
+        ConfigError: the output is not a folder, or is inside the photo folder; fewer classes than labeled classes.
+        BusyError: another run is using this output folder.
+        ResourceError: the disk is full, permission is denied, ...
+        LabelkitError: a step failed; the results of earlier steps are kept.
     """
     if config.serve and not config.dry_run:
         return start_in_browser(config, start)
@@ -145,7 +145,7 @@ def start(config: StartConfig) -> SimpleResult:
 
 @contextlib.contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder; the folder is removed again if it stays empty."""
+    """Hold the lock of the folder, and remove the folder if it remains empty."""
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
@@ -198,7 +198,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
         raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
-    # where their number is estimated, each half of the photos is to show one more than the classes there are at least
+    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
     estimated = config.num_classes is None and config.new_classes in ("auto", "some")
     fewest = 2 * max(2, len(set(labels.values()))) + 2 if estimated else 4
     if len(labels) < len(dataset) < fewest:
@@ -216,15 +216,15 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     _report_photos(config, dataset, labels)
     waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
     if waiting and "report" not in waiting:
-        waiting.append("report")  # it shows what they find
+        waiting.append("report")  # it shows their results
     if last and waiting and not config.dry_run:
-        progress.message(f"steps to run again: {', '.join(waiting)} (--dry-run shows their commands)")
+        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
     elif not last and not config.dry_run:
         for number, (name, step) in enumerate(steps.items(), 1):
             progress.message(f"{number}. {name}: {command_line(step)}")
     minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
-    if minutes is not None and minutes >= 0.05:  # less is 0.0
-        progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
+    if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
+        progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
     if this.record not in record.rounds:
@@ -237,7 +237,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     record_browser_round(record, browser_round, browser)
     record.write()
     if known.followed:
-        # what they say of paths held before; their labels are in the tables that were written
+        # their paths are outdated; their labels are in the tables that were just written
         tables.remove(*FILLED)
     for name, paths in ((SKIPPED, skipped), (SEEN, seen)):
         if paths:
@@ -246,7 +246,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.remove(name)
     told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}
     for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
-        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # of a call that was interrupted
+        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
     unread = {name for name, _ in open_store(this.store).skipped}
     if unread & {dataset.sample_ids[place] for place in labels}:
         write_labels(tables, dataset, known, unread)
@@ -257,7 +257,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             this.record["answer"] = None
     this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
     if this.previous is not None:
-        progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
+        progress.message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
     steps = _steps(config, this)
     apart: dict[str, StageConfig] = {}
     if len(dataset) >= _MIN_FOR_PROCESS:
@@ -268,7 +268,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             name: _do(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
         }
     for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        if undone not in steps:  # of an earlier call; given.csv has the labels in them
+        if undone not in steps:  # left by an earlier run; their labels are in given.csv
             tables.remove(*files)
     old = [folder / name for name in _stores(record, folder) if name != this.store.name]
     result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
@@ -277,18 +277,18 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
 
 
 def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
-    """Ask the user, in a terminal, whether there are new classes, which ``--new-classes auto`` can only guess."""
+    """In a terminal, ask the user whether there are new classes, which ``--new-classes auto`` can only estimate."""
     said = config.num_classes is not None or config.new_classes != "auto"
     if said or config.dry_run or all_labeled or classes < 2:
         return config
     answer = current_progress().ask(
-        f"Does every photo belong to one of your {classes} classes? Enter: guess; none: yes, there are no others; "
-        "some, or a number: there are others"
+        f"Does every photo belong to one of your {classes} classes? Press Enter to estimate this, type none if there "
+        "are no other classes, or type some or the number of other classes"
     )
     try:
         return config if not answer else StartConfig(**(config.model_dump() | {"new_classes": answer}))
     except ValidationError:
-        current_progress().message(f"{answer!r} is not none, some, or a number, so the number is estimated")
+        current_progress().message(f"{answer!r} is not none, some or a number; estimating the number instead")
         return config
 
 
@@ -297,10 +297,10 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
     classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
     if len(labels) == len(dataset) and config.num_classes not in (None, named):
-        progress.message(f"every photo has a label: there are {named} classes, and --num-classes is ignored")
+        progress.message(f"every photo is labeled, so --num-classes is ignored: there are {named} classes")
     if not labels and len(dataset.class_names) > 1:
         some = " and ".join(dataset.class_names[:2])
-        progress.message(f"to use the names of their folders (such as {some}) as labels, pass --labels folders")
+        progress.message(f"to use folder names (such as {some}) as labels, pass --labels folders")
     for note in dataset.notes:
         progress.message(note)
 
@@ -340,7 +340,7 @@ def _stores(record: Record, folder: Path) -> list[str]:
 
 
 def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
-    """Count the photos of the last call that still exist anywhere in the folder."""
+    """Count the photos of the last run that still exist anywhere in the folder."""
     there = set(dataset.sample_ids)
     elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
     left = store.n - len(elsewhere)
@@ -360,7 +360,7 @@ def _listing(dataset: ImageDataset) -> str:
     for name in dataset.sample_ids:
         try:
             status = (dataset.root / name).stat()
-        except OSError:  # embed will say why it cannot be read
+        except OSError:  # embed will report why it cannot be read
             found.append([name])
         else:
             found.append([name, status.st_size, status.st_mtime_ns])
@@ -377,9 +377,9 @@ def _round(
     *,
     alone: bool,
 ) -> _Round:
-    """Return the round to continue, or a new one if photos, labels or options have changed.
+    """Return the round to continue, or a new round if photos, labels or options have changed.
 
-    One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
+    A round that is ``alone`` shares no photos with the last one, so its groups do not continue earlier groups.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
     inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options})
@@ -388,7 +388,7 @@ def _round(
         earlier, last = record.rounds, mine
         suffix = f"-{len(earlier) + 1}" if earlier else ""
         goes_on = (last.get("photos"), last.get("backbone")) == (listing, config.backbone)
-        # one label alone says nothing, and nothing is left to say where every photo has one
+        # a single label is not informative, and if every photo is labeled, there is nothing to predict
         can_answer = 1 < len(labels) < num_photos
         mine = {
             "inputs": inputs,
@@ -407,11 +407,11 @@ def _round(
 
 
 def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
-    """Return the round with the earlier round that it continues, now that its photos are embedded."""
+    """Complete a round whose photos are embedded by the earlier round that it continues."""
     store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
     before = this.before
     if before is not None and not find_images_in_other_store(open_store(this.folder / before["store"]), store).any():
-        before = None  # each photo is another one under a name that was there
+        before = None  # only the names are the same, not the photos
     unlabeled = np.array([name not in labeled for name in store.sample_ids])
     for path in stores if this.record["answer"] else ():
         if path.name == this.store.name:
@@ -423,7 +423,7 @@ def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -
 
 
 def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
-    """Return store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
+    """Return the store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
     answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
     entry = find_last_finished_round(answered, this.folder, "answer")
     if entry is None or not this.record["answer"] or this.record.get("alone"):
@@ -432,10 +432,10 @@ def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
 
 
 def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
-    """Return the network that embeds the photos, and the stores whose embeddings are copied.
+    """Return the network for embedding the photos, and the store from which to copy embeddings.
 
-    ``auto`` goes on with the network of the photos that are there, although a better one was installed since. Where its
-    weights are gone, all photos are described anew.
+    ``auto`` continues with the network of the earlier photos, even if a better one has been installed since. If its
+    weights no longer exist, all photos are embedded again.
     """
     if config.backbone != "auto" or described is None:
         return config.backbone, described
@@ -471,7 +471,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         if this.answered is not None and this.answered[0] == earlier["previous"]:
             earlier["previous_answers"] = this.answered[1]
     named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
-    # where all photos have a label, the classes are known
+    # if all photos are labeled, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
     number = known or config.num_classes
     new = config.new_classes if number is None else "auto"
@@ -537,7 +537,7 @@ def command_line(config: StageConfig) -> str:
 
 
 def _inputs(this: _Round, name: str) -> dict[str, object]:
-    """Return the inputs of a step besides its options: photos, or photos and labels, and photos not to suggest."""
+    """Return the inputs of a step besides its options: photos, labels, and skipped, seen and confirmed photos."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
     skipped, seen, confirmed = list(this.skipped), list(this.seen), sorted(this.confirmed.items())
@@ -551,7 +551,7 @@ def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[
 
 
 def _beside(config: StageConfig) -> StageConfig:
-    """Let a step write its table next to the existing one, which may be edited while the step runs."""
+    """Let a step write its table next to the existing table, which the user may edit while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
@@ -559,7 +559,7 @@ def _beside(config: StageConfig) -> StageConfig:
 def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
     """Return the name and command under which a step is recorded, independent of the folder's location.
 
-    A store is taken whatever store its rows were copied from. The page has links to the photos.
+    For embed, it does not matter from which store embeddings were copied. The report page contains links to the photos.
     """
     if name == "embed":
         return this.store.name, "embed"
@@ -577,7 +577,7 @@ def _do(
     tables: GeneratedTables,
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
-    """Run a step unless it is finished, or wait for it if it runs elsewhere; return what its command reported."""
+    """Run a step unless it is finished, or wait for it if it runs in the background; return the reported values."""
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
@@ -597,24 +597,24 @@ def _do(
         if not tables.replace(out, made):
             return values
     if name != "report":
-        record.steps.pop("report", None)  # the page shows what this step found
+        record.steps.pop("report", None)  # the page shows the results of this step
     record.note(*_key(this, name, config), _inputs(this, name), files, values)
-    took = "done beside the other steps" if name in running else f"{time.monotonic() - started:.0f} s"
+    took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values
 
 
 def _run(config: StageConfig) -> SimpleResult:
-    """Run the command of a step; remedies that name options missing in ``start`` are removed from errors."""
+    """Run the command of a step; remedies that mention options that ``start`` lacks are removed from errors."""
     try:
         result, fault = all_commands()[config.command].run(config)
     except LabelkitError as error:
         mine = {flag(name) for name in StartConfig.model_fields}
-        # --backbone NAME fetches published weights here
+        # in start, --backbone NAME uses published weights
         said = re.split(r"(?<=\.) ", error.remedy.replace(" --pretrained", ""))
         kept = [one for one in said if mine.issuperset(re.findall(r"--[a-z][a-z-]+", one))]
         if kept != said and isinstance(config, EmbedConfig):
-            kept.append("`--backbone auto` uses the best network on this machine, and `--backbone pixels` needs none.")
+            kept.append("`--backbone auto` uses the best network on this machine; `--backbone pixels` requires none.")
         error.remedy = " ".join(kept)
         raise
     if fault is not None:
@@ -623,7 +623,7 @@ def _run(config: StageConfig) -> SimpleResult:
 
 
 def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
-    """Estimate the time to embed the remaining photos from a few of them; ``None`` if it is short."""
+    """Estimate the minutes to embed the remaining photos by timing a few of them; ``None`` if there are only a few."""
     assert isinstance(config, EmbedConfig)
     there = set() if this.described is None else set(open_store(this.described).sample_ids)
     missing = sum(name not in there for name in dataset.sample_ids)

@@ -70,9 +70,9 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     }
     assert (
         "of 3 photos with a label, 1 have a correct prediction (33.3%); "
-        "of the 3 that are not unsure, 1 are correct; "
-        "1 photos are of classes without a label here, so their predictions count as wrong; 1 of them are in groups "
-        "without a name"
+        "of the 3 confident predictions, 1 are correct; "
+        "1 photos belong to classes without labels in the store, so their predictions count as wrong; 1 of them are "
+        "in unnamed groups"
     ) in told.err
 
 
@@ -223,7 +223,7 @@ def test_answers_are_written_to_a_file_as_its_name_says(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["NEW", "--from", "NEW"], 2, "neither a store nor a folder of `labelkit start`"),
+        (["NEW", "--from", "NEW"], 2, "neither a store nor an output folder of `labelkit start`"),
         (["EMPTY", "--from", "LABELED"], 3, "no images"),
         (["NEW", "--from", "LABELED", "--result", "lost"], 3, "there is no result 'lost'"),
         (["-", "-", "--from", "LABELED"], 2, "standard input (-) can be listed only once"),
