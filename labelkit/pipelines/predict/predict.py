@@ -132,7 +132,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     truth: dict[str, str] = {}
     if config.labels is not None:
         names = [*map(str, photos), *(name for queries in query_sets for name in queries.names)]
-        images = LabeledImages("the photos to predict", names, None)
+        images = LabeledImages("this run", names, None)
         texts = read_csv_labels(config.labels, images, config.label_column, others_ok=True)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:

@@ -93,13 +93,13 @@ def test_labels_of_photos_that_are_not_asked_for_are_an_error(
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth)
 
     assert told.code == 3
-    assert "1 of 1 images are not in this call, first: elsewhere.png" in told.err
+    assert "1 of 1 images are not in this run, first: elsewhere.png" in told.err
 
     truth.write_text("path,label\nelsewhere.png,red\nred.png,red\n")
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth, "--json")
 
     assert told.json["judged"]["labels"] == 1
-    assert f"{truth}: 1 labels belong to images that are not in this call" in told.err
+    assert f"{truth}: 1 labels belong to images that are not in this run" in told.err
 
 
 def test_new_photos_get_the_class_or_group_of_those_like_them(labelkit: Any, labeled: Path, new: Path) -> None:

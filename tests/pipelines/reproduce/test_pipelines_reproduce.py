@@ -375,7 +375,7 @@ def test_bad_input_is_one_error(
 )
 def test_a_file_that_is_no_table_is_refused(table: Path, old: str, new: str, said: str) -> None:
     table.write_text(TABLE.replace(old, new))
-    with pytest.raises(ConfigError, match="is not a table") as caught:
+    with pytest.raises(ConfigError, match="is not a valid table") as caught:
         read_table(str(table))
     assert said in str(caught.value)
 

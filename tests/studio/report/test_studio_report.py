@@ -252,7 +252,7 @@ def test_classes_come_before_clusters_and_the_name_that_was_asked_for_before_all
 
     assert chosen is not None
     assert chosen[0].name == "head"
-    assert "among 2" in chosen[1]
+    assert "from 2" in chosen[1]
     assert asked is not None
     assert asked[0].name == "k-means"
 
