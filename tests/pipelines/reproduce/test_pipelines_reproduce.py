@@ -366,7 +366,7 @@ def test_bad_input_is_one_error(
         ("published: 50.0, ", "published: high, ", "published"),
         ('options: ""', "factor: 1", "for the commands"),
         ("second row", "first", "row names must be unique"),
-        ("top 5: 90.0", "top 9: 90.0", "are missing from `values`"),
+        ("top 5: 90.0", "top 9: 90.0", "missing from `values`"),
         ("rows:", "lines:", "rows"),
         ("commands:", "units: {top 9: number}\ncommands:", "`units` contains ['top 9']"),
         ("metrics.top5_accuracy", "'#2.metrics.top5_accuracy'", "values refer to command 2, but there are only 1"),

@@ -84,7 +84,7 @@ def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
 
     (sentence,) = _unused_sentence([*given, *others])
 
-    assert sentence.startswith("No other photo is predicted as 'plum', although you labeled 3 or more")
+    assert sentence.startswith("No other photo is predicted as 'plum', although you labeled at least 3")
     assert _unused_sentence(given) == []  # every photo has a label
     assert _unused_sentence([*given, ("", "plum", "known"), *others]) == []
     (sentence,) = _unused_sentence([("", str(i % 8), "given") for i in range(24)] + others)
@@ -96,7 +96,7 @@ def test_where_no_other_class_was_found_it_says_how_large_one_may_be() -> None:
 
     sentence = _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")] * 870)
 
-    assert "fewer than about 87 photos are often missed" in sentence
+    assert "fewer than about 87 photos in total are often missed" in sentence
 
 
 @pytest.mark.parametrize("curve", [[[1, 0.1]], [[1, 0.1], [2, 0.2]]])
