@@ -58,7 +58,7 @@ class Candidates:
 
     Attributes:
         rows: the rows passed in.
-        open: (n,) bool, the rows that may still be chosen.
+        eligible: (n,) bool, the rows that may still be chosen.
     """
 
     def __init__(self, rows: Rows, duplicate_share: float) -> None:
@@ -72,15 +72,15 @@ class Candidates:
         between = 2 * float(self._squares.sum(dtype=np.float64)) / len(rows)
         # squared distances of equal rows deviate from 0 by about 1e-7 of the squared lengths they are computed from
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
-        self.open = np.ones(len(self._near), dtype=bool)
+        self.eligible = np.ones(len(self._near), dtype=bool)
 
     def exclude_near(self, distances: NDArray[np.float64]) -> None:
         """Exclude near-duplicates of chosen samples, given squared distances (n,) to the nearest chosen sample."""
-        self.open &= distances > self._limit
+        self.eligible &= distances > self._limit
 
-    def close(self, chosen: Ids) -> None:
+    def exclude(self, chosen: Ids) -> None:
         """Exclude the chosen samples and their near-duplicates."""
-        self.open[chosen] = False
+        self.eligible[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
         # tiles fit in the processor cache; without them, every few of the chosen rows would need a pass over all rows
@@ -91,7 +91,7 @@ class Candidates:
             for start in range(0, len(chosen), width):
                 block = slice(start, start + width)
                 apart = self._squares[here, None] + squares[block] - 2 * self._near[here] @ others[block].T
-                self.open[here] &= apart.min(axis=1) > self._limit
+                self.eligible[here] &= apart.min(axis=1) > self._limit
 
 
 def _argmax_first(scores: NDArray[np.float64], tie: float) -> int:
@@ -234,13 +234,13 @@ def choose_covering(
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
-        bounds[~candidates.open] = -np.inf
+        bounds[~candidates.eligible] = -np.inf
         row, found = _best_row(rows, gain, bounds, tie)
         if found == -np.inf:
             break
         chosen.append(row)
         gains.append(found / len(served))
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
         gain.choose(rows[row])
     return np.array(chosen, dtype=np.int64), np.array(gains)
 
@@ -331,7 +331,7 @@ def choose_typical(
     chosen: list[int] = []
     scores: list[float] = []
     while len(chosen) < count:
-        left = np.bincount(cluster_ids[candidates.open], minlength=num_clusters)
+        left = np.bincount(cluster_ids[candidates.eligible], minlength=num_clusters)
         if not left.any():
             break
         cluster = next(int(c) for c in np.lexsort((-sizes, labels)) if left[c])
@@ -340,12 +340,12 @@ def choose_typical(
             typicality[cluster] = _typicality(rows[members])
         values = np.full(len(rows), -np.inf)
         values[members] = typicality[cluster]
-        values[~candidates.open] = -np.inf
+        values[~candidates.eligible] = -np.inf
         row = _argmax_first(values, 0)
         chosen.append(row)
         scores.append(float(values[row]))
         labels[cluster] += 1
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
     return np.array(chosen, dtype=np.int64), np.array(scores), sizes[cluster_ids[np.array(chosen, dtype=np.int64)]]
 
 
@@ -379,13 +379,13 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
             scores = -find_nearest(rows, mean[None])[1]
         else:
             scores = nearest.copy()
-        scores[~candidates.open] = -np.inf
-        if not candidates.open.any():
+        scores[~candidates.eligible] = -np.inf
+        if not candidates.eligible.any():
             break
         row = _argmax_first(scores, tie)
         chosen.append(row)
         distances.append(np.nan if first else float(np.sqrt(scores[row])))
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
         nearest = np.minimum(nearest, find_nearest(rows, rows[row : row + 1])[1])
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
@@ -400,11 +400,11 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
     """
     values = np.array(scores, dtype=np.float64)
     chosen: list[int] = []
-    while len(chosen) < count and candidates.open.any():
-        values[~candidates.open] = -np.inf
+    while len(chosen) < count and candidates.eligible.any():
+        values[~candidates.eligible] = -np.inf
         row = _argmax_first(values, _TIE)
         chosen.append(row)
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
     return np.array(chosen, dtype=np.int64)
 
 

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, iterate_blocks
 
 Metric = Literal["cosine", "l2", "dot"]
-Held = NDArray[np.float32] | StoredRows
+GalleryRows = NDArray[np.float32] | StoredRows
 
 SPARE = 16
 """Candidates beyond k, which show that the k-th score is clearly better than those of all other rows."""
@@ -175,7 +175,7 @@ def _search_in_float32(
     return torch.cat([one[0] for one in found]).cpu().numpy(), torch.cat([one[1] for one in found]).cpu().numpy()
 
 
-def as_queries(queries: ArrayLike, gallery_rows: Held, metric: Metric) -> NDArray[np.float32]:
+def as_queries(queries: ArrayLike, gallery_rows: GalleryRows, metric: Metric) -> NDArray[np.float32]:
     """Check queries (q, d) against the gallery and normalize them for ``cosine``.
 
     Raises:
@@ -187,7 +187,7 @@ def as_queries(queries: ArrayLike, gallery_rows: Held, metric: Metric) -> NDArra
     return query_rows
 
 
-def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
+def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> GalleryRows:
     """Check an array (n, d) and normalize its rows for ``cosine``, lazily if they are read in blocks.
 
     Args:
@@ -201,7 +201,7 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
     """
     if metric not in ("cosine", "l2", "dot"):
         raise ValueError(f"metric must be 'cosine', 'l2' or 'dot', got {metric!r}")
-    rows: Held
+    rows: GalleryRows
     if isinstance(x, StoredRows):
         rows = x if x.in_blocks else x.to_array()
     else:
@@ -235,7 +235,7 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
 
 def rescore(
     query_rows: NDArray[np.float32],
-    gallery_rows: Held,
+    gallery_rows: GalleryRows,
     candidates: NDArray[np.int64],
     k: int,
     metric: Metric,
@@ -271,7 +271,7 @@ def _squared_norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 
-def _largest_norm(rows: Held) -> float:
+def _largest_norm(rows: GalleryRows) -> float:
     return float(np.sqrt(max((_squared_norms(part).max(initial=0) for _, part in iterate_blocks(rows)), default=0)))
 
 
@@ -286,7 +286,7 @@ def _exact_scores(query: NDArray[np.float32], rows: NDArray[np.float32], metric:
 
 
 def _search_all(
-    query: NDArray[np.float32], gallery_rows: Held, k: int, metric: Metric, excluded: int
+    query: NDArray[np.float32], gallery_rows: GalleryRows, k: int, metric: Metric, excluded: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the k best scores and indices among all gallery rows except the excluded one (-1: none)."""
     size = max(1, _BLOCK_NUMBERS // gallery_rows.shape[1])

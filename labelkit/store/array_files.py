@@ -35,7 +35,7 @@ class Matches:
         """Return the number of pairs."""
         return len(self.pairs)
 
-    def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
+    def select(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
         """Return the pairs selected by positions or by a boolean mask."""
         return Matches(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
@@ -54,7 +54,7 @@ class Matches:
 
 def make_empty_matches() -> Matches:
     """Return an empty set of matches."""
-    return build_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).take(np.arange(0))
+    return build_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).select(np.arange(0))
 
 
 def join_matches(parts: Sequence[Matches]) -> Matches:

@@ -72,7 +72,7 @@ class ModelIdentity:
         own = {**asdict(self), "preprocess_digest": self.preprocess_digest}
         return own if self.trained_labels else {key: value for key, value in own.items() if key != "trained_labels"}
 
-    def put(self, contents: Contents) -> None:
+    def add_to(self, contents: Contents) -> None:
         """Add the model identity to the contents of a file, as the group ``model``."""
         contents.set("model", **{name: getattr(self, name) for name in (*_MODEL_TEXTS, "preprocess_digest")})
         contents.set_json("model", "preprocess", canonical_json(self.preprocess))

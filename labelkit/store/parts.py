@@ -30,11 +30,11 @@ from labelkit.store.embeddings import differing_keys
 from labelkit.store.reader import RESTORE, CheckedFile
 from labelkit.store.writer import Contents
 
-Held = TypeVar("Held")
+PartContent = TypeVar("PartContent")
 """Content of a part, as read from disk."""
 
 
-class RunFolder(ABC, Generic[Held]):
+class RunFolder(ABC, Generic[PartContent]):
     """Run folder in which the parts of a plan are written and verified.
 
     Args:
@@ -62,7 +62,7 @@ class RunFolder(ABC, Generic[Held]):
     # ---- methods to override
 
     @abstractmethod
-    def _read(self, number: int, file: CheckedFile) -> Held:
+    def _read(self, number: int, file: CheckedFile) -> PartContent:
         """Check and return the content of a part."""
 
     @abstractmethod
@@ -159,7 +159,7 @@ class RunFolder(ABC, Generic[Held]):
             pending.append(number)
         return pending
 
-    def load(self, number: int) -> Held:
+    def load(self, number: int) -> PartContent:
         """Read and verify a part; ``StoreError`` if it is damaged or belongs to another plan."""
         try:
             with translate_os_errors(self.path(number)), self._opened(self.path(number)) as file:

@@ -95,7 +95,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             plan_digest=self.digest,
             grid=f"{plan.grid[0]}x{plan.grid[1]}",
         )
-        replace(plan.rows.model, layer=plan.layer, pooling="none").put(contents)
+        replace(plan.rows.model, layer=plan.layer, pooling="none").add_to(contents)
         contents.datasets["patches"] = stored.reshape(-1, plan.dim)
         contents.datasets["patch_offsets"] = np.arange(len(rows) + 1, dtype="<u8") * np.uint64(plan.count)
         contents.datasets["grids"] = np.tile(np.array(plan.grid, dtype="<u2"), (len(rows), 1))

@@ -207,7 +207,7 @@ class CheckedFile:
                 self._file.close()
         self._handle.close()
 
-    def inside(self, group: str, file_format: str) -> CheckedFile:
+    def open_group(self, group: str, file_format: str) -> CheckedFile:
         """Open a group of this file as if it were a separate file; it can be used while this file is open."""
         return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
@@ -446,7 +446,7 @@ class CheckedFile:
             raise Refused(place, "is not a JSON object", RESTORE)
         return found
 
-    def later(self, path: str) -> Callable[[], Array]:
+    def row_reader(self, path: str) -> Callable[[], Array]:
         """Return a function that returns all rows of a dataset, unverified, even after the file is closed.
 
         It returns a read-only memory map, or an array if the rows are in shards or not contiguous.
@@ -497,7 +497,7 @@ class LazyRows:
         self._file, self._path, self._store_digest = file.where, path, file.content_digest
         self._shards = file.shards if file.is_sharded(path) else None
         self._place = file.place(path)
-        self._read = file.later(path)
+        self._read = file.row_reader(path)
         self._digests = file.digests(path)
         self._step = info.block_rows or max(1, info.shape[0])
         self.shape, self.dtype = info.shape, info.dtype
@@ -712,7 +712,7 @@ class Shards:
                     owner = shard.store or self.store_digest
                     if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
                         raise Mismatch(str(path), "is a shard of another store", self.restore)
-                    self._read[shard.number] = {name: file.later(name)() for name in self.columns}
+                    self._read[shard.number] = {name: file.row_reader(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
                 problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
                 problem += f" (rows {shard.start}-{shard.stop - 1})"

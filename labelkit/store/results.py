@@ -270,7 +270,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     with open_file(store.path, schema.FORMAT_STORE) as outer:
         if outer.content_digest != store.content_digest or f"results/{name}" not in outer.groups:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
-        packed = outer.inside(f"results/{name}", schema.FORMAT_RESULT)
+        packed = outer.open_group(f"results/{name}", schema.FORMAT_RESULT)
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:

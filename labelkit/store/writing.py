@@ -267,7 +267,7 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
         created_by=plan.created_by,
         plan_digest=digest,
     )
-    plan.model.put(contents)
+    plan.model.add_to(contents)
     if plan.views is not None:
         contents.set("", views=canonical_json(dict(plan.views)))
     if plan.reused_from:

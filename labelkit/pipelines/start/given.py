@@ -56,19 +56,19 @@ class CollectedLabels:
     """All labels from the user so far, matched to the photos in the folder.
 
     Attributes:
-        placed: labels by position of the photo in the listing.
+        by_position: labels by position of the photo in the listing.
         files: SHA-256 of the photo at each of these positions, in hex; empty if it cannot be read.
-        away: labels of missing photos.
-        followed: number of labels whose photos have moved to another path.
-        left: by path, outdated labels, which moved with a photo or were corrected in a table of ``start``, in this run
+        missing: labels of missing photos.
+        num_moved: number of labels whose photos have moved to another path.
+        outdated: by path, labels that moved with a photo or were corrected in a table of ``start``, in this run
             or earlier; a table of the user may still contain them.
     """
 
-    placed: dict[int, str]
+    by_position: dict[int, str]
     files: dict[int, str]
-    away: list[TableLabel]
-    followed: int
-    left: dict[str, list[str]]
+    missing: list[TableLabel]
+    num_moved: int
+    outdated: dict[str, list[str]]
 
 
 def collect_labels(
@@ -93,7 +93,7 @@ def collect_labels(
         dataset: the photos.
         label_column: name of the label column in the CSVs of the user; ``None`` for the usual one.
         stores: stores of earlier runs, newest first, which record the file at each path.
-        left: see :class:`CollectedLabels`; from the last run.
+        left: ``outdated`` of the last run, see :class:`CollectedLabels`.
         checked: labels by path as written to ``check.csv``; if they differ now, they were corrected, and if they are
             empty, they were removed.
         corrected: labels corrected in ``labels.csv``.
@@ -449,14 +449,14 @@ def write_labels(
     No label is lost if this is interrupted.
     """
     names, columns = dataset.sample_ids, ("path", "label", FILE_COLUMN)
-    given = [(names[i], known.placed[i], known.files[i]) for i in sorted(known.placed)]
+    given = [(names[i], known.by_position[i], known.files[i]) for i in sorted(known.by_position)]
     # without a digest, since the file may be restored or replaced by another one
     aside = [(escape_path(name), text, "") for name, text, _ in given if name in unread]
     if aside:
         current_progress().warning(
             f"{_labels(len(aside))} for unreadable photos: kept in {tables.folder / AWAY} until the photos can be read"
         )
-    away = [*((label.path, label.text, label.file) for label in known.away), *aside]
+    away = [*((label.path, label.text, label.file) for label in known.missing), *aside]
     if away:
         tables.write(AWAY, columns, sorted(away, key=lambda row: (row[0], row[2])))
     if given or (tables.folder / GIVEN).is_file():

@@ -132,19 +132,19 @@ def start(config: StartConfig) -> SimpleResult:
     """
     if config.serve and not config.dry_run:
         return start_in_browser(config, start)
-    dataset = _photos(config)
+    dataset = _list_photos(config)
     photos = config.photos.resolve()
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
     if folder.exists() and not folder.is_dir():
         raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
     if photos in (folder.resolve(), *folder.resolve().parents):
         raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
-    with contextlib.nullcontext() if config.dry_run else _held(folder):
+    with contextlib.nullcontext() if config.dry_run else _lock_folder(folder):
         return _start(config, dataset, folder)
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold the lock of the folder, and remove the folder if it remains empty."""
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -164,9 +164,9 @@ def _held(folder: Path) -> Iterator[None]:
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
     record = Record.read(folder)
     tables = GeneratedTables(folder, record.tables, record.write)
-    stores = [open_store(folder / name) for name in _stores(record, folder)]
+    stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
     alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
-    listing = _listing(dataset)
+    listing = _digest_listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
@@ -185,7 +185,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         browser=browser,
         is_same=is_same,
     )
-    labels = known.placed
+    labels = known.by_position
     now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.was_edited(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
@@ -205,13 +205,13 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
-    this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
     this = replace(this, confirmed=record.follow_confirmed(now, hashes))
-    steps = _steps(config, this)
+    steps = _build_steps(config, this)
     progress = current_progress()
     _report_photos(config, dataset, labels)
     waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
@@ -222,21 +222,21 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     elif not last and not config.dry_run:
         for number, (name, step) in enumerate(steps.items(), 1):
             progress.message(f"{number}. {name}: {command_line(step)}")
-    minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
+    minutes = None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset)
     if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
         progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
     if this.record not in record.rounds:
         record.rounds.append(this.record)
-    record.left = known.left
+    record.left = known.outdated
     record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
     record.call["photos_at"] = str(config.photos.resolve())
     record.write()
     write_labels(tables, dataset, known)
     record_browser_round(record, browser_round, browser)
     record.write()
-    if known.followed:
+    if known.num_moved:
         # their paths are outdated; their labels are in the tables that were just written
         tables.remove(*FILLED)
     for name, paths in ((SKIPPED, skipped), (SEEN, seen)):
@@ -244,7 +244,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
             tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
-    told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}
+    told = {"embed": _do_step(record, this, "embed", steps["embed"], tables, {})}
     for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
         shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
     unread = {name for name, _ in open_store(this.store).skipped}
@@ -255,22 +255,22 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
         if not 1 < len(readable) < this.num_photos:
             this.record["answer"] = None
-    this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
+    this = _link_earlier_round(this, [folder / name for name in _existing_stores(record, folder)], dataset)
     if this.previous is not None:
         progress.message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
-    steps = _steps(config, this)
+    steps = _build_steps(config, this)
     apart: dict[str, StageConfig] = {}
     if len(dataset) >= _MIN_FOR_PROCESS:
         waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
-        apart = {name: _beside(steps[name]) for name in waiting}
+        apart = {name: _write_beside(steps[name]) for name in waiting}
     with in_background(_run, apart) as running:
         told |= {
-            name: _do(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
+            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
         }
     for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
         if undone not in steps:  # left by an earlier run; their labels are in given.csv
             tables.remove(*files)
-    old = [folder / name for name in _stores(record, folder) if name != this.store.name]
+    old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
     result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
     record.write()
     return result
@@ -320,7 +320,7 @@ def _plan(
     return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
 
 
-def _photos(config: StartConfig) -> ImageDataset:
+def _list_photos(config: StartConfig) -> ImageDataset:
     folder = config.photos
     if not folder.is_dir():
         if folder.exists():
@@ -333,7 +333,7 @@ def _photos(config: StartConfig) -> ImageDataset:
     return dataset
 
 
-def _stores(record: Record, folder: Path) -> list[str]:
+def _existing_stores(record: Record, folder: Path) -> list[str]:
     """Return the names of the existing stores of all rounds, newest first."""
     names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
     return [name for name in names if (folder / name).is_file()]
@@ -353,7 +353,7 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
     return left
 
 
-def _listing(dataset: ImageDataset) -> str:
+def _digest_listing(dataset: ImageDataset) -> str:
     """Return a digest of the names, sizes and times of all files, which identifies the photos."""
     assert dataset.root is not None
     found: list[list[object]] = []
@@ -367,7 +367,7 @@ def _listing(dataset: ImageDataset) -> str:
     return json_digest(found)
 
 
-def _round(
+def _choose_round(
     config: StartConfig,
     record: Record,
     folder: Path,
@@ -406,7 +406,7 @@ def _round(
     return _Round(folder, mine, before, described, labels, num_photos)
 
 
-def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
+def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
     """Complete a round whose photos are embedded by the earlier round that it continues."""
     store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
     before = this.before
@@ -431,7 +431,7 @@ def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
     return this.folder / str(entry["store"]), str(entry["answer"])
 
 
-def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
+def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
     """Return the network for embedding the photos, and the store from which to copy embeddings.
 
     ``auto`` continues with the network of the earlier photos, even if a better one has been installed since. If its
@@ -445,12 +445,12 @@ def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | N
     return "auto", None
 
 
-def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
+def _build_steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     """Return the options of each step, by name, in order."""
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.given
     shared: dict[str, Any] = {"seed": config.seed}
-    backbone, described = _network(config, this.described)
+    backbone, described = _choose_network(config, this.described)
     steps: dict[str, StageConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
@@ -536,7 +536,7 @@ def command_line(config: StageConfig) -> str:
     return shlex.join(("labelkit", *command_words(config)))
 
 
-def _inputs(this: _Round, name: str) -> dict[str, object]:
+def _step_inputs(this: _Round, name: str) -> dict[str, object]:
     """Return the inputs of a step besides its options: photos, labels, and skipped, seen and confirmed photos."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
@@ -547,16 +547,16 @@ def _inputs(this: _Round, name: str) -> dict[str, object]:
 
 
 def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
-    return record.finished_values(*_key(this, name, config), _inputs(this, name))
+    return record.finished_values(*_step_key(this, name, config), _step_inputs(this, name))
 
 
-def _beside(config: StageConfig) -> StageConfig:
+def _write_beside(config: StageConfig) -> StageConfig:
     """Let a step write its table next to the existing table, which the user may edit while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
 
-def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
+def _step_key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
     """Return the name and command under which a step is recorded, independent of the folder's location.
 
     For embed, it does not matter from which store embeddings were copied. The report page contains links to the photos.
@@ -569,7 +569,7 @@ def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
     return name, shlex.join(word.removeprefix(inside) for word in command_words(config))
 
 
-def _do(
+def _do_step(
     record: Record,
     this: _Round,
     name: str,
@@ -584,7 +584,7 @@ def _do(
         progress.message(f"{name}: already done")
         return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
-    beside = _beside(config)
+    beside = _write_beside(config)
     out, made = (Path(getattr(one, "out", "")) for one in (config, beside))
     result = running[name]() if name in running else _run(beside)
     values = to_json_types(result.to_json())
@@ -598,7 +598,7 @@ def _do(
             return values
     if name != "report":
         record.steps.pop("report", None)  # the page shows the results of this step
-    record.note(*_key(this, name, config), _inputs(this, name), files, values)
+    record.note(*_step_key(this, name, config), _step_inputs(this, name), files, values)
     took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values
@@ -622,7 +622,7 @@ def _run(config: StageConfig) -> SimpleResult:
     return result
 
 
-def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
+def _estimate_time(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
     """Estimate the minutes to embed the remaining photos by timing a few of them; ``None`` if there are only a few."""
     assert isinstance(config, EmbedConfig)
     there = set() if this.described is None else set(open_store(this.described).sample_ids)

@@ -37,7 +37,7 @@ _KEYS = {
 }
 
 
-class InvalidStep(ValueError):  # noqa: N818 - the page's name for it
+class InvalidStepError(ValueError):
     """Raised for an invalid labeling step; the message gives the reason."""
 
 
@@ -71,38 +71,38 @@ def read_steps(raw: object, num_rows: int, classes: Sequence[str] = ()) -> list[
     The names of existing ``classes`` may be any text; other names are adjusted to the spelling of these.
 
     Raises:
-        InvalidStep: this is not a list of steps, or a row or name is invalid, ...
+        InvalidStepError: this is not a list of steps, or a row or name is invalid, ...
     """
     if not isinstance(raw, list) or not raw or len(raw) > MAX_STEPS:
-        raise InvalidStep(f"an action must be a list of 1 to {MAX_STEPS} steps")
+        raise InvalidStepError(f"an action must be a list of 1 to {MAX_STEPS} steps")
     return [_check_name(read_stored_step(one, num_rows), classes) for one in raw]
 
 
 def read_stored_step(raw: object, num_rows: int) -> Step:
     """Validate one step of a stored action, which may contain the name of any class of the store."""
     if not isinstance(raw, dict) or not isinstance(raw.get("do"), str) or raw["do"] not in _KEYS:
-        raise InvalidStep(f"a step must be an object whose `do` is one of {', '.join(_KEYS)}")
+        raise InvalidStepError(f"a step must be an object whose `do` is one of {', '.join(_KEYS)}")
     do = raw["do"]
     if set(raw) != _KEYS[do]:
-        raise InvalidStep(f"a step {do!r} must have the keys {', '.join(sorted(_KEYS[do]))}")
+        raise InvalidStepError(f"a step {do!r} must have the keys {', '.join(sorted(_KEYS[do]))}")
     rows: tuple[int, ...] = ()
     if "rows" in raw:
         listed = raw["rows"]
         if not isinstance(listed, list) or not listed or not all(type(row) is int for row in listed):
-            raise InvalidStep("rows must be a non-empty list of integers")
+            raise InvalidStepError("rows must be a non-empty list of integers")
         if min(listed) < 0 or max(listed) >= num_rows:
-            raise InvalidStep(f"rows must be from 0 to {num_rows - 1}")
+            raise InvalidStepError(f"rows must be from 0 to {num_rows - 1}")
         rows = tuple(dict.fromkeys(listed))
     group = raw.get("group", -1)
     if type(group) is not int or not -1 <= group <= num_rows + MAX_STEPS * num_rows:
-        raise InvalidStep("group must be the number of a group, or -1")
+        raise InvalidStepError("group must be the number of a group, or -1")
     value = raw.get("value", True)
     if type(value) is not bool:
-        raise InvalidStep("value must be true or false")
+        raise InvalidStepError("value must be true or false")
     name = raw.get("name")
     if name is not None or do in ("not", "make"):
         if not isinstance(name, str) or not name.strip():
-            raise InvalidStep("a name must not be empty")
+            raise InvalidStepError("a name must not be empty")
     return Step(do, rows, group, name, value)
 
 
@@ -111,11 +111,11 @@ def _check_name(step: Step, classes: Sequence[str]) -> Step:
         return step
     name = class_name(step.name)
     if name is None:
-        raise InvalidStep(f"{step.name.strip()!r} means unlabeled: choose another name")
+        raise InvalidStepError(f"{step.name.strip()!r} means unlabeled: choose another name")
     if len(name) > MAX_LETTERS:
-        raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, got {len(name):,}")
+        raise InvalidStepError(f"a name may have at most {MAX_LETTERS} characters, got {len(name):,}")
     if not all(map(is_shown, name)):
-        raise InvalidStep("a name must not contain line breaks or unprintable characters")
+        raise InvalidStepError("a name must not contain line breaks or unprintable characters")
     return replace(step, name=match_known_spelling({0: name}, classes)[0])
 
 
@@ -159,18 +159,18 @@ class LabelingState:
         """Apply labeling steps, and return the steps that undo them, in the order in which to apply them.
 
         Raises:
-            InvalidStep: a group does not exist, or a new group lacks the next number or images; nothing was changed.
+            InvalidStepError: a group does not exist, or a new group lacks the next number or images; nothing changed.
         """
         if all(step.do == "make" for step in steps):
-            raise InvalidStep("a new group must contain images")
+            raise InvalidStepError("a new group must contain images")
         count = len(self.named)
         for step in steps:
             if step.do == "make":
                 if step.group != count:
-                    raise InvalidStep(f"the next group must have number {count}, got {step.group}")
+                    raise InvalidStepError(f"the next group must have number {count}, got {step.group}")
                 count += 1
             elif step.group >= count or (step.do == "name" and step.group < 0):
-                raise InvalidStep(f"there is no group {step.group}")
+                raise InvalidStepError(f"there is no group {step.group}")
         back: list[Step] = []
         for step in steps:
             back[:0] = self._apply(step)

@@ -22,7 +22,7 @@ from labelkit.data.path_rule import escape_path
 from labelkit.errors import LabelkitError
 from labelkit.store.csv_table import csv_text
 from labelkit.store.results import Result, find_free_name, list_results, read_result
-from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, choose_training_labels
+from labelkit.studio.label.actions import InvalidStepError, LabelingState, Step, choose_training_labels
 from labelkit.studio.label.browser import BrowsedStore
 from labelkit.studio.label.session import Session
 from labelkit.studio.report.groups import describe_groups
@@ -94,15 +94,15 @@ class BackgroundPredictor:
         """Start updating the predictions from the labels so far, in a background thread.
 
         Raises:
-            InvalidStep: a prediction is already running, or there is nothing to learn from.
+            InvalidStepError: a prediction is already running, or there is nothing to learn from.
         """
         with self._lock:
             if self.asked["state"] == "running":
-                raise InvalidStep("a prediction is already running")
+                raise InvalidStepError("a prediction is already running")
             work, _, _ = self.session.snapshot()
             learned = choose_training_labels(work, self.browsed.images.features)
             if not (learned >= 0).any():
-                raise InvalidStep("there are no labels to learn from: name a group or label an image first")
+                raise InvalidStepError("there are no labels to learn from: name a group or label an image first")
             number = self.asked["number"] + 1
             self.asked = {"number": number, "state": "running", "step": "grouping the images", "changed": None}
         threading.Thread(target=self._run, args=(learned, work.classes, by, client), daemon=True).start()

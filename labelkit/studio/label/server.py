@@ -33,10 +33,10 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
 from labelkit.progress import current_progress
 from labelkit.store.results import Result
-from labelkit.studio.label.actions import InvalidStep
+from labelkit.studio.label.actions import InvalidStepError
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
-from labelkit.studio.label.session import Conflict, Session
+from labelkit.studio.label.session import EditConflictError, Session
 from labelkit.studio.report.page import render_label_page
 
 #: Maximum size of a request in bytes, sufficient for 100,000 row numbers.
@@ -249,9 +249,9 @@ class LabelServer:
             seen = _number(told["seen"], "seen")
             who = {"by": self.by, "client": _text(told["client"], "client"), "seen": seen}
             await run_in_threadpool(do, told, who)
-        except InvalidStep as error:
+        except InvalidStepError as error:
             return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
-        except Conflict as conflict:
+        except EditConflictError as conflict:
             return self._told(seen, 409, theirs=conflict.theirs, rows=conflict.rows, groups=conflict.groups)
         except LabelkitError as error:
             return _refuse(507 if isinstance(error, ResourceError) else 500, f"Nothing was changed: {error}")
@@ -308,23 +308,23 @@ async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
     try:
         told = json.loads(await request.body())
     except ClientDisconnect as error:
-        raise InvalidStep(f"a request may have at most {MAX_BYTES:,} bytes") from error
+        raise InvalidStepError(f"a request may have at most {MAX_BYTES:,} bytes") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidStep(str(error)) from error
+        raise InvalidStepError(str(error)) from error
     if not isinstance(told, dict) or set(told) != set(keys):
-        raise InvalidStep(f"a request must be an object with the keys {', '.join(keys)}")
+        raise InvalidStepError(f"a request must be an object with the keys {', '.join(keys)}")
     return told
 
 
 def _text(value: object, key: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
-        raise InvalidStep(f"{key} must be a string of at most {_LONGEST} characters")
+        raise InvalidStepError(f"{key} must be a string of at most {_LONGEST} characters")
     return value
 
 
 def _number(value: object, key: str) -> int:
     if type(value) is not int or value < 0:
-        raise InvalidStep(f"{key} must be a round number")
+        raise InvalidStepError(f"{key} must be a round number")
     return value
 
 

@@ -21,7 +21,7 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
 from labelkit.studio.label.actions import (
-    InvalidStep,
+    InvalidStepError,
     LabelingState,
     Step,
     changed_rows_and_groups,
@@ -34,7 +34,7 @@ STAGE = "label"
 KEPT_BACK = 200
 
 
-class Conflict(Exception):  # noqa: N818 - the page's name for it
+class EditConflictError(Exception):
     """Raised for an action on images or groups that another page has changed since this page was last updated.
 
     Args:
@@ -136,8 +136,8 @@ class Session:
             seen: last round known to the page.
 
         Raises:
-            InvalidStep: the action is invalid.
-            Conflict: another page has changed the same images or groups since ``seen``.
+            InvalidStepError: the action is invalid.
+            EditConflictError: another page has changed the same images or groups since ``seen``.
             LabelkitError: the result cannot be written; nothing was changed.
         """
         with self._lock:
@@ -162,7 +162,7 @@ class Session:
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):
-                raise InvalidStep(f"action {number} cannot be undone")
+                raise InvalidStepError(f"action {number} cannot be undone")
             kind = "redo" if found.undoes else "undo"
             return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
 
@@ -174,7 +174,7 @@ class Session:
         num_classes, num_groups = len(self.work.classes), len(self.work.named)
         back = tuple(self.work.apply(steps))
         if not back:
-            raise InvalidStep("the action would not change anything")
+            raise InvalidStepError("the action would not change anything")
         done = CommittedAction(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
         after, _ = self.work.labels()
         rounds = np.where(after == before, self.label_rounds, np.where(after >= 0, done.round, -1))
@@ -202,7 +202,7 @@ class Session:
                 both_rows |= rows & their_rows
                 both_groups |= groups & their_groups
         if theirs:
-            raise Conflict(theirs, sorted(both_rows), sorted(both_groups))
+            raise EditConflictError(theirs, sorted(both_rows), sorted(both_groups))
 
     def write(self) -> None:
         """Write the labels and the history of a labeling session to its result.

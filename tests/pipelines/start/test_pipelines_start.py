@@ -414,7 +414,7 @@ def test_predictions_are_corrected_in_the_table_of_labels(
     # who interrupts the next call has not lost them
     add_photos(photos, range(30, 32), seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_do", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(run_module, "_do_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(photos, labels=known, num_classes=5)
 
@@ -782,7 +782,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     write_labels(folder / "next.csv", [int(asked[:3])])
     other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
     rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
-    noted, do = records.Record.note, run_module._do
+    noted, do = records.Record.note, run_module._do_step
 
     def stop_before(*given: object) -> dict[str, object]:
         if step == "the tables":
@@ -798,7 +798,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_do", stop_before)
+        patch.setattr(run_module, "_do_step", stop_before)
         if step == "the record":
             patch.setattr(run_module, "_write_labels", stop_writing)
         patch.setattr(records.Record, "note", stop_after)
@@ -1452,9 +1452,9 @@ def test_photos_that_are_added_are_described_by_the_network_of_the_others(
     for here, expected in ((True, ("a+b", store)), (False, ("auto", None))):
         found = tmp_path if here else None
         monkeypatch.setattr("labelkit.pipelines.start.run.find_recorded_weights", lambda source, found=found: found)
-        assert run_module._network(config, store) == expected
-    assert run_module._network(config, None) == ("auto", None)
-    assert run_module._network(config.model_copy(update={"backbone": "c"}), store) == ("c", store)
+        assert run_module._choose_network(config, store) == expected
+    assert run_module._choose_network(config, None) == ("auto", None)
+    assert run_module._choose_network(config.model_copy(update={"backbone": "c"}), store) == ("c", store)
 
 
 @pytest.mark.parametrize("backbone", ["auto", "resnet18"])

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.studio.label.actions import InvalidStep, LabelingState, choose_training_labels, read_steps
+from labelkit.studio.label.actions import InvalidStepError, LabelingState, choose_training_labels, read_steps
 from labelkit.studio.label.asking import group_changes, regrouping_steps
 from labelkit.studio.report.images import escape_for_page
 
@@ -115,7 +115,7 @@ def test_what_takes_steps_back_takes_all_of_them_back(work: LabelingState, steps
     ],
 )
 def test_what_is_no_step_is_refused(raw: object, problem: str) -> None:
-    with pytest.raises(InvalidStep, match=problem):
+    with pytest.raises(InvalidStepError, match=problem):
         read_steps(raw, N)
 
 
@@ -144,7 +144,7 @@ def test_a_class_that_is_there_keeps_its_name_and_spelling(written: str, name: s
     ],
 )
 def test_a_group_that_is_not_there_changes_nothing(work: LabelingState, step: dict[str, Any]) -> None:
-    with pytest.raises(InvalidStep, match="group"):
+    with pytest.raises(InvalidStepError, match="group"):
         do(work, {"do": "label", "rows": [1], "name": "dog"}, step)
 
     assert names(work) == ["cup", "", "", "", "", ""]

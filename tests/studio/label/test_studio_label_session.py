@@ -11,11 +11,11 @@ from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.errors import Mismatch, ResourceError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
-from labelkit.studio.label.actions import InvalidStep, Step
+from labelkit.studio.label.actions import InvalidStepError, Step
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.label import label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.session import Conflict, Session
+from labelkit.studio.label.session import EditConflictError, Session
 
 PER_BLOB = 8
 
@@ -134,7 +134,7 @@ def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     act(session, {"do": "label", "rows": [5], "name": "dog"})
     session.undo(1, by="", client="a", seen=1)
 
-    with pytest.raises(InvalidStep, match="action 1 cannot be undone"):
+    with pytest.raises(InvalidStepError, match="action 1 cannot be undone"):
         session.undo(1, by="", client="a", seen=2)
     session.undo(2, by="", client="a", seen=2)
     assert stored(store)[5] == "dog"
@@ -144,7 +144,7 @@ def test_the_last_writer_does_not_win_silently(store: EmbeddingStore) -> None:
     session = opened(store)
     act(session, {"do": "label", "rows": [4, 5], "name": "dog"}, client="a", seen=0)
 
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(EditConflictError) as caught:
         act(session, {"do": "label", "rows": [5, 6], "name": "cat"}, client="b", seen=0)
     assert (caught.value.rows, caught.value.groups) == ([5], [])
     assert caught.value.theirs == [{"round": 1, "by": "me", "kind": "test"}]
@@ -160,7 +160,7 @@ def test_undo_is_a_conflict_where_somebody_changed_the_same_since(store: Embeddi
     act(session, {"do": "name", "group": 1, "name": "dog"}, client="a")
     act(session, {"do": "name", "group": 1, "name": "cat"}, client="b")
 
-    with pytest.raises(Conflict):
+    with pytest.raises(EditConflictError):
         session.undo(1, by="", client="a", seen=1)
 
 
