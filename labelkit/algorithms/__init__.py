@@ -1,6 +1,6 @@
-"""Algorithms on arrays: clustering, classes, balanced assignment, prototypes, neighbors, calibration, attention.
+"""Algorithms on arrays: clustering, class discovery, optimal transport, prototypes, neighbors, calibration, attention.
 
-Names are imported on first use: some need torch, and using one module should not load all the others.
+Names are imported on first use: some require torch, and using one module should not load all the others.
 """
 
 from typing import TYPE_CHECKING

@@ -1,22 +1,22 @@
-"""Choose the rows to label next: rows that represent many others, rows between two classes, or both.
+"""Choose the samples to label next: representative samples, samples between two classes, or both.
 
 Strategies, all based on Euclidean distances; labeled rows count as chosen from the start:
-    coverage      the row that most lowers the sum of squared distances from all rows to the nearest chosen one: greedy
-                  facility location (k-medoids)
+    coverage      the row that most reduces the sum of squared distances from all rows to their nearest chosen row:
+                  greedy facility location (k-medoids)
     both          the same sum, each row weighted by its uncertainty
     typical       k-means with one cluster per existing or future label; in the largest clusters without a label, the
                   row with the smallest mean distance to its neighbors in the cluster
     k-center      the row farthest from all chosen ones
-    uncertainty   the row whose distances to two classes are the most alike
+    uncertainty   the row whose distances to its two nearest classes are most similar
 
 Sources: G. Cornuejols, M. Fisher and G. Nemhauser, "Location of bank accounts to optimize float" (facility location and
 its greedy algorithm); M. Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (bounds that
 save most of the work); O. Sener and S. Savarese, "Active Learning for Convolutional Neural Networks: A Core-Set
 Approach" (k-center); G. Hacohen, A. Dekel and D. Weinshall, "Active Learning on a Budget: Opposite Strategies Suit High
-and Low Budgets" (TypiClust). Departures: a choice rules out its near duplicates; with more than ``MAX_SERVED`` rows,
-facility location sums over a sample of rows, so that time and memory grow linearly with the rows, not quadratically.
+and Low Budgets" (TypiClust). Departures: choosing a row excludes its near-duplicates; with more than ``MAX_SERVED``
+rows, facility location sums over a sample of them, so that time and memory grow linearly with the number of rows.
 
-Scores that differ by no more than rounding errors count as equal: the first of equal rows is chosen.
+Scores that differ only by rounding errors are ties, which go to the first row.
 """
 
 from dataclasses import dataclass
@@ -29,19 +29,19 @@ from labelkit.algorithms.neighbors import knn
 from labelkit.algorithms.row_blocks import column_sums
 
 MAX_SERVED = 5_000
-"""Maximum number of rows that the sum of facility location is computed over."""
+"""Maximum number of rows over which facility location is summed."""
 MAX_CLUSTERS = 500
 """Maximum number of clusters of ``typical``, as published."""
 _NEIGHBORS = 20
 _BLOCK_NUMBERS = 1 << 22  # 32 MB in float64
-# Distances to examples that are computed at a time, few enough to stay in the processor cache.
+# Distances to examples computed at a time, few enough to stay in the processor cache.
 _CLAIM_NUMBERS = 1 << 17
-# Minimum number of rows: a product of fewer rows with thousands of examples takes several times as long.
+# Minimum number of rows per product: with fewer, a product with thousands of examples takes several times as long.
 _MIN_ROWS = 256
 _TILE_WIDTH, _TILE_NUMBERS = 512, 1 << 19
-# Bounds that are recomputed at a time: enough that passes over all rows are rare, few enough to be quick.
-_LOOKED_AT = 64
-# Scores that differ by at most this share of the largest possible score are equal.
+# Bounds recomputed at a time: enough to make passes over all rows rare, few enough to be fast.
+_BOUNDS_AT_ONCE = 64
+# Scores that differ by at most this fraction of the largest possible score are ties.
 _TIE = 1e-13
 
 Rows = NDArray[np.float32]
@@ -53,12 +53,12 @@ class Candidates:
 
     Args:
         rows: (n, d).
-        duplicate_share: two rows are near duplicates if their squared distance is at most this share of the mean
-            squared distance between two rows; relative, since features of some networks lie in a narrow cone.
+        duplicate_share: two rows are near-duplicates if their squared distance is at most this fraction of the mean
+            squared distance between rows. It is relative because the features of some networks lie in a narrow cone.
 
     Attributes:
         rows: the rows passed in.
-        open: (n,) bool, the rows that may still be chosen.
+        eligible: (n,) bool, the rows that may still be chosen.
     """
 
     def __init__(self, rows: Rows, duplicate_share: float) -> None:
@@ -72,18 +72,18 @@ class Candidates:
         between = 2 * float(self._squares.sum(dtype=np.float64)) / len(rows)
         # squared distances of equal rows deviate from 0 by about 1e-7 of the squared lengths they are computed from
         self._limit = duplicate_share * between + 1e-6 * float(self._squares.max())
-        self.open = np.ones(len(self._near), dtype=bool)
+        self.eligible = np.ones(len(self._near), dtype=bool)
 
     def exclude_near(self, distances: NDArray[np.float64]) -> None:
         """Exclude near-duplicates of chosen samples, given squared distances (n,) to the nearest chosen sample."""
-        self.open &= distances > self._limit
+        self.eligible &= distances > self._limit
 
-    def close(self, chosen: Ids) -> None:
+    def exclude(self, chosen: Ids) -> None:
         """Exclude the chosen samples and their near-duplicates."""
-        self.open[chosen] = False
+        self.eligible[chosen] = False
         others: Rows = (self.rows[chosen] - self._mean).astype(np.float32)
         squares: NDArray[np.float32] = np.einsum("ij,ij->i", others, others)
-        # tiles stay in the processor cache: with thousands of chosen rows, every few would need a pass over all others
+        # tiles fit in the processor cache; without them, every few of the chosen rows would need a pass over all rows
         width = max(1, min(len(chosen), _TILE_WIDTH))
         height = max(1, _TILE_NUMBERS // width)
         for first in range(0, len(self._near), height):
@@ -91,11 +91,11 @@ class Candidates:
             for start in range(0, len(chosen), width):
                 block = slice(start, start + width)
                 apart = self._squares[here, None] + squares[block] - 2 * self._near[here] @ others[block].T
-                self.open[here] &= apart.min(axis=1) > self._limit
+                self.eligible[here] &= apart.min(axis=1) > self._limit
 
 
 def _argmax_first(scores: NDArray[np.float64], tie: float) -> int:
-    """Return the index of the highest score, the first of equals; 0 if no score is finite."""
+    """Return the index of the highest score, the first if tied; 0 if no score is finite."""
     return int(np.flatnonzero(scores >= scores.max() - tie)[0]) if np.isfinite(scores).any() else 0
 
 
@@ -106,7 +106,7 @@ class NearestClasses:
     first: Ids  # (n,) int64, the nearest class
     second: Ids  # (n,) int64, the second nearest
     near: NDArray[np.float64]  # (n,) float64, squared distance to the nearest example of any class
-    # (n,) float64 in [0, 1], squared distance to the first over that to the second; 1 is a tie
+    # (n,) float64 in [0, 1], squared distance to the nearest class divided by that to the second; 1 is a tie
     uncertainty: NDArray[np.float64]
 
 
@@ -115,7 +115,7 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
 
     Args:
         rows: (n, d).
-        examples: (m, d) rows of known class, or one mean per class.
+        examples: (m, d) labeled rows, or one mean per class.
         classes: (m,) integers >= 0, at least two different ones.
 
     Raises:
@@ -136,13 +136,13 @@ def nearest_classes(rows: ArrayLike, examples: ArrayLike, classes: ArrayLike) ->
             members = np.flatnonzero(two[:, side] == place)
             apart[members, side] = find_nearest(points[members], examples)[1]
     near, far = apart.T
-    # if both are zero, as for a row equal to examples of two classes, it is a tie
+    # a row equal to examples of two classes, with both distances zero, is a tie
     uncertainty = np.where(far > 0, near / np.where(far > 0, far, 1), 1)
     return NearestClasses(known[two[:, 0]], known[two[:, 1]], near, uncertainty)
 
 
 def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
-    """Return the two nearest classes, (n, 2), the smaller of equals first.
+    """Return the two nearest classes of each row, (n, 2); ties go to the smaller class.
 
     Distances are compared in float32, relative to the mean of the examples; in float64 where float32 cannot decide.
 
@@ -175,7 +175,7 @@ def _two_nearest(points: Rows, held: Rows, starts: Ids) -> Ids:
 
 
 def _two_smallest(values: Rows) -> tuple[Ids, Rows]:
-    """Return the columns of each row's two smallest values, (n, 2), and its three smallest, (n, 3), padded by infinity.
+    """Return the columns of each row's two smallest values (n, 2), and its three smallest values (n, 3), inf-padded.
 
     ``values`` is overwritten.
     """
@@ -206,19 +206,19 @@ def choose_covering(
 ) -> tuple[Ids, NDArray[np.float64]]:
     r"""Choose samples greedily to minimize the weighted sum of squared distances to each sample's nearest choice.
 
-    The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. Without any chosen or labeled row, every distance
-    counts as the largest possible, so that the first choice is the weighted medoid.
+    The sum is :math:`\sum_j w_j \min_{i \in C} |x_i - x_j|^2`. If C is empty, every distance counts as the largest
+    possible, so that the first choice is the weighted medoid.
 
     Args:
         rows: (n, d).
         count: number of rows to choose; fewer are chosen if candidates run out.
-        labeled: rows that are in C from the start.
+        labeled: indices of the rows that are in C from the start.
         candidates: rows that may be chosen; modified.
-        generator: draws the j if there are more than ``MAX_SERVED`` rows.
+        generator: samples the rows j if there are more than ``MAX_SERVED``.
         weights: (n,) w >= 0; by default all 1.
 
     Returns:
-        (c,) rows in the order chosen; (c,) how much each lowered the mean over the rows j.
+        (c,) rows in the order chosen; (c,) by how much each of them reduced the mean over the rows j.
     """
     served = np.arange(len(rows))
     if len(rows) > MAX_SERVED:
@@ -234,19 +234,19 @@ def choose_covering(
     chosen: list[int] = []
     gains: list[float] = []
     while len(chosen) < count:
-        bounds[~candidates.open] = -np.inf
+        bounds[~candidates.eligible] = -np.inf
         row, found = _best_row(rows, gain, bounds, tie)
         if found == -np.inf:
             break
         chosen.append(row)
         gains.append(found / len(served))
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
         gain.choose(rows[row])
     return np.array(chosen, dtype=np.int64), np.array(gains)
 
 
 class _Gain:
-    """Amount by which a row would lower the weighted sum of squared distances to the nearest chosen row.
+    """Reduction in the weighted sum of squared distances to the nearest chosen row that choosing a row would bring.
 
     Args:
         points: (m, d) rows j of the sum.
@@ -255,7 +255,7 @@ class _Gain:
     """
 
     def __init__(self, points: Rows, amounts: NDArray[np.float64], nearest: NDArray[np.float64]) -> None:
-        # stored: converting them for each few rows would take longer than comparing them with those rows
+        # stored, since converting them for every few rows would take longer than the comparison itself
         self._points = points.astype(np.float64)
         self._squares: NDArray[np.float64] = np.einsum("ij,ij->i", self._points, self._points)
         self._amounts, self._nearest = amounts, nearest
@@ -265,7 +265,7 @@ class _Gain:
         return np.maximum(self._nearest - self._apart(rows), 0) @ self._amounts
 
     def upper_bound(self, rows: Rows) -> NDArray[np.float64]:
-        """Compute upper bounds (n,) on the gains, valid while no distance exceeds that to the nearest chosen row."""
+        """Compute upper bounds (n,) on the gains, valid if no distance exceeds that to the nearest chosen row."""
         sums = float((self._nearest - self._squares) @ self._amounts) - _squares(rows) * float(self._amounts.sum())
         return np.asarray(sums + 2 * rows @ (self._amounts @ self._points))
 
@@ -283,13 +283,13 @@ def _squares(rows: Rows) -> NDArray[np.float64]:
 
 
 def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) -> tuple[int, float]:
-    """Return the row of the largest gain, the first of equals, and its gain; minus infinity if none is left.
+    """Return the row with the largest gain (the first if tied) and its gain; minus infinity if no row remains.
 
     Args:
         rows: (m, d).
         gain: computes the gain of any row.
-        bounds: (m,) upper bounds on the gains; those from earlier choices remain valid, since gains only fall. Lowered.
-        tie: the maximum difference between equal gains.
+        bounds: (m,) upper bounds on the gains, updated in place; earlier bounds remain valid, since gains only fall.
+        tie: maximum difference between tied gains.
     """
     fresh = np.zeros(len(rows), dtype=bool)
     while True:
@@ -298,8 +298,8 @@ def _best_row(rows: Rows, gain: _Gain, bounds: NDArray[np.float64], tie: float) 
         if not len(stale):
             row = _argmax_first(bounds, tie)
             return row, float(bounds[row])
-        if len(stale) > _LOOKED_AT:
-            stale = np.sort(stale[np.argpartition(-bounds[stale], _LOOKED_AT - 1)[:_LOOKED_AT]])
+        if len(stale) > _BOUNDS_AT_ONCE:
+            stale = np.sort(stale[np.argpartition(-bounds[stale], _BOUNDS_AT_ONCE - 1)[:_BOUNDS_AT_ONCE]])
         bounds[stale], fresh[stale] = gain.exact(rows[stale]), True
 
 
@@ -308,14 +308,14 @@ def choose_typical(
 ) -> tuple[Ids, NDArray[np.float64], Ids]:
     """Choose the most typical sample of each cluster without a label, starting with the largest cluster (TypiClust).
 
-    There are as many clusters as existing and future labels, at most ``MAX_CLUSTERS``. The typicality of a row is one
-    over the mean distance to its 20 nearest rows of the cluster. When every cluster has a label, those with the fewest
-    labels come next.
+    The number of clusters is the number of existing and future labels, at most ``MAX_CLUSTERS``. The typicality of a
+    row is the inverse of the mean distance to its 20 nearest neighbors in the cluster. Once every cluster has a label,
+    those with the fewest labels come next.
 
     Args:
         rows: (n, d).
         count: number of rows to choose; fewer are chosen if candidates run out.
-        labeled: rows with a label.
+        labeled: indices of the labeled rows.
         candidates: rows that may be chosen; modified.
         generator: for k-means.
 
@@ -331,7 +331,7 @@ def choose_typical(
     chosen: list[int] = []
     scores: list[float] = []
     while len(chosen) < count:
-        left = np.bincount(cluster_ids[candidates.open], minlength=num_clusters)
+        left = np.bincount(cluster_ids[candidates.eligible], minlength=num_clusters)
         if not left.any():
             break
         cluster = next(int(c) for c in np.lexsort((-sizes, labels)) if left[c])
@@ -340,17 +340,17 @@ def choose_typical(
             typicality[cluster] = _typicality(rows[members])
         values = np.full(len(rows), -np.inf)
         values[members] = typicality[cluster]
-        values[~candidates.open] = -np.inf
+        values[~candidates.eligible] = -np.inf
         row = _argmax_first(values, 0)
         chosen.append(row)
         scores.append(float(values[row]))
         labels[cluster] += 1
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
     return np.array(chosen, dtype=np.int64), np.array(scores), sizes[cluster_ids[np.array(chosen, dtype=np.int64)]]
 
 
 def _typicality(members: Rows) -> NDArray[np.float64]:
-    """Return one over the mean distance to the nearest members; 0 for a single member."""
+    """Return the inverse of the mean distance to the nearest members; 0 for a single member."""
     neighbors = min(_NEIGHBORS, len(members) - 1)
     if neighbors < 1:
         return np.zeros(1)
@@ -365,8 +365,8 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
     Without any label, the first choice is the row nearest to the mean.
 
     Returns:
-        (c,) rows in the order chosen, the first of equals; (c,) distance of each from those before it, NaN for the
-        first row if there are no labels.
+        (c,) rows in the order chosen, ties going to the first; (c,) distance of each to the nearest earlier row, NaN
+        for the first row if there are no labels.
     """
     tie = _TIE * 4 * float(np.einsum("ij,ij->i", rows, rows).max())
     chosen: list[int] = []
@@ -379,13 +379,13 @@ def choose_farthest(rows: Rows, count: int, labeled: Ids, candidates: Candidates
             scores = -find_nearest(rows, mean[None])[1]
         else:
             scores = nearest.copy()
-        scores[~candidates.open] = -np.inf
-        if not candidates.open.any():
+        scores[~candidates.eligible] = -np.inf
+        if not candidates.eligible.any():
             break
         row = _argmax_first(scores, tie)
         chosen.append(row)
         distances.append(np.nan if first else float(np.sqrt(scores[row])))
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
         nearest = np.minimum(nearest, find_nearest(rows, rows[row : row + 1])[1])
     return np.array(chosen, dtype=np.int64), np.array(distances)
 
@@ -400,11 +400,11 @@ def choose_best(scores: ArrayLike, count: int, candidates: Candidates) -> Ids:
     """
     values = np.array(scores, dtype=np.float64)
     chosen: list[int] = []
-    while len(chosen) < count and candidates.open.any():
-        values[~candidates.open] = -np.inf
+    while len(chosen) < count and candidates.eligible.any():
+        values[~candidates.eligible] = -np.inf
         row = _argmax_first(values, _TIE)
         chosen.append(row)
-        candidates.close(np.array([row]))
+        candidates.exclude(np.array([row]))
     return np.array(chosen, dtype=np.int64)
 
 

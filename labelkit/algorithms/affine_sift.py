@@ -2,9 +2,9 @@
 
 Source: J.-M. Morel and G. Yu, "ASIFT" (2009), as implemented in OpenCV; R. Arandjelovic and A. Zisserman, "RootSIFT"
 (2012). The same physical point is found in several simulated tilts, so both tests of a match consider positions:
-    - ratio test: the runner-up must lie more than a few pixels from the best match
+    - ratio test: the second-best match must lie more than a few pixels from the best match
     - mutual test: the reverse match may end within a few pixels of the start
-Otherwise, copies of a point cause good matches to be rejected. Only this module imports OpenCV, which is optional.
+Otherwise, repeated detections of a point would cause good matches to be rejected. Only this module needs OpenCV.
 """
 
 from dataclasses import dataclass
@@ -16,11 +16,11 @@ from scipy.spatial.distance import cdist
 from labelkit.algorithms.homographies import normalized_homography, normalized_points
 from labelkit.errors import ConfigError
 
-# The shorter side in pixels that images are resized to; the largest simulated tilt, as a power of the square root of 2
-# (the default of OpenCV is 5; each takes time); maximum number of keypoints, strongest first.
+# Shorter side to which images are resized, in pixels; largest simulated tilt, as a power of the square root of 2
+# (OpenCV's default is 5; each takes time); maximum number of keypoints, strongest first.
 _SHORTER_SIDE, _MAX_TILT, _MAX_KEYPOINTS = 256, 3, 2000
-# A match must be closer than this share of the second best distance; the minimum number and share of matches that
-# one homography must explain.
+# Maximum ratio of the best to the second-best distance; minimum number and fraction of matches that one homography
+# must explain.
 _RATIO, _MIN_INLIERS, _MIN_INLIER_RATIO = 0.75, 15, 0.5
 _NEAR_PX = 6.0
 _CELL_PX = 4.0
@@ -61,7 +61,7 @@ def find_keypoints(image: NDArray[np.uint8]) -> Keypoints:
         image: (h, w, c) uint8, c = 1 or 3 (RGB).
 
     Returns:
-        Possibly none: a blank image has no keypoints.
+        The keypoints; none for a blank image.
     """
     import cv2
 
@@ -90,7 +90,7 @@ def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float6
     Returns:
         The (3, 3) homography from the first to the second image, and the inliers (k, 2, 2), closest descriptors first:
         x and y in the first and in the second image; float64, in normalized coordinates. ``None`` if there are too few
-        matches or inliers, or if no view of a plane has this homography.
+        matches or inliers, or if the homography is implausible for two views of a plane.
     """
     import cv2
 
@@ -117,7 +117,7 @@ def match_images(first: Keypoints, second: Keypoints) -> tuple[NDArray[np.float6
 def match_keypoints(first: Keypoints, second: Keypoints) -> NDArray[np.int64]:
     """Match the keypoints of two images and return index pairs (m, 2), best first, at most one per 4 x 4 pixel cell.
 
-    The pixels are those of the first image.
+    Cells are in pixels of the first image.
 
     Args:
         first: keypoints of the first image.
@@ -152,8 +152,8 @@ def is_plausible(
 ) -> bool:
     """Return whether a homography can plausibly relate two photos of the same plane.
 
-    The box of the points stays in front of the camera, which keeps it convex, and is not mirrored. At the middle of the
-    points, lengths change by a factor of 1/4 to 4, and by at most 5 times as much in one direction as in another.
+    The bounding box of the points must stay in front of the camera, which keeps it convex, and must not be mirrored. At
+    the mean of the points, lengths may change by a factor of 1/4 to 4, and at most 5 times as much in one direction.
 
     Args:
         homography: (3, 3) in normalized coordinates.

@@ -1,10 +1,10 @@
-"""The prediction rule of ``discover answer`` for images that are not in the store; it is stored with the predictions.
+"""Prediction rule of ``discover answer`` for images that are not in the store; it is saved with the predictions.
 
-    1. start from the classifier and from the distance of the image to the mean of each group; both are a softmax of a
-       linear function of the features
-    2. take the part alpha of the shares from the nearest stored rows, weighted like the edges of their graph
-    3. compute a confidence from the shares at the temperature of the stored answers
-Stored rows do not change. scikit-learn and torch are not needed.
+    1. combine the probabilities of a classifier with those of the nearest group mean; both are a softmax of a linear
+       function of the features
+    2. average, with weight alpha, in those of the nearest stored images, weighted like the edges of their graph
+    3. compute the confidence at the temperature of the stored predictions
+Predictions of stored images do not change. Neither scikit-learn nor torch is required.
 """
 
 from collections.abc import Mapping
@@ -21,13 +21,13 @@ from labelkit.algorithms.row_blocks import StoredRows, blocks, rows_per_block, s
 Doubles = NDArray[np.float64]
 
 NEIGHBORS: Final = 5
-"""Number of stored rows that an image takes shares from: on groceries, at least as good as the 10 of the graph, whose
-edges also run in the other direction."""
+"""Number of nearest stored images to average: on groceries, 5 is at least as good as the 10 of the graph, whose edges
+also run in the other direction."""
 _GROUP: Final = 64
 _POWER: Final = 3
 _EPSILON: Final = 1e-12
 _PREFIX: Final = "rule_"
-#: Names in stored order; rules of older versions lack the last ones.
+#: Names in the order in which they are stored; rules saved by older versions lack the last ones.
 _SETTINGS: Final = ("unit_rows", "classifier_share", "alpha", "square_roots", "group_weight", "own_group")
 
 
@@ -36,10 +36,10 @@ class LinearSoftmaxClassifier:
     """Linear classifier whose class probabilities are ``softmax(features @ weights.T + biases)``."""
 
     weights: NDArray[np.float32]  # (c, d) float32
-    biases: Doubles  # (c,) float64; ``-inf`` for a column without any share
+    biases: Doubles  # (c,) float64; ``-inf`` gives a column probability 0
 
     def __call__(self, features: NDArray[np.float32]) -> Doubles:
-        """Shares (m, c) of features (m, d); rows sum to 1."""
+        """Compute class probabilities (m, c) from features (m, d); rows sum to 1."""
         return softmax(features.astype(np.float64) @ self.weights.T.astype(np.float64) + self.biases, 1.0)
 
 
@@ -49,18 +49,18 @@ class AnswerRule:
 
     class_of_group: NDArray[np.int64]  # (k,) int64, -1 = new; only the sign is used
     unit_rows: bool  # whether features are scaled to length 1 first
-    classifier: LinearSoftmaxClassifier | None  # probabilities of the classes; ``None`` if there is no classifier
+    classifier: LinearSoftmaxClassifier | None  # predicts the labeled classes; ``None`` if there is no classifier
     class_columns: NDArray[np.int64]  # (c,) int64, group of each class of the classifier
-    # probabilities of all groups by their means; ``None`` if all groups are classes with labels
+    # predicts all groups from their means; ``None`` if every group is a labeled class
     groups: LinearSoftmaxClassifier | None
-    classifier_share: float  # part that the classifier distributes among the known groups; 1 except in old rules
-    alpha: float  # part of the probabilities that comes from stored rows, in [0, 1)
-    shares: NDArray[np.float32]  # (n, k) float32 of the stored rows; rows of zeros are not in the grouping
+    classifier_share: float  # fraction of the known groups' probability that the classifier sets; 1 except in old rules
+    alpha: float  # weight of the probabilities of the nearest stored images, in [0, 1)
+    shares: NDArray[np.float32]  # (n, k) float32 group probabilities of stored images; 0 for images not grouped
     temperature: float | None  # for computing confidences; ``None`` if the confidence is unknown
-    rows: NDArray[np.int64] | None = None  # (n,) int64, which rows of the store these are; ``None``: all of them
-    square_roots: bool = False  # whether the square roots of embeddings are used
-    group_weight: float = 1.0  # weight of new groups, in (0, 1]; the classifier distributes what they lose
-    own_group: float = 1.0  # factor of the weight of the class of an image's group, >= 1
+    rows: NDArray[np.int64] | None = None  # (n,) int64, position of each stored image in the store; ``None``: all
+    square_roots: bool = False  # whether to use the square roots of embeddings
+    group_weight: float = 1.0  # weight of new groups, in (0, 1]; the classifier distributes the rest
+    own_group: float = 1.0  # factor by which the class of an image's own group is weighted, >= 1
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """Return the arrays of the rule as a dictionary to be stored in a result."""
@@ -159,10 +159,10 @@ class AnswerRule:
 
         Args:
             embeddings: (m, d), as in the store; m >= 1.
-            stored: (n, d) embeddings of the rows that have shares, or of the whole store if ``rows`` selects the rows.
+            stored: (n, d) embeddings of the images in ``shares``, or of the whole store if ``rows`` selects them.
 
         Returns:
-            Names and confidences; confidences are NaN without a temperature.
+            Predictions with confidences, which are NaN without a temperature.
         """
         shares = self.predict_probabilities(embeddings, stored)
         if self.temperature is not None:
@@ -179,7 +179,7 @@ class AnswerRule:
         return self.blend_neighbors(features, self._average_nearest(rows / lengths, stored) if self.alpha > 0 else None)
 
     def _average_nearest(self, queries: NDArray[np.float32], stored: Any) -> Doubles:
-        """Return the mean fractions (m, k) of the stored rows nearest to unit-norm queries (m, d)."""
+        """Average the group probabilities (m, k) of the stored images nearest to unit-norm queries (m, d)."""
         usable: NDArray[np.bool_] = self.shares.max(axis=1) > 0
         k = min(NEIGHBORS, int(usable.sum()))
         rows = StoredRows(stored, self.rows, roots=self.square_roots, in_blocks=True)
@@ -189,7 +189,7 @@ class AnswerRule:
         for block in blocks(*rows.shape):
             part = rows[block]
             lengths = np.linalg.norm(part, axis=1)
-            cosines = all_cosines[:, : len(part)]  # memory that is new for each block takes a tenth of the time
+            cosines = all_cosines[:, : len(part)]  # allocating memory for each block would take a tenth of the time
             np.matmul(queries, (part / np.maximum(lengths, _EPSILON)[:, None]).T, out=cosines)
             cosines[:, ~usable[block] | (lengths == 0)] = 0
             nearest = _largest_columns(cosines, k)
@@ -201,9 +201,9 @@ class AnswerRule:
 
 
 def _largest_columns(values: NDArray[np.floating[Any]], k: int) -> NDArray[np.int64]:
-    """Return the columns of the k largest values of each row, ascending; all columns if there are at most k.
+    """Return the columns of each row's k largest values, ascending; all columns if there are at most k.
 
-    They are in the k blocks of columns with the largest maxima, which takes a fourth of the time of comparing all.
+    They are in the k blocks of columns with the largest maxima; searching these takes a quarter of the time.
     """
     width = values.shape[1]
     if width <= k:
@@ -231,10 +231,10 @@ def blend_classifier(
         shares: (m, k) from the groups alone.
         by_class: (m, c) from the classifier.
         columns: (c,) group of each class.
-        is_new: (k,) whether a group has no class.
-        share: part of the known groups' probability that the classifier distributes, in [0, 1].
-        group_weight: part of their probability that new groups retain, in (0, 1]; the classifier distributes the rest.
-        own_group: factor of the weight of the class of an image's group in the classifier's probabilities, >= 1.
+        is_new: (k,) whether a group is a new class.
+        share: fraction of the known groups' probability that the classifier distributes, in [0, 1].
+        group_weight: fraction of new groups' probability that they keep, in (0, 1]; the classifier gets the rest.
+        own_group: factor by which the classifier's probability of the class of an image's own group is weighted, >= 1.
     """
     by_class = by_class * (1 + (own_group - 1) * shares[:, columns])
     by_class /= by_class.sum(axis=1, keepdims=True)
@@ -259,8 +259,8 @@ def build_nearest_mean_rule(
         features: (n, d).
         group_ids: (n,) in ``[0, k)``.
         is_new: (k,).
-        scaled: whether features are embeddings scaled to length 1.
-        roots: whether they are the square roots of embeddings.
+        scaled: whether features are embeddings scaled to unit length.
+        roots: whether features are the square roots of embeddings.
     """
     means = group_means(features, group_ids, len(is_new))
     return AnswerRule(
@@ -280,10 +280,10 @@ def build_nearest_mean_rule(
 def build_nearest_mean_classifier(means: Doubles, temperature: float) -> LinearSoftmaxClassifier:
     """Build a nearest-mean classifier: a softmax over ``-0.5 * squared_distance / temperature``.
 
-    It is the posterior of spherical groups of equal size with this temperature as their variance.
+    This is the posterior for spherical groups of equal size whose variance is the temperature.
 
     Args:
-        means: (k, d); rows of NaN stand for empty groups.
+        means: (k, d); NaN for an empty group.
         temperature: > 0.
     """
     empty: NDArray[np.bool_] = np.isnan(means[:, 0])

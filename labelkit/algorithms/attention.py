@@ -1,4 +1,4 @@
-r"""Attention as an energy, and masks of keypoints.
+r"""Energy-based attention updates, and keypoint masks.
 
 Source: "Flipped Classroom: Aligning Teacher Attention with Student in Generalized Category
 Discovery", Eq. 5, 7, 8; the update in token space follows "Energy-Based Cross Attention"
@@ -12,9 +12,9 @@ Discovery", Eq. 5, 7, 8; the update in token space follows "Energy-Based Cross A
     A &= \text{softmax}_j(\beta K Q^T), \quad r = \text{softmax}_i(\tfrac12 \|k_i\|^2) \\
     G &= A Q - \gamma_\text{reg} (\alpha + r) \odot K, \quad K' = K + \gamma_\text{update} G
 
-With ``gamma_reg = 1``, G is minus the gradient of the sum of both energies.
+With ``gamma_reg = 1``, G is the negative gradient of the sum of both energies.
 
-Departures: Eq. 7 prints ``softmax(Q K^T) Q``, whose shapes do not fit; Eq. 8 multiplies by the
+Departures: Eq. 7 prints ``softmax(Q K^T) Q``, whose shapes do not match; Eq. 8 multiplies by the
 key projection, which belongs to an update of the tokens (space ``token``), not of the keys.
 """
 
@@ -46,9 +46,9 @@ def attention_update(
         keys: ``(b, h, t, d)`` float, t key tokens of h heads of width d.
         queries: ``(b, h, s, d)`` float; s may differ from t.
         alpha: weight of the key norms in the energy, >= 0.
-        beta: sharpness of A, >= 0; at 0 every key moves toward the mean query.
+        beta: inverse temperature of A, >= 0; at 0, every key moves toward the mean query.
         gamma_update: step size; 0 returns the keys unchanged.
-        gamma_reg: weight of the regularization of the keys, >= 0.
+        gamma_reg: weight of the key regularization, >= 0.
         space: ``"key"``: the formula. ``"token"``: the step is applied to the tokens X with
             K = X W_K, so all heads mix: K' = K + gamma_update G W_K^T W_K. ``"literal"``:
             K + gamma_update G W_K^T, as the paper prints it; it mixes two spaces.
@@ -60,7 +60,7 @@ def attention_update(
         constant: gradients reach the keys only through the identity, and never the queries.
 
     Raises:
-        ValueError: shapes do not fit, ``w_k`` is missing, or ``beta < 0``.
+        ValueError: shapes do not match, ``w_k`` is missing, or ``beta < 0``.
     """
     _check_pair(keys, queries)
     if beta < 0:
@@ -85,14 +85,14 @@ def alignment_energy(queries: Tensor, keys: Tensor, *, alpha: float, beta: float
         queries: ``(b, h, s, d)`` float.
         keys: ``(b, h, t, d)`` float.
         alpha: weight of the key norms.
-        beta: sharpness, > 0.
+        beta: inverse temperature, > 0.
 
     Returns:
         ``(b, h)`` in at least float32: a sum over the t keys, of any sign, unbounded below.
-        At ``alpha = 0`` with queries that are all 0 it is ``-t log(s) / beta``.
+        With ``alpha = 0`` and all-zero queries, it is ``-t log(s) / beta``.
 
     Raises:
-        ValueError: shapes do not fit, or beta is not positive.
+        ValueError: shapes do not match, or beta is not positive.
     """
     _check_pair(keys, queries)
     if beta <= 0:
@@ -122,14 +122,14 @@ def attention_entropy(keys: Tensor, queries: Tensor, *, beta: float) -> Tensor:
     Args:
         keys: ``(b, h, t, d)`` float.
         queries: ``(b, h, s, d)`` float, s >= 2.
-        beta: sharpness, >= 0.
+        beta: inverse temperature, >= 0.
 
     Returns:
-        ``()`` in at least float32, the mean over images, heads and keys, in [0, 1]: 1 when all
-        queries get the same weight, near 0 when A has become one-hot.
+        ``()`` in at least float32, the mean over images, heads and keys, in [0, 1]: 1 if all
+        queries get the same weight, near 0 if A is one-hot.
 
     Raises:
-        ValueError: shapes do not fit, or there is only one query.
+        ValueError: shapes do not match, or there is only one query.
     """
     _check_pair(keys, queries)
     num_queries = queries.shape[-2]
@@ -181,8 +181,7 @@ def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) ->
 
     .. math:: \Gamma(u, v) = \min\left(1, \sum_i \exp\left(-\frac{(u - u_i)^2 + (v - v_i)^2}{2}\right)\right)
 
-    with u and v counted in cells, so that a keypoint in normalized coordinates lies at
-    :math:`u_i = ((x_i + 1) w - 1) / 2`.
+    with u and v in cells: a keypoint in normalized coordinates lies at :math:`u_i = ((x_i + 1) w - 1) / 2`.
 
     Args:
         keypoints: ``(b, k, 2)`` x and y in normalized coordinates.
@@ -193,7 +192,7 @@ def keypoint_masks(keypoints: Tensor, present: Tensor, size: tuple[int, int]) ->
         ``(b, h, w)`` float in [0, 1].
 
     Source:
-        TAC-CCL, Eqs. 4.4 and 4.5; the Gaussians' width of one cell and the limit of 1 are our additions: without the
+        TAC-CCL, Eqs. 4.4 and 4.5. The Gaussian width of one cell and the limit of 1 are our additions: without the
         limit, keypoints close together would add up to unbounded weights.
     """
     height, width = size

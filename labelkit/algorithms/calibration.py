@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from labelkit.algorithms.matching import as_ids
 
-# Range of temperatures tried, as multiples of the spread of the scores, and their number before the search is refined.
+# Range of temperatures tried, as multiples of the spread of the scores, and grid size before the search is refined.
 _SPREADS = (1e-3, 1e3)
 _GRID = 61
 
@@ -27,9 +27,9 @@ class NamedProbability:
 
     Attributes:
         confidence: (n,) float64 in [0, 1], probability of the named column.
-        margin: (n,) float64 in [-1, 1], the confidence minus the largest other probability; negative where another
+        margin: (n,) float64 in [-1, 1], the confidence minus the largest other probability; negative if another
             column scores higher; 1 if there is only one column.
-        runner_up: (n,) int64, column of the largest other probability, the first of equals; -1 if there is none.
+        runner_up: (n,) int64, column of the largest other probability, the first if tied; -1 if there is none.
     """
 
     confidence: NDArray[np.float64]
@@ -42,9 +42,9 @@ class Reliability:
     """Reliability diagram, which compares confidence with accuracy in b bins of equal width.
 
     Attributes:
-        edges: (b + 1,) float64, from 0 to 1; a bin includes its lower edge, the last one also 1.
-        count: (b,) int64, rows per bin.
-        weight: (b,) float64, share of the weight per bin; sums to 1.
+        edges: (b + 1,) float64, from 0 to 1; a bin includes its lower edge, and the last bin also includes 1.
+        count: (b,) int64, samples per bin.
+        weight: (b,) float64, fraction of the total weight per bin; sums to 1.
         confidence: (b,) float64, mean confidence; NaN for an empty bin.
         accuracy: (b,) float64, mean correctness; NaN for an empty bin.
         ece: expected calibration error, the weighted mean of ``|accuracy - confidence|`` over bins, in [0, 1].
@@ -80,9 +80,9 @@ class RiskCoverage:
     """Risk-coverage curve: the error rate as the least confident samples are removed one by one.
 
     Attributes:
-        coverage: (n,) float64, share of rows retained: 1/n, 2/n, ..., 1.
-        risk: (n,) float64, share of wrong rows among those retained, in [0, 1].
-        aurc: area under the curve, the mean of ``risk``; small is good.
+        coverage: (n,) float64, fraction of samples kept: 1/n, 2/n, ..., 1.
+        risk: (n,) float64, error rate among the samples kept, in [0, 1].
+        aurc: area under the curve, the mean of ``risk``; lower is better.
     """
 
     coverage: NDArray[np.float64]
@@ -97,7 +97,7 @@ class RiskCoverage:
         """
         if not 0 < share <= 1:
             raise ValueError(f"share must be in (0, 1], got {share}")
-        # The small number keeps 0.8 * 5 at 4 rows despite rounding.
+        # Without the small number, rounding could raise 0.8 * 5 above 4.
         kept = max(1, math.ceil(share * len(self.risk) - 1e-9))
         return float(1 - self.risk[kept - 1])
 
@@ -135,7 +135,7 @@ def softmax(scores: ArrayLike, temperature: float) -> NDArray[np.float64]:
         (n, k) float64, rows sum to 1.
 
     Raises:
-        ValueError: another shape, NaN or +infinity, a row without a finite score, or T <= 0.
+        ValueError: wrong shape, NaN or +infinity, a row without a finite score, or T <= 0.
     """
     values = _as_scores(scores)
     if not (temperature > 0 and math.isfinite(temperature)):
@@ -150,11 +150,11 @@ def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -
 
     Args:
         scores: (n, k), see :func:`softmax`.
-        named: (n,) integers in ``[0, k)``; need not be the largest.
+        named: (n,) columns in ``[0, k)``, not necessarily those with the largest score.
         temperature: T > 0.
 
     Raises:
-        ValueError: as in :func:`softmax`, or ``named`` does not fit.
+        ValueError: as in :func:`softmax`, or ``named`` does not match the scores.
     """
     values = _as_scores(scores)
     columns = _as_columns(named, values.shape)
@@ -163,7 +163,7 @@ def named_probability(scores: ArrayLike, named: ArrayLike, temperature: float) -
     confidence = probabilities[every, columns]
     if values.shape[1] == 1:
         return NamedProbability(confidence, confidence.copy(), np.full(len(columns), -1, dtype=np.int64))
-    # Compare scores: distant columns all have probability 0 in floating point, but one of them is still the runner-up.
+    # Compare scores, not probabilities: low-scoring columns all have probability 0 in floating point.
     others = values.copy()
     others[every, columns] = -np.inf
     runner_up = others.argmax(axis=1).astype(np.int64)
@@ -181,28 +181,28 @@ def fit_temperature(
 ) -> float:
     r"""Fit the temperature that best calibrates the predicted probabilities.
 
-    Minimizes the binary negative log-likelihood of "the named column is right", by a grid over the logarithm of T
-    and Brent's bounded search around its best point:
+    Minimizes the binary negative log-likelihood of "the named column is correct" by a grid search over the logarithm
+    of T and Brent's bounded search around the best grid point:
 
     .. math:: -\sum_i w_i [ t_i \log c_i(T) + (1 - t_i) \log(1 - c_i(T)) ]
 
-    with c the softmax probability of the named column. Targets are Platt's, ``t = (N_+ + 1) / (N_+ + 2)`` for right
-    and ``1 / (N_- + 2)`` for wrong rows, with N the summed weights of each, so that a small sample without an error
-    does not lead to certainty. The likelihood depends only on whether the named column was right: a row whose right
-    column is unknown, or does not exist, can take part.
+    with c the softmax probability of the named column. The targets are Platt's, ``t = (N_+ + 1) / (N_+ + 2)`` for
+    correct and ``1 / (N_- + 2)`` for wrong samples, with N the total weight of each, so that a small sample without
+    errors does not lead to certainty. The likelihood depends only on whether the named column is correct, so samples
+    whose true column is unknown or does not exist can be included.
 
     Args:
         scores: (n, k), n >= 1, see :func:`softmax`.
         named: (n,) integers in ``[0, k)``.
-        correct: (n,) bool, or shares in [0, 1].
+        correct: (n,) bool, or fractions in [0, 1].
         weights: (n,) numbers >= 0 that sum to the number of independent observations; by default all 1.
-        caution: z; return the largest T whose loss is at most :math:`z^2 / 2` above the smallest, the upper end of a
-            one-sided interval. Few observations then lead to low confidences rather than wrongly high ones. If
+        caution: z; return the largest T whose loss is at most :math:`z^2 / 2` above the minimum, the upper end of a
+            one-sided interval. With few observations, confidences are then too low rather than too high. If
             negative, return the smallest such T.
 
     Returns:
-        T, between a thousandth and a thousand times the spread of the scores; 1 if the scores within every row are
-        equal, so that the temperature makes no difference.
+        T, between a thousandth and a thousand times the spread of the scores; 1 if all scores within each row are
+        equal, so that the temperature has no effect.
 
     Raises:
         ValueError: shapes do not match, values are out of range, or all weights are 0.
@@ -259,7 +259,7 @@ def fit_temperatures(
 
 
 def _bisect_last_below(loss: Callable[[float], float], near: float, far: float, limit: float) -> float:
-    """Return the point farthest from ``near`` up to which the loss stays within a limit, or ``far``; by bisection."""
+    """Find by bisection the point farthest from ``near``, at most ``far``, up to which the loss is within the limit."""
     if loss(far) <= limit:
         return far
     for _ in range(40):
@@ -275,7 +275,7 @@ def reliability(
 
     Args:
         confidence: (n,) in [0, 1], n >= 1.
-        correct: (n,) bool, or shares in [0, 1].
+        correct: (n,) bool, or fractions in [0, 1].
         num_bins: b >= 1.
         weights: (n,) numbers >= 0; by default all 1.
 
@@ -302,11 +302,11 @@ def reliability(
 def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
     """Compute the error rate among the most confident samples at every level of coverage.
 
-    Rows of equal confidence count as in random order: each has their mean error.
+    Samples of equal confidence count as randomly ordered: each gets their mean error.
 
     Args:
         confidence: (n,) in [0, 1], n >= 1; only its order matters.
-        correct: (n,) bool, or shares in [0, 1].
+        correct: (n,) bool, or fractions in [0, 1].
 
     Raises:
         ValueError: shapes do not match, or values are out of range.
@@ -323,16 +323,16 @@ def risk_coverage(confidence: ArrayLike, correct: ArrayLike) -> RiskCoverage:
 def leave_one_out_agreement(group_ids: ArrayLike, labels: ArrayLike) -> NDArray[np.float64]:
     """Return, for each sample, whether its group and class would still match each other without that sample.
 
-    This is the question of one-to-one matching, without a row voting for itself: among the other rows, no class is more
-    frequent in the group than the row's class, and in no group is the class more frequent than in the row's group.
+    Among the other samples, no class may be more frequent in the group than the sample's class, and in no other group
+    may this class be more frequent. The sample thus does not vote for itself, as it would in one-to-one matching.
 
     Args:
-        group_ids: (n,) integers >= -1; -1 = in none of the groups in question, which counts as wrong.
+        group_ids: (n,) integers >= -1; -1 = in none of the groups considered, which counts as disagreement.
         labels: (n,) integers >= 0.
 
     Returns:
-        (n,) float64: 1 = agrees, 0 = does not, NaN = unknown, because the group has no other row and no group has
-        another row of the class.
+        (n,) float64: 1 = agrees, 0 = disagrees, NaN = unknown, because the sample is the only one of its group and of
+        its class.
 
     Raises:
         ValueError: shapes do not match.

@@ -1,15 +1,15 @@
 """Plain and spherical k-means by faiss, and semi-supervised k-means based on nearest-neighbor search by faiss.
 
 This module works around limits of faiss:
-    - its random start ends at much higher inertia with many clusters, so starts are drawn by scikit-learn's k-means++;
-    - it computes in float32 and fails at 1e20, so it receives rows minus their mean, divided by the largest number;
+    - with many clusters, its random initialization leads to much higher inertia, so we use scikit-learn's k-means++;
+    - it computes in float32 and fails at 1e20, so it receives centered rows divided by their largest number;
     - means and inertia of the result are recomputed in float64 from the original rows.
 
 If rows are read in blocks because memory is limited, centroids are fitted to a sample of 256 rows per cluster, and all
 rows are then assigned to them. If rows are in memory, all are used.
 
-Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search with GPUs" (faiss); semi-supervised form of
-S. Vaze et al., "Generalized Category Discovery" (GitHub ``sgvaze/generalized-category-discovery``).
+Sources: J. Johnson, M. Douze and H. Jegou, "Billion-scale similarity search with GPUs" (faiss); S. Vaze et al.,
+"Generalized Category Discovery" (semi-supervised k-means; GitHub ``sgvaze/generalized-category-discovery``).
 """
 
 from collections.abc import Iterator
@@ -37,15 +37,15 @@ Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Ids = NDArray[np.int64]
 
-# Rows per cluster, and their minimum: of the sample that represents rows read in blocks (256 is faiss's default), and
-# of the sample that starts are drawn from.
+# Sampled rows per cluster, and minimum sample size: for fitting centroids to rows read in blocks (256 is faiss's
+# default), and for drawing initial centroids.
 _SAMPLED, _MIN_SAMPLED = 256, 8192
 _STARTS, _MIN_STARTS = 32, 8192
-# For fewer products than this, threads spend longer waiting for each other than computing.
+# Below this number of products, threads spend longer waiting for each other than computing.
 _FEW_PRODUCTS = 1 << 27
-# Squared distances below this share of the largest number squared are rounding errors between equal rows.
+# Squared distances below this fraction of the largest number squared are rounding errors between equal rows.
 _EQUAL = 1e-14
-# Squared distances of points below this share of the squared lengths they are computed from are rounding errors.
+# Squared distances below this fraction of the squared norms from which they are computed are rounding errors.
 _CANCELED = 1e-6
 # A mean of unit rows shorter than this is a rounding error.
 _NO_DIRECTION = 1e-7
@@ -59,9 +59,9 @@ class Clustering:
 
     Attributes:
         cluster_ids: (n,) int64 in ``[0, k)``: the nearest centroid, once iterations have converged.
-        centroids: (k, d) float, the means of exactly these members (spherical: of unit length).
+        centroids: (k, d) float, the means of exactly these clusters (spherical: of unit length).
         inertia: sum of squared distances to ``centroids``.
-        num_iterations: number of assignments made by the best restart.
+        num_iterations: number of assignment steps in the best restart.
     """
 
     cluster_ids: Ids
@@ -77,10 +77,10 @@ class SemiSupervisedClustering:
     Attributes:
         unlabeled_ids: (n_u,) int64 in ``[0, k)``.
         labeled_ids: (n_l,) int64 in ``[0, c)``: the position of the label among the sorted labels.
-        centroids: (k, d) float, the means of exactly these members.
+        centroids: (k, d) float, the means of exactly these clusters.
         class_of_cluster: (k,) int64, the label of clusters ``0..c-1``, then -1.
         inertia: sum of squared distances of all rows, labeled ones included, to ``centroids``.
-        num_iterations: number of assignments made by the best restart.
+        num_iterations: number of assignment steps in the best restart.
     """
 
     unlabeled_ids: Ids
@@ -106,11 +106,11 @@ def kmeans(
     Args:
         x: (n, d) rows; compared in float32.
         num_clusters: k, from 1 to n.
-        generator: source of all randomness. Two equal generators give equal results.
-        num_inits: restarts; the one of lowest inertia is returned, the first of equals.
+        generator: source of all randomness. Equal generator states give equal results.
+        num_inits: restarts; the one with the lowest inertia is returned, the first if tied.
         max_iter: maximum number of iterations per restart.
-        tol: stop when an iteration lowers the inertia by a smaller share; 0 continues until it no longer falls.
-        init_centroids: (k, d) starting centroids; then nothing is drawn, and there is one start.
+        tol: stop when an iteration reduces the inertia by a smaller fraction; 0 continues until it stops decreasing.
+        init_centroids: (k, d) initial centroids; nothing is then drawn, and there are no restarts.
 
     Returns:
         The best partition. A cluster is empty only if there are fewer distinct rows than clusters.
@@ -133,20 +133,20 @@ def spherical_kmeans(
 ) -> Clustering:
     """Cluster samples by direction, maximizing their cosine similarity to unit-length centroids.
 
-    Rows are scaled to unit length and a centroid is the mean of its members scaled to unit length, so the inertia is
-    ``sum(2 - 2 cos)``, in ``[0, 4 n]``. Where the mean is zero and has no direction, a member is the centroid.
+    Rows are scaled to unit length, and a centroid is the mean of its members scaled to unit length, so the inertia is
+    ``sum(2 - 2 cos)``, in ``[0, 4 n]``. If a mean is zero and has no direction, a member becomes the centroid.
 
     Args:
         x: (n, d) rows of any length except zero.
         num_clusters: k, from 1 to n.
         generator: source of all randomness.
-        num_inits: restarts; the one of lowest inertia is returned.
+        num_inits: restarts; the one with the lowest inertia is returned.
         max_iter: maximum number of iterations per restart.
         tol: as in :func:`kmeans`, for the sum of cosines.
-        init_centroids: (k, d) starting directions; then nothing is drawn, and there is one start.
+        init_centroids: (k, d) initial directions; nothing is then drawn, and there are no restarts.
 
     Raises:
-        ValueError: as in :func:`kmeans`, or a row (or starting direction) is zero.
+        ValueError: as in :func:`kmeans`, or a row (or an initial direction) is zero.
     """
     return _run_kmeans(x, num_clusters, generator, num_inits, max_iter, tol, init_centroids, spherical=True)
 
@@ -156,7 +156,7 @@ def nearest_centroids(x: ArrayLike | StoredRows, centroids: ArrayLike) -> Ids:
 
     Args:
         x: (n, d) rows.
-        centroids: (k, d), k >= 1. For directions pass unit rows and unit centroids.
+        centroids: (k, d), k >= 1. To compare directions, pass unit rows and unit centroids.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity.
@@ -194,7 +194,7 @@ def semi_supervised_kmeans(
     tol: float = 1e-4,
     exchange: bool = False,
 ) -> SemiSupervisedClustering:
-    """Cluster samples by k-means while labeled samples stay with their class.
+    """Cluster samples by k-means, keeping labeled samples in the cluster of their class.
 
     The first c centroids start at the class means (labels sorted), the others at unlabeled rows
     drawn one by one with probability proportional to the squared distance to the nearest
@@ -205,29 +205,29 @@ def semi_supervised_kmeans(
     members of both kinds. An empty cluster is moved to the unlabeled row farthest from its own
     centroid.
 
-    In many dimensions every row is nearer to a mean than to another single row, so that clusters that start at
-    single rows contain only these rows, in contrast to the class means. If a restart has an unlabeled cluster of
-    one row, the same number of restarts is added that start only at means: k-means of the unlabeled rows, minus the
-    centroids that match the classes best. The best of them is used if its inertia is lower.
+    In many dimensions, every row is nearer to a mean than to any other row, so that clusters that start at single
+    rows may keep only those rows, unlike the classes, which start at means. If a restart ends with an unlabeled
+    cluster of one row, the same number of restarts is added that start only at means: the k-means centroids of the
+    unlabeled rows, except those that match the classes best. The best of them is used if its inertia is lower.
 
-    A few labeled rows have little weight: a class may end with the rows of another, and its own rows as a cluster
-    without labels. After the restarts, ``exchange`` reassigns to the classes the centroids that are nearest in sum
-    to their labeled rows (one each), iterates again, and repeats this while the inertia falls.
+    A few labeled rows have little weight: the centroid of a class may drift to another class and leave its own rows
+    to an unlabeled cluster. After the restarts, ``exchange`` matches each class to a distinct centroid, minimizing
+    the total distance to the labeled rows, iterates again, and repeats this while the inertia falls.
 
     Args:
         unlabeled: (n_u, d) rows, used as they are: normalize them before if desired.
-        labeled: (n_l, d) rows; n_l may be 0, which is k-means.
-        labels: (n_l,) integers >= 0, any values; c of them are distinct.
+        labeled: (n_l, d) rows; n_l may be 0, which gives plain k-means.
+        labels: (n_l,) integers >= 0, with c distinct values.
         num_clusters: k, at least c and at most c + n_u.
         generator: source of all randomness; only ``random`` is called: once, or not at all if k = c. Restarts from
             means use another generator, whose seed is its first number.
-        num_inits: restarts; the one of lowest inertia is returned, the first of equals.
+        num_inits: restarts; the one with the lowest inertia is returned, the first if tied.
         max_iter: maximum number of assignments per restart.
         tol: stop when ``(sum of centroid shifts)^2 < tol``, in squared units of the rows.
-        exchange: let classes exchange clusters at the end, which is not in the source.
+        exchange: rematch classes to clusters at the end, which is not in the source.
 
     Returns:
-        The partition of lowest inertia seen, over all iterations of all restarts.
+        The partition with the lowest inertia over all iterations of all restarts.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity, a negative label, or a k outside
@@ -252,7 +252,7 @@ def semi_supervised_kmeans(
     if num_new < 0:
         raise ValueError(f"num_clusters must be at least {num_classes} (the labeled classes), got {num_clusters}")
     if num_new > len(free):
-        raise ValueError(f"{num_new} clusters without labels require as many unlabeled rows, got {len(free)}")
+        raise ValueError(f"{num_new} unlabeled clusters require at least as many unlabeled rows, got {len(free)}")
 
     framed = _ScaledRows(free, *_find_offset_and_scale(free, fixed))
     fixed_rows = framed.scaled(fixed[:])
@@ -279,7 +279,7 @@ def semi_supervised_kmeans(
 
 @dataclass(frozen=True, slots=True)
 class _Restart:
-    """Result of one restart: centroids and inertia of its best assignment, and the number of rows of each cluster."""
+    """Result of one restart: centroids, inertia and cluster sizes of its best assignment."""
 
     centroids: Singles
     inertia: float
@@ -289,15 +289,15 @@ class _Restart:
 
 @dataclass(frozen=True, slots=True)
 class _Problem:
-    """Constants of all restarts of semi-supervised k-means; rows are scaled."""
+    """Data and settings shared by all restarts of semi-supervised k-means; rows are scaled."""
 
-    points: Singles  # (n, d) rows that are free to move
-    fixed_sums: Doubles  # (c, d) sums of the rows of each class; classes are the first clusters
-    fixed_sizes: Ids  # (c,) number of rows of each class
-    total_square: float  # sum of the squared lengths of free and fixed rows
+    points: Singles  # (n, d) unlabeled rows
+    fixed_sums: Doubles  # (c, d) sum of the labeled rows of each class; classes are the first clusters
+    fixed_sizes: Ids  # (c,) number of labeled rows of each class
+    total_square: float  # sum of the squared norms of unlabeled and labeled rows
     num_clusters: int  # k
     max_iter: int  # maximum number of assignments
-    least_shift: float  # iterations stop when the sum of the centroids' shifts is smaller
+    least_shift: float  # iterations stop when the centroids shift less than this in total
 
     @property
     def means(self) -> Singles:
@@ -305,10 +305,10 @@ class _Problem:
         return (self.fixed_sums / self.fixed_sizes[:, None]).astype(np.float32)
 
     def run_restarts(self, draws: Doubles) -> _Restart:
-        """Return the best run from ``draws`` (restarts, new clusters) and, if any fails, from k-means centroids."""
+        """Return the best restart from ``draws`` (restarts, new clusters); after singletons, try k-means centroids."""
         means = self.means
         runs = [self.iterate(np.concatenate([means, self.points[picks]])) for picks in self._draw_centroids(draws)]
-        # check all restarts, not just the best one: more restarts must always include the results of fewer
+        # check all restarts, not just the best one, so that more restarts always include the results of fewer
         alone = any((run.sizes[len(means) :] == 1).any() for run in runs)
         if alone and len(means) and self.num_clusters <= len(self.points):
             generator = np.random.default_rng(int(draws[0, 0] * 2**53))
@@ -319,7 +319,7 @@ class _Problem:
         return min(runs, key=attrgetter("inertia"))
 
     def _draw_centroids(self, draws: Doubles) -> Ids:
-        """Draw points for the clusters without labels, far ones with higher probability, (restarts, new)."""
+        """Draw indices of initial centroids for unlabeled clusters, (restarts, new), preferring distant points."""
         points, means, picks = self.points, self.means, np.empty(draws.shape, dtype=np.int64)
         closest = np.zeros((len(points), len(draws)))
         if len(means) and draws.size:
@@ -361,7 +361,7 @@ class _Problem:
         return replace(best, num_iterations=number)
 
     def exchange_centroids(self, best: _Restart) -> _Restart:
-        """Rematch each labeled class to a centroid by its samples' distances, as long as the inertia falls."""
+        """Rematch labeled classes to centroids by the distances of their samples, as long as the inertia falls."""
         for _ in range(_MAX_EXCHANGES):
             taken = _match_centroids(self.fixed_sums, self.fixed_sizes, best.centroids, by_rows=True)
             if (taken == np.arange(len(taken))).all():
@@ -374,11 +374,11 @@ class _Problem:
 
 
 def _match_centroids(sums: Doubles, sizes: Ids, centroids: Singles, *, by_rows: bool = False) -> Ids:
-    """Return one distinct centroid for each class, nearest in sum to the class means or to their rows, (c,)."""
+    """Match each class to a distinct centroid, (c,), minimizing the total distance to class means or to their rows."""
     from scipy.optimize import linear_sum_assignment
 
     exact = centroids.astype(np.float64)
-    # up to a constant that does not depend on the centroid
+    # up to a constant that is independent of the centroid
     apart = np.square(exact).sum(axis=1) - 2 * (sums / sizes[:, None]) @ exact.T
     return np.asarray(linear_sum_assignment(apart * (sizes[:, None] if by_rows else 1))[1], dtype=np.int64)
 
@@ -429,7 +429,7 @@ def _check_settings(num_clusters: int, num_inits: int, max_iter: int, tol: float
 def _initialize_centroids(
     points: Singles, num_clusters: int, num_inits: int, generator: np.random.Generator
 ) -> Iterator[Singles]:
-    """Draw the starting centroids of each restart, (k, d), by k-means++; from a sample if there are many points."""
+    """Yield k-means++ centroids (k, d) for each restart, drawn from a sample if there are many points."""
     from sklearn.cluster import kmeans_plusplus
 
     most = max(_MIN_STARTS, _STARTS * num_clusters)
@@ -445,7 +445,7 @@ def _initialize_centroids(
 def _fit_centroids(
     points: Singles, start: Singles, max_iter: int, tol: float, *, spherical: bool
 ) -> tuple[Singles, float, int]:
-    """Run faiss's k-means from a start; return centroids (k, d), the loss that compares starts, and iterations."""
+    """Run faiss's k-means from initial centroids; return centroids (k, d), a loss to compare runs, and iterations."""
     import faiss
 
     num_points, width = points.shape
@@ -455,8 +455,8 @@ def _fit_centroids(
         niter=max_iter,
         spherical=spherical,
         early_stop_threshold=tol,
-        min_points_per_centroid=1,  # no warning of few points
-        max_points_per_centroid=num_points,  # no points left out
+        min_points_per_centroid=1,  # do not warn about few points
+        max_points_per_centroid=num_points,  # use all points
     )
     with _limit_threads(num_points * width * len(start)):
         found.train(points, init_centroids=np.ascontiguousarray(start, dtype=np.float32))
@@ -465,7 +465,7 @@ def _fit_centroids(
 
 
 def _limit_threads(num_products: int) -> AbstractContextManager[object]:
-    """Limit small work to one thread: several would spend longer in loops waiting for each other than working."""
+    """Limit small problems to one thread: several threads would spend longer busy-waiting than computing."""
     return _thread_pools().limit(limits=1) if num_products < _FEW_PRODUCTS else nullcontext()
 
 
@@ -477,7 +477,7 @@ def _thread_pools() -> ThreadpoolController:
 
 
 def _find_nearest(points: Singles, centroids: Singles) -> Ids:
-    """Return the nearest centroid of each point, (n,); the smaller id of equals."""
+    """Return the nearest centroid of each point, (n,); ties go to the smaller id."""
     import faiss
 
     with _limit_threads(points.size * len(centroids)):
@@ -486,14 +486,14 @@ def _find_nearest(points: Singles, centroids: Singles) -> Ids:
 
 @dataclass(frozen=True, slots=True)
 class _ScaledRows:
-    """Rows, and the offset (d,) and scale that convert them to the numbers passed to faiss."""
+    """Rows, with the offset (d,) and scale that are applied before passing them to faiss."""
 
     rows: Rows
     offset: Doubles
     scale: float
 
     def scaled(self, part: Floats) -> Singles:
-        """Subtract the offset from rows and divide them by the scale, in float32."""
+        """Subtract the offset from rows and divide by the scale; return float32."""
         return np.asarray((part - self.offset) / self.scale, dtype=np.float32)
 
     def sample(self, num_clusters: int) -> Singles:
@@ -515,7 +515,7 @@ class _ScaledRows:
 
 
 def _find_nearest_scaled(offset: Doubles, scale: float, centroids: Singles, rows: Rows) -> Ids:
-    """Return the nearest of scaled centroids for each row, (n,)."""
+    """Return the nearest scaled centroid of each row, (n,)."""
     framed = _ScaledRows(rows, offset, scale)
     found = [_find_nearest(framed.scaled(part), centroids) for _, part in iterate_blocks(rows)]
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
@@ -546,14 +546,14 @@ def _assign_rows(
     """Assign rows to scaled centroids (k, d), and fill empty clusters with the rows farthest from their own centroid.
 
     Args:
-        framed: rows.
-        centroids: result of the training.
-        fixed: rows with a fixed cluster.
-        fixed_ids: their clusters.
+        framed: rows to assign.
+        centroids: fitted centroids.
+        fixed: rows whose cluster is fixed.
+        fixed_ids: clusters of the fixed rows.
         spherical: whether means have unit length.
 
     Returns:
-        (n,) ids; (k, d) means of the members, fixed and free; inertia of both.
+        (n,) ids; (k, d) means of all members, fixed or not; inertia of all rows.
     """
     rows, k = framed.rows, len(centroids)
     ids, before = framed.nearest(centroids), framed.offset + framed.scale * centroids.astype(np.float64)
@@ -581,7 +581,7 @@ def _assign_rows(
 
 
 def _squared_distances(rows: Rows, ids: Ids, places: Floats) -> Doubles:
-    """Compute the squared distance of each row to the place of its id, (n,), by differences."""
+    """Compute the squared distance of each row to the centroid of its cluster, (n,), from differences."""
     found = np.empty(len(rows))
     for block, part in iterate_blocks(rows):
         difference = part.astype(np.float64) - places[ids[block]]

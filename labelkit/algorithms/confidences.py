@@ -1,4 +1,4 @@
-"""Convert shares to confidences: the softmax of their logarithms, at a temperature that ``calibrate`` fits."""
+"""Convert group probabilities to confidences: a softmax of their logarithms at the fitted temperature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,12 +20,12 @@ _EPSILON: Final = 1e-12
 class Confidences:
     """Predictions of all samples with calibrated confidences."""
 
-    named: Ints  # (n,) int64, the group of the largest share
+    named: Ints  # (n,) int64, the most probable group
     confidence: Doubles  # (n,) float64 in [0, 1], calibrated
-    margin: Doubles  # (n,) float64, the confidence minus that of the next group
-    runner_up: Ints  # (n,) int64, the next group; -1 if there is none
-    uncalibrated: Doubles  # (n,) float64, the share itself
-    best_class: Ints  # (n,) int64, the known group of the largest share; -1 if there is none
+    margin: Doubles  # (n,) float64, the confidence minus that of the second most probable group
+    runner_up: Ints  # (n,) int64, the second most probable group; -1 if there is none
+    uncalibrated: Doubles  # (n,) float64, probability before calibration
+    best_class: Ints  # (n,) int64, the most probable known group; -1 if there is none
     best_confidence: Doubles  # (n,) float64 in [0, 1], calibrated probability of ``best_class``; 0 if there is none
     new_chance: Doubles  # (n,) float64 in [0, 1], sum of the calibrated probabilities of all new groups
 

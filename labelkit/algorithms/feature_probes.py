@@ -1,6 +1,6 @@
-"""Measure how well features predict classes: by votes of the nearest rows, and by a linear classifier.
+"""Measure how well features predict classes, by nearest-neighbor voting and by linear classifiers.
 
-Source of the vote: Z. Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination"
+Source of the voting: Z. Wu et al., "Unsupervised Feature Learning via Non-Parametric Instance Discrimination"
 (CVPR 2018), as in ``yukimasano/self-label:cifar_utils.py``.
 """
 
@@ -28,16 +28,16 @@ def knn_votes(
     """Predict class probabilities of queries from their k nearest neighbors, weighted by ``exp(cosine / temperature)``.
 
     Args:
-        queries: (q, d) of any length.
-        gallery: (g, d) of any length; rows of zeros have no direction and no vote.
+        queries: (q, d) of any norm.
+        gallery: (g, d) of any norm; all-zero rows have no direction and do not vote.
         labels: (g,) integers in ``[0, num_classes)``.
         num_classes: c.
-        k: neighbors that vote; all of the gallery if it has fewer.
+        k: number of neighbors that vote; the whole gallery if it is smaller.
         temperature: > 0.
-        own: (q,) index of each query in the gallery, so that it does not vote on itself; -1 = not in the gallery.
+        own: (q,) index of each query in the gallery, so that it does not vote for itself; -1 = not in the gallery.
 
     Returns:
-        (q, c) float64, rows sum to 1; equal shares for a query of zeros, or without a neighbor.
+        (q, c) float64, rows sum to 1; uniform for all-zero queries and queries without neighbors.
 
     Raises:
         ValueError: shapes do not match, a label or number is out of range, or the gallery is empty.
@@ -75,12 +75,12 @@ def knn_votes(
         scores = found.astype(np.float64)
         if selves is not None:
             itself = rows == selves[where.start + seen, None]
-            # one extra neighbor was searched for; it is dropped if the query itself was not found
+            # one extra neighbor was requested; it is dropped if the query itself was not found
             itself[:, k:] |= ~itself.any(axis=1, keepdims=True)
             scores[itself] = -np.inf
         best = scores.max(axis=1, keepdims=True)
         named = np.isfinite(best[:, 0])
-        # the nearest has weight 1, which does not change the shares and avoids overflow at small temperatures
+        # scaling the nearest to weight 1 does not change the result and avoids overflow at small temperatures
         weights = np.exp((scores[named] - best[named]) / temperature)
         counted = np.zeros((len(weights), num_classes))
         np.add.at(counted, (np.arange(len(weights))[:, None], classes[rows[named]]), weights)
@@ -107,18 +107,18 @@ def linear_probe(
 ) -> NDArray[np.float32]:
     """Train a linear classifier on frozen features and return its logits for the queries.
 
-    Features are centered and scaled to a mean length of 1 (computed on the training rows), so that the learning rate
-    has the same meaning for every width; the learning rate follows a cosine.
+    Features are centered and scaled to a mean norm of 1 (computed on the training rows), so that the learning rate has
+    the same meaning for every dimension; it follows a cosine schedule.
 
     Args:
         features: (n, d).
         labels: (n,) integers in ``[0, num_classes)``.
         queries: (q, d).
         num_classes: c.
-        epochs: passes over the rows.
-        lr: highest learning rate.
+        epochs: number of passes over the rows.
+        lr: initial learning rate.
         batch_size: rows per step.
-        seed: seed of the order of rows.
+        seed: seed for shuffling.
         optimizer: SGD with momentum 0.9 and no weight decay, or AdamW with a weight decay of 0.01.
         rescale: whether to center and scale the features.
 
@@ -165,7 +165,7 @@ def logistic_regression(
 
     .. math:: \min_{W,b} \frac1n \sum_i \mathrm{CE}(W x_i + b, y_i) + \frac{l_2}{2} \|W\|^2
 
-    with features x centered and scaled to a mean length of the square root of their width.
+    with features x centered and scaled to a mean norm of the square root of their dimension.
 
     Args:
         features: (n, d).
@@ -174,7 +174,7 @@ def logistic_regression(
         num_classes: c.
         l2: regularization strength, >= 0.
         max_iter: maximum number of iterations.
-        tol: stop when no component of the gradient exceeds this.
+        tol: stop when no gradient component exceeds this.
 
     Returns:
         (q, c) float64.
@@ -226,7 +226,7 @@ def _center_and_scale(rows: torch.Tensor, query_rows: torch.Tensor) -> tuple[tor
 
 
 def _set_parameters(weight: torch.Tensor, bias: torch.Tensor, place: NDArray[np.float64]) -> None:
-    """Fill weight and bias from their concatenated numbers."""
+    """Set weight and bias from one vector of their concatenated values."""
     with torch.no_grad():
         weight.copy_(torch.from_numpy(place[: weight.numel()]).view_as(weight))
         bias.copy_(torch.from_numpy(place[weight.numel() :]))

@@ -1,14 +1,14 @@
-"""Assign each row to a class or group: by a classifier for labeled classes, by groups for classes without labels.
+"""Assign images to labeled classes by a classifier, and to unlabeled classes by their group.
 
-1. classes: logistic regression on the labeled rows, times the diffusion of their labels over near rows to the power of
-   2 / m, with m labels per class: from one or two labels, a regression learns little about a class
-2. groups: if a row is in the group of a class, this class has three times the weight
-3. shares flow between near rows (``algorithms.label_propagation``); labeled rows start from their known class
+1. classes: probabilities from logistic regression on the labeled images, times those from label diffusion to the power
+   of 2 / m, with m labels per class: from one or two labels, a regression learns little about a class
+2. groups: the class of an image's own group has three times the weight
+3. probabilities are propagated between neighbors (``algorithms.label_propagation``); labels are fixed at the start
 
-``discover`` passes the square roots of features that are never negative, scaled to length 1: logistic regression and
-propagation named .5 to 2.3% more images correctly on groceries, their kinds, CIFAR-10, Omniglot and digits, and groups
-1 to 6% more, except on Omniglot, where it was 2% fewer. The test for classes without labels (``unlabeled_classes``)
-was not better with square roots and uses features as they are.
+``discover`` passes the square roots of non-negative features, scaled to unit length: on groceries (products and
+kinds), CIFAR-10, Omniglot and digits, logistic regression and propagation predicted .5 to 2.3% more images correctly,
+and grouping 1 to 6% more, except on Omniglot (2% fewer). Square roots did not improve the test for classes without
+labels (``unlabeled_classes``), which therefore uses unchanged features.
 """
 
 import warnings
@@ -33,13 +33,13 @@ Ints = NDArray[np.int64]
 CLASSIFIER: Final = "logistic regression times label diffusion, then label spreading"
 ALPHA: Final = 0.6
 OWN_GROUP: Final = 3.0
-#: Power of the diffused labels with one label per class; with m labels, it is divided by m.
+#: Exponent of the diffused labels with one label per class; with m labels, it is divided by m.
 _DIFFUSION_POWER: Final = 2.0
-#: Added to diffused labels, so that rows far from all labels follow the regression.
+#: Added to diffused labels, so that images far from all labels follow the regression.
 _DIFFUSION_FLOOR: Final = 1e-3
-#: Temperature of the softmax over distances of other images to group means, for rows of length 1.
+#: Temperature of the softmax over distances from new images to group means, for unit-norm rows.
 _GROUP_TEMPERATURE: Final = 0.02
-#: Mean squared length of the rows passed to logistic regression, and its inverse regularization.
+#: Mean squared norm of the rows passed to logistic regression, and its inverse regularization strength.
 _REGRESSION_SCALE: Final = 100.0
 _REGRESSION_C: Final = 10.0
 _EPSILON: Final = 1e-12
@@ -47,18 +47,18 @@ _FOLDS: Final = 5
 
 
 class RefittableClassifier:
-    """Classifier for a fixed set of samples that can be refitted with different labels or groups.
+    """Classifier for a fixed set of samples, which can be refitted with different labels or groups.
 
     Args:
         features: (n, d) float32, the same as for the grouping; n >= 2.
-        labels: (n,), -1 = none: rows without a label here have none in any call.
+        labels: (n,), -1 = none; rows without a label here must not have one in later calls.
         label_weights: (n,) in (0, 1], weight of each label; ``None``: equal weights.
     """
 
     def __init__(self, features: NDArray[np.float32], labels: Ints, label_weights: Doubles | None = None) -> None:
         self.features, self.label_weights = features, label_weights
         squares = np.square(features, dtype=np.float64).sum(axis=1)
-        # a row of zeros has no direction; it is treated like the mean
+        # an all-zero row has no direction, so it is treated like the mean
         joined = np.where(squares[:, None] > 0, features, features.mean(axis=0) + np.float32(_EPSILON))
         self.graph: Any = build_neighbor_graph(joined)
         self._scale = float(squares.mean()) or 1.0
@@ -67,7 +67,7 @@ class RefittableClassifier:
         moved, known = features - self._center, labels >= 0
         self._basis: NDArray[np.float32] | None = None
         if 0 < known.sum() < features.shape[1]:
-            # the weights of a regression lie in the span of the labeled rows, so it is fitted in these fewer dimensions
+            # the weights of a regression lie in the span of the labeled rows, so it is fitted in that subspace
             with one_blas_thread:
                 self._basis = np.linalg.qr(moved[known].T).Q
             moved = moved @ self._basis
@@ -90,12 +90,12 @@ class RefittableClassifier:
         return np.ones(len(rows)) if self.label_weights is None else self.label_weights[rows]
 
     def _regression(self, rows: Ints, columns: Ints) -> Any:
-        """Fit multinomial logistic regression to centered rows of mean length sqrt(_REGRESSION_SCALE)."""
-        from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to load
+        """Fit multinomial logistic regression to centered rows of mean norm sqrt(_REGRESSION_SCALE)."""
+        from sklearn.exceptions import ConvergenceWarning  # scikit-learn takes a second to import
         from sklearn.linear_model import LogisticRegression
 
         with warnings.catch_warnings(), one_blas_thread:
-            warnings.simplefilter("ignore", ConvergenceWarning)  # the shares hardly change after that
+            warnings.simplefilter("ignore", ConvergenceWarning)  # probabilities hardly change after that
             warnings.filterwarnings("ignore", "The number of unique classes")  # classes of one or two labels are common
             model = LogisticRegression(C=_REGRESSION_C, max_iter=200)
             return model.fit(self._moved[rows], columns, self._weights(rows))
@@ -109,7 +109,7 @@ class RefittableClassifier:
         fitted, basis = self._regression(rows, columns), self._basis
         scale = np.float32(np.sqrt(_REGRESSION_SCALE) / self._spread)
         weights, biases = fitted.coef_, fitted.intercept_
-        if len(classes) == 2:  # scikit-learn then returns one row, that of the second class
+        if len(classes) == 2:  # scikit-learn then returns a single row, for the second class
             weights, biases = np.vstack([np.zeros_like(weights), weights]), np.append(0.0, biases)
         weights = np.asarray(weights if basis is None else weights @ basis.T, dtype=np.float64) * scale
         return LinearSoftmaxClassifier(weights.astype(np.float32), biases - weights @ self._center.astype(np.float64))
@@ -123,7 +123,7 @@ class RefittableClassifier:
             labels: (n,), -1 = none.
             group_ids: (n,) in ``[0, k)``.
             class_of_group: (k,) class of each group, -1 = new.
-            shares: (n, k) of these rows, computed from all of the above.
+            shares: (n, k) probabilities of these samples, computed from all of the above.
             group_weight: weight of new groups, in (0, 1].
         """
         classes = np.unique(labels[labels >= 0])
@@ -154,9 +154,9 @@ class RefittableClassifier:
 
         Args:
             labels: (n,), -1 = none.
-            group_ids: (n,) groups in ``[0, k)``; ``None`` to predict only classes that have labels.
+            group_ids: (n,) groups in ``[0, k)``; ``None`` to predict only labeled classes.
             class_of_group: (k,) class of each group, -1 = new; every labeled class has a group.
-            group_weight: weight of new groups, in (0, 1]; the classifier distributes what they lose.
+            group_weight: weight of new groups, in (0, 1]; the classifier distributes the rest.
         """
         classes = np.unique(labels[labels >= 0])
         rows = np.flatnonzero(labels >= 0)
@@ -190,13 +190,13 @@ def _columns(classes: Ints, class_of_group: Ints) -> Ints:
     return np.array([int(np.flatnonzero(class_of_group == label)[0]) for label in classes], dtype=np.int64)
 
 
-def check_hidden_labels(judge: RefittableClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
+def cross_validate(judge: RefittableClassifier, labels: Ints, generator: np.random.Generator) -> NDArray[np.bool_]:
     """Cross-validate the labels and return a bool mask (m,) of those predicted correctly.
 
-    The only label of a class is left out.
+    Labels that are the only one of their class are skipped.
 
     Args:
-        judge: classifier of the rows.
+        judge: classifier for the samples.
         labels: (n,), -1 = none.
         generator: draws the folds.
     """

@@ -1,28 +1,28 @@
-"""Agglomerative clustering in a space in which groups are easier to separate: merge the pair with the lowest cost.
+"""Agglomerative clustering in a space where groups are easier to separate.
 
-    1. rows are projected on the directions in which they vary most
-    2. with labels: scaled so that rows of one class vary equally in every direction (halfway: the other half is the
-       mean over directions, since there are few labels), then to length 1
-    3. rows move toward their neighbors, step by step: a random walk on the graph of neighbors, which weights an edge
-       by the typical distances around its ends
+    1. project rows onto their principal directions
+    2. with labels: scale them so that the variance within classes is equal in all directions (halfway, by averaging
+       it with its mean over directions, since labels are few), then to unit length
+    3. move rows toward their neighbors, step by step: a random walk on the neighbor graph, which weights an edge by
+       the typical distances around its ends
 
 Sources:
     step 2: A. Hatch, S. Kajarekar and A. Stolcke, "Within-Class Covariance Normalization for SVM-based Speaker
     Recognition" (2006). Step 3, the weights: L. Zelnik-Manor and P. Perona, "Self-Tuning Spectral Clustering" (2004).
-    Numbers of directions, neighbors and steps were chosen on groceries, digits and half of Omniglot.
+    The numbers of directions, neighbors and steps were chosen on groceries, digits and half of Omniglot.
 
-Rows are joined into groups, and these into larger groups, always the pair with the cheapest union.
+Rows are merged into groups, and groups into larger groups, always the pair with the lowest merge cost.
 
-The cost of a union is Ward's: the increase of the sum of squared distances to the means. Labeled rows of one
-class are one group from the start, and groups with different labels never join. The tree is cut at a number of groups
-or at their minimum size. Joining a single odd row costs little, so it seldom stays alone, and nothing forces groups to
+The cost of a merge is Ward's: the increase in the sum of squared distances to the means. Labeled rows of a class form
+one group from the start, and groups with different labels are never merged. The tree is cut at a number of groups or
+at a minimum group size. Merging a single outlier costs little, so it seldom stays alone, and nothing forces groups to
 have equal sizes.
 
-If there are many rows, 2,000 small groups by k-means take their place.
+If there are many rows, they are first reduced to 2,000 small groups by k-means.
 
 Sources:
-    J. Ward, "Hierarchical Grouping to Optimize an Objective Function" (1963); the order of the unions is found by
-    chains of nearest groups, F. Murtagh, "A Survey of Recent Advances in Hierarchical Clustering Algorithms" (1983).
+    J. Ward, "Hierarchical Grouping to Optimize an Objective Function" (1963); merges are found by nearest-neighbor
+    chains, F. Murtagh, "A Survey of Recent Advances in Hierarchical Clustering Algorithms" (1983).
     Rows are compared in :class:`ClassSpace`. The use of labels is our addition.
 """
 
@@ -41,13 +41,13 @@ Floats = NDArray[np.float32]
 
 MAX_DIRECTIONS: Final = 128
 MAX_SAMPLED: Final = 20_000
-"""Maximum number of rows that the directions are computed from; a sample is drawn from more."""
+"""Maximum number of rows from which directions are computed; a larger set is sampled."""
 _NEIGHBORS: Final = 10
 _USUAL: Final = 7
 """The distance to this neighbor is the typical distance around a row."""
 _STEPS: Final = 8
 _STAYING: Final = 0.5
-"""Share of a row that remains in each step."""
+"""Weight of a row's own position in each step."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,14 @@ class ClassSpace:
     """Fitted projection of samples into a space where classes are easier to separate (steps 1 and 2 of the module)."""
 
     mean: NDArray[np.float64]  # (d,) mean of the rows
-    directions: NDArray[np.float64]  # (d, e) in which they vary most, e at most 128
-    scales: NDArray[np.float64] | None  # (e, e), or ``None`` without labels
+    directions: NDArray[np.float64]  # (d, e) principal directions, e at most 128
+    scales: NDArray[np.float64] | None  # (e, e) scaling matrix, or ``None`` without labels
 
     def place(self, rows: Rows) -> Floats:
         """Project samples (n, d) into the space.
 
         Returns:
-            (n, e) rows of length 1; zeros for rows equal to the mean.
+            (n, e) unit-norm rows; zeros for rows equal to the mean.
         """
         places = self._along(rows)
         if self.scales is not None:
@@ -77,7 +77,7 @@ class ClassSpace:
         return places
 
     def scaled(self, rows: Rows, labels: NDArray[np.int64]) -> Self:
-        """Return a copy scaled so that labeled samples (m, d) vary equally within their classes."""
+        """Return a copy in which labeled samples (m, d) vary equally in all directions within their classes."""
         return replace(self, scales=_within_class_scales(self._along(rows), labels))
 
 
@@ -87,7 +87,7 @@ def fit_class_space(rows: Rows, labels: NDArray[np.int64], *, generator: np.rand
     Args:
         rows: (n, d), n >= 1.
         labels: (n,), -1 = none.
-        generator: draws the rows that directions are computed from, if there are many.
+        generator: samples the rows from which directions are computed, if there are many.
     """
     drawn = rows[:] if len(rows) <= MAX_SAMPLED else rows[np.sort(generator.permutation(len(rows))[:MAX_SAMPLED])]
     directions, _ = principal_directions(drawn, min(MAX_DIRECTIONS, drawn.shape[1]))
@@ -102,10 +102,10 @@ def move_to_neighbors(places: Floats) -> Floats:
     """Move embeddings toward their neighbors by a random walk on the neighbor graph (step 3 of the module).
 
     Args:
-        places: (m, d) rows of length 1, or zeros; at most a few thousand, since all pairs are compared.
+        places: (m, d) unit-norm or all-zero rows; at most a few thousand, since all pairs are compared.
 
     Returns:
-        (m, d) rows of length 1, or zeros.
+        (m, d) unit-norm or all-zero rows.
     """
     from scipy.sparse import csr_array
 
@@ -142,7 +142,7 @@ def _within_class_scales(places: Floats, labels: NDArray[np.int64]) -> NDArray[n
     scatter = known.T @ known / freedom
     usual = float(np.trace(scatter)) / len(scatter)
     if usual <= 0:
-        return None  # the labeled rows of each class are equal, so there is nothing to learn from them
+        return None  # the labeled rows of each class are identical, so there is nothing to learn from them
     values, vectors = np.linalg.eigh(0.5 * scatter + 0.5 * usual * np.eye(len(scatter)))
     return np.asarray(vectors / np.sqrt(values), dtype=np.float64)
 
@@ -159,7 +159,7 @@ Doubles = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MAX_LEAVES: Final = 3000
-"""Maximum number of rows that are each a leaf."""
+"""Maximum number of rows for which each row is a leaf."""
 _SMALL_GROUPS: Final = 2000
 _DRAWN: Final = 20_000
 _ITERATIONS: Final = 10
@@ -169,33 +169,33 @@ _ITERATIONS: Final = 10
 class Hierarchy:
     """Tree of clusters over m leaves, with merges in order of increasing cost."""
 
-    leaves: Ints  # (n,) leaf of each row: first one for each labeled class, in the order of ``labels``, then others
+    leaves: Ints  # (n,) leaf of each row: one leaf per labeled class, in the order of ``labels``, then the others
     places: Doubles  # (m, d) mean of each leaf, in the space in which rows are compared
-    sizes: Ints  # (m + s,) number of rows of each leaf, then of each union
-    unions: Ints  # (s, 2) pairs of leaves or unions that are joined: union i has number m + i
-    costs: Doubles  # (s,) of the unions; they never decrease
+    sizes: Ints  # (m + s,) number of rows in each leaf, then in each merge
+    merges: Ints  # (s, 2) pairs of merged nodes: leaves, or earlier merges, where merge i has number m + i
+    costs: Doubles  # (s,) cost of each merge, never decreasing
     labels: Ints  # (c,) the labeled classes
 
     @property
     def fewest(self) -> int:
-        """Minimum number of groups to cut the hierarchy into."""
-        return len(self.places) - len(self.unions)
+        """Minimum number of groups into which the hierarchy can be cut."""
+        return len(self.places) - len(self.merges)
 
     @property
     def most(self) -> int:
-        """Maximum number of groups to cut the hierarchy into."""
+        """Maximum number of groups into which the hierarchy can be cut."""
         return len(self.places)
 
     def cut(self, num_groups: int, *, min_size: int = 1) -> tuple[Ints, int]:
         """Cut the hierarchy into a number of groups, and return the group of each sample.
 
         Args:
-            num_groups: in [fewest, most].
-            min_size: groups of fewer rows without a label do not count: the tree is cut further until there are enough
-                others, or there cannot be more. Their rows are assigned to the group with the nearest mean.
+            num_groups: from ``fewest`` to ``most``.
+            min_size: smaller groups without a label do not count: the tree is cut further until there are enough other
+                groups, or no more are possible. Their rows are assigned to the group with the nearest mean.
 
         Returns:
-            ((n,) groups: class by class, then the others, the largest first; their number).
+            (n,) group of each row, labeled classes first, then the others by decreasing size; the number of groups.
 
         Raises:
             ValueError: a number is out of range.
@@ -203,7 +203,7 @@ class Hierarchy:
         if not self.fewest <= num_groups <= self.most or min_size < 1:
             wanted = f"{num_groups} groups of at least {min_size} rows each"
             raise ValueError(f"cannot split {self.most} leaves into {wanted}")
-        first = self._find_union_to_undo(num_groups, min_size)
+        first = self._find_first_undone_merge(num_groups, min_size)
         roots = self._find_roots(first)
         groups, of_leaf = np.unique(roots, return_inverse=True)
         of_leaf = of_leaf.astype(np.int64)
@@ -225,7 +225,7 @@ class Hierarchy:
         return order[of_leaf][self.leaves], int(order.max()) + 1
 
     def _number_groups(self, of_leaf: Ints) -> Ints:
-        """Return the new number of each group: class by class, then by decreasing size; -1 = does not exist."""
+        """Return the new number of each group, classes first, then by decreasing size; -1 if it does not exist."""
         sizes = np.bincount(of_leaf, self.sizes[: self.most])
         own = of_leaf[: len(self.labels)]
         others = np.setdiff1d(of_leaf, own)
@@ -234,31 +234,31 @@ class Hierarchy:
         order[others[np.argsort(-sizes[others], kind="stable")]] = len(own) + np.arange(len(others))
         return order
 
-    def _find_union_to_undo(self, num_groups: int, min_size: int) -> int:
-        """Return the first union to undo for enough groups of that size, or for as many as possible."""
+    def _find_first_undone_merge(self, num_groups: int, min_size: int) -> int:
+        """Return the first merge to undo to obtain enough groups of that size, or as many as possible."""
         counts = (self._has_label | (self.sizes >= min_size)).astype(np.int64)
         top = np.ones(len(self.sizes), dtype=bool)
-        top[self.unions.ravel()] = False
-        gained = counts[self.unions].sum(axis=1) - counts[self.most :]
-        # entry i: number of groups that count if the last i unions are undone
+        top[self.merges.ravel()] = False
+        gained = counts[self.merges].sum(axis=1) - counts[self.most :]
+        # entry i: number of groups that count if the last i merges are undone
         reached = int(counts[top].sum()) + np.concatenate([[0], np.cumsum(gained[::-1])])
         enough = np.flatnonzero(reached >= num_groups)
-        return len(self.unions) - int(enough[0] if len(enough) else reached.argmax())
+        return len(self.merges) - int(enough[0] if len(enough) else reached.argmax())
 
     def _find_roots(self, first: int) -> Ints:
-        """Return the leaf or union, (m,), that each leaf belongs to without the unions from ``first`` on."""
+        """Return the node, (m,), to which each leaf belongs before the merges from ``first`` on."""
         own = np.arange(len(self.sizes), dtype=np.int64)
-        own[self.unions[:first].ravel()] = self.most + np.repeat(np.arange(first), 2)
+        own[self.merges[:first].ravel()] = self.most + np.repeat(np.arange(first), 2)
         while (further := own[own]).tobytes() != own.tobytes():
             own = further
         return own[: self.most]
 
     @cached_property
     def _has_label(self) -> NDArray[np.bool_]:
-        """Whether each leaf and union contains a labeled row."""
+        """Bool mask of the leaves and merges that contain a labeled row."""
         found = np.zeros(len(self.sizes), dtype=bool)
         found[: len(self.labels)] = True
-        for number, (one, other) in enumerate(self.unions.tolist()):
+        for number, (one, other) in enumerate(self.merges.tolist()):
             found[self.most + number] = found[one] or found[other]
         return found
 
@@ -272,9 +272,9 @@ def build_hierarchy(
     """Build a tree of clusters by agglomerative clustering, with labeled classes kept together.
 
     Args:
-        x: (n, d) rows, n >= 1; only their directions from the mean count.
+        x: (n, d) rows, n >= 1; only their directions from the mean matter.
         labels: (n,) integers, -1 = none; ``None``: no labels at all.
-        generator: draws samples if there are many rows.
+        generator: draws a sample if there are many rows.
 
     Raises:
         ValueError: shapes do not match, NaN or infinity.
@@ -297,25 +297,25 @@ def build_hierarchy(
     leaves[known < 0] = len(classes) + of_free
     count = len(classes) + len(free)
     sizes = np.bincount(leaves, minlength=count)
-    # a row is at the place of its small group
+    # each row is represented by its small group
     pairs_there, rows_of_pair = np.unique(leaves * len(places) + small, return_counts=True)
     of_leaf, of_place = np.divmod(pairs_there, len(places))
     sums = np.zeros((count, places.shape[1]))
     np.add.at(sums, of_leaf, places[of_place].astype(np.float64) * rows_of_pair[:, None])
     means = sums / sizes[:, None]
     pairs, costs = _merge_leaves(means, sizes.astype(np.float64), len(classes))
-    unions, all_sizes = _number_unions(pairs, sizes)
-    return Hierarchy(leaves, means, all_sizes, unions, costs, classes)
+    merges, all_sizes = _number_merges(pairs, sizes)
+    return Hierarchy(leaves, means, all_sizes, merges, costs, classes)
 
 
 def _find_small_groups(
     rows: Rows, space: ClassSpace, generator: np.random.Generator
 ) -> tuple[Ints, NDArray[np.float32]]:
-    """Return the small group of each row, (n,), and their centroids; rows are projected block by block."""
+    """Return the small group of each row, (n,), and the group centroids, projecting rows block by block."""
     order = generator.permutation(len(rows))[:_DRAWN]
     in_order = np.sort(order)
     drawn = space.place(rows[in_order])[np.searchsorted(in_order, order)]
-    start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense places are drawn more often
+    start = drawn[: min(_SMALL_GROUPS, len(drawn))]  # dense regions are drawn more often
     found = kmeans(drawn, len(start), generator=generator, init_centroids=start, max_iter=_ITERATIONS)
     own = np.empty(len(rows), dtype=np.int64)
     for where, part in iterate_blocks(rows):
@@ -325,7 +325,7 @@ def _find_small_groups(
 
 
 def _merge_leaves(places: Doubles, weights: Doubles, num_classes: int) -> tuple[Ints, Doubles]:
-    """Return the pairs of leaves whose groups are joined, by increasing cost, and the costs; classes come first."""
+    """Return the pairs of leaves whose groups are merged, by increasing cost, and the costs; classes come first."""
     mass = weights.copy()
     squares = np.square(places).sum(axis=1)
     costs = np.maximum(squares[:, None] + squares - 2 * places @ places.T, 0)
@@ -349,7 +349,7 @@ def _merge_leaves(places: Doubles, weights: Doubles, num_classes: int) -> tuple[
             near = chain[-2]
         cost = float(costs[last, near])
         if not np.isfinite(cost):
-            break  # only one group is left
+            break  # only one group remains
         if len(chain) < 2 or near != chain[-2]:
             chain.append(near)
             continue
@@ -370,11 +370,11 @@ def _merge_leaves(places: Doubles, weights: Doubles, num_classes: int) -> tuple[
     return np.array(pairs, dtype=np.int64).reshape(-1, 2)[order], np.array(heights, dtype=np.float64)[order]
 
 
-def _number_unions(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
-    """Return the unions as pairs of leaf or union numbers, and the sizes of leaves and unions."""
+def _number_merges(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
+    """Return the merges as pairs of node numbers, and the sizes of all nodes (leaves, then merges)."""
     count = len(sizes)
-    number = np.arange(count + len(pairs), dtype=np.int64)  # of the union that currently contains each leaf or union
-    unions = np.empty_like(pairs)
+    number = np.arange(count + len(pairs), dtype=np.int64)  # of the merge that currently contains each node
+    merges = np.empty_like(pairs)
     all_sizes = np.concatenate([sizes, np.zeros(len(pairs), dtype=np.int64)])
 
     def top(one: int) -> int:
@@ -384,7 +384,7 @@ def _number_unions(pairs: Ints, sizes: Ints) -> tuple[Ints, Ints]:
         return one
 
     for place, (one, other) in enumerate(pairs.tolist()):
-        unions[place] = top(one), top(other)
-        number[unions[place]] = count + place
-        all_sizes[count + place] = all_sizes[unions[place]].sum()
-    return unions, all_sizes
+        merges[place] = top(one), top(other)
+        number[merges[place]] = count + place
+        all_sizes[count + place] = all_sizes[merges[place]].sum()
+    return merges, all_sizes

@@ -1,8 +1,8 @@
-"""Maps between views of one plane: how to compute them, and how to apply them to images and attention maps.
+"""Compute homographies between two views of a plane, and apply them to points and feature maps.
 
 Coordinates are normalized: x right, y down, the edges of an image at -1 and +1, as in
-``grid_sample(align_corners=False)``. A homography in them does not depend on the resolution, so the same one applies to
-pixels and attention maps. It maps a point of the first view to the point of the second view that shows the same.
+``grid_sample(align_corners=False)``. Homographies are therefore independent of the resolution and apply to images and
+attention maps alike. They map a point of the first view to the corresponding point of the second view.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ Matrices = NDArray[np.float64]
 
 # Smaller depths are behind the camera, or too close to its plane to be useful.
 _MIN_DEPTH = 1e-6
-# Tolerance for rounding of a point on the very edge.
+# Tolerance for rounding errors of points on the edge.
 _EDGE = 1 + 1e-6
 
 
@@ -62,7 +62,7 @@ def perspective_homographies(corners: ArrayLike) -> Matrices:
     """Return the (b, 3, 3) homographies that move the four corners of a view to given points.
 
     Args:
-        corners: (b, 4, 2) targets of top left, top right, bottom right and bottom left; no three on a line.
+        corners: (b, 4, 2) targets of the top left, top right, bottom right and bottom left corners; no three collinear.
     """
     target = np.asarray(corners, dtype=np.float64)
     x, y = np.array([-1.0, 1, 1, -1]), np.array([-1.0, -1, 1, 1])
@@ -83,7 +83,7 @@ def normalized_homography(pixels: ArrayLike, first: tuple[int, int], second: tup
     """Convert a homography of pixel coordinates, such as OpenCV's, to normalized coordinates.
 
     Args:
-        pixels: (3, 3), of pixel coordinates whose integers are the centers of pixels.
+        pixels: (3, 3) homography of pixel coordinates, in which integers are pixel centers.
         first: height and width of the first image.
         second: height and width of the second image.
     """
@@ -94,7 +94,7 @@ def normalized_points(pixels: ArrayLike, size: tuple[int, int]) -> NDArray[np.fl
     """Convert pixel coordinates of points to normalized (x, y) coordinates (k, 2).
 
     Args:
-        pixels: (k, 2) in pixels whose integers are the centers of pixels.
+        pixels: (k, 2) pixel coordinates, in which integers are pixel centers.
         size: height and width of the image.
     """
     points = np.asarray(pixels, dtype=np.float64).reshape(-1, 2)
@@ -124,12 +124,12 @@ def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
 
     Args:
         first: ``(b, 2, 3)`` or ``(b, 3, 3)``, from views to originals, as in ``ViewGeometry``.
-        second: likewise.
+        second: like ``first``.
 
     Returns:
         ``(b, 3, 3)``.
     """
-    # maps of views are always invertible; checking that would wait for the GPU
+    # view matrices are always invertible; checking this would synchronize with the GPU
     return torch.linalg.solve_ex(as_3x3(second), as_3x3(first)).result
 
 
@@ -137,7 +137,7 @@ def compute_view_homographies(first: Tensor, second: Tensor) -> Tensor:
 
 
 def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
-    """Apply homographies to points, and return which of the results lie inside the view.
+    """Apply homographies to points, and return which of the mapped points lie inside the view.
 
     Args:
         points: ``(b, k, 2)`` x and y.
@@ -146,7 +146,7 @@ def move_points(points: Tensor, homographies: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         ``(b, k, 2)`` mapped points, meaningless behind the camera; ``(b, k)`` bool, whether they are in the view.
     """
-    with without_autocast(points):  # half precision has steps of .004 at the edges
+    with without_autocast(points):  # at the edges, half precision has a resolution of .004
         known, maps = promote(points), promote(homographies)
         moved = torch.cat((known, torch.ones_like(known[..., :1])), dim=-1) @ maps.transpose(1, 2)
     depth = moved[..., 2:]
@@ -170,10 +170,10 @@ def sample_second_views(
         maps: ``(b, c, h, w)`` float, of the second views; receives gradients.
         homographies: ``(b, 3, 3)`` float, from first to second views.
         size: height and width of the output maps of the first views.
-        padding: how to fill in values outside.
+        padding: how to fill in values outside the maps.
 
     Returns:
-        ``(b, c, height, width)``, and ``(b, height, width)`` bool, whether the second view shows the place.
+        ``(b, c, height, width)``, and ``(b, height, width)`` bool, whether the point is visible in the second view.
     """
     height, width = size
     centers = cell_centers(height, width, homographies).expand(len(maps), -1, -1)
@@ -188,8 +188,7 @@ def sample_second_views(
 def sample_by_gather(maps: Tensor, grid: Tensor) -> Tensor:
     """Compute ``grid_sample(maps, grid)``, with bilinear interpolation and border padding, by indexing.
 
-    Its gradient on a GPU adds in a fixed order if deterministic algorithms are requested; that of ``grid_sample``
-    cannot do so.
+    Its gradient on a GPU is deterministic if deterministic algorithms are enabled, unlike that of ``grid_sample``.
 
     Args:
         maps: ``(b, c, h, w)``.

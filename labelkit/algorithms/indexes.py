@@ -1,7 +1,7 @@
-"""Find nearest gallery rows approximately with an index of faiss, which examines only some of the rows.
+"""Approximate nearest-neighbor search with faiss indexes, which examine only part of the gallery.
 
 A graph (HNSW) or inverted lists of compressed rows (IVF-PQ) propose a few more candidates than requested; their scores
-are recomputed in float64 as in exact search, so that only the choice of rows is approximate, not their scores.
+are recomputed in float64 as in exact search, so that the selection is approximate, but the scores are not.
 
 Sources: Y. Malkov and D. Yashunin, "Efficient and robust approximate nearest neighbor search using
 Hierarchical Navigable Small World graphs"; H. Jegou, M. Douze, C. Schmid, "Product quantization for nearest
@@ -23,19 +23,19 @@ from labelkit.progress import current_progress
 
 Kind = Literal["hnsw", "ivfpq"]
 
-# Rows added at a time: a signal is answered only between these steps.
+# Rows added at a time: signals are handled only between these steps.
 _ROWS_AT_ONCE = 4096
-# Links per row of a graph (twice as many at the lowest level), and candidates held while a row is linked.
+# Links per row of a graph (twice as many at the lowest level), and candidates kept while a row is being linked.
 LINKS, _BUILD_WIDTH = 32, 200
 WIDTHS: dict[Kind, int] = {"hnsw": 128, "ivfpq": 32}
-"""Default width of a search: candidates held on the walk through the graph, or number of lists that are searched."""
+"""Default search width: number of candidates kept during graph traversal, or number of lists searched."""
 # Minimum number of candidates to rescore: scores of compressed rows are rough.
 _CANDIDATES: dict[Kind, int] = {"hnsw": 0, "ivfpq": 100}
 # Values that one byte of a product quantizer can take; also the minimum number of its training rows.
 _PQ_VALUES = 256
-# Training rows of a product quantizer, and of each list's centroid: more hardly change either.
+# Training rows for a product quantizer, and per list centroid: more hardly change either.
 _PQ_ROWS, _ROWS_PER_LIST = 256 * _PQ_VALUES, 64
-# Maximum number of rows that are all compared with each other, and lists searched per row if there are more.
+# Maximum number of rows for comparing all pairs, and lists searched per row if there are more.
 _COMPARED_ROWS, _NEAR_LISTS = 1 << 16, 16
 
 
@@ -45,11 +45,11 @@ def build_index(gallery: ArrayLike | StoredRows, kind: Kind, *, metric: Metric =
     Args:
         gallery: (g, d), converted to float32.
         kind: ``hnsw``: a graph of near neighbors; ``ivfpq``: rows compressed to d / 4 bytes, in 4 sqrt(g) lists by
-            their nearest centroid, trained on a sample. It needs 256 rows.
+            their nearest centroid, trained on a sample. It requires at least 256 rows.
         metric: as for :func:`knn`.
 
     Returns:
-        A faiss index, which ``faiss.write_index`` can write.
+        A faiss index.
 
     Raises:
         ValueError: as for :class:`ExactSearch`, or too few rows.
@@ -96,11 +96,11 @@ def default_pq_bytes(dim: int) -> int:
 def find_approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.int64]:
     """Find the approximate k nearest neighbors of each embedding by cosine similarity, excluding itself.
 
-    Up to 65,536 rows are compared with all others. If there are more, a row is compared with those in the 16 inverted
-    lists nearest to it, so that time grows with n sqrt(n), and some neighbors are missed.
+    Up to 65,536 embeddings are compared with all others. If there are more, each is compared only with those in the 16
+    nearest inverted lists, so that time grows with n sqrt(n), and some neighbors are missed.
 
     Args:
-        rows: (n, d) of length 1.
+        rows: (n, d) of unit norm.
         k: from 1 to n - 1.
 
     Returns:
@@ -116,7 +116,7 @@ def find_approximate_neighbors(rows: NDArray[np.float32], k: int) -> NDArray[np.
     num_lists = default_num_lists(len(rows))
     made: Any = faiss  # its annotations lack optional arguments
     index = made.IndexIVFFlat(made.IndexFlatIP(rows.shape[1]), rows.shape[1], num_lists, made.METRIC_INNER_PRODUCT)
-    index.cp.niter = 5  # more do not find more neighbors
+    index.cp.niter = 5  # more iterations do not find more neighbors
     sample = np.random.default_rng(0).choice(len(rows), min(len(rows), _ROWS_PER_LIST * num_lists), replace=False)
     index.train(rows[np.sort(sample)])
     index.add(rows)
@@ -138,25 +138,25 @@ def index_format() -> str:
     return f"faiss {faiss.__version__}"
 
 
-def write_index(index: Any, take: Callable[[Any], None]) -> None:
-    """Serialize an index and pass its bytes to ``take``, chunk by chunk."""
+def write_index(index: Any, write: Callable[[Any], None]) -> None:
+    """Serialize an index and pass its bytes to ``write``, chunk by chunk."""
     import faiss
 
     made: Any = faiss  # its annotations lack this class
-    faiss.write_index(index, made.PyCallbackIOWriter(take))
+    faiss.write_index(index, made.PyCallbackIOWriter(write))
 
 
 def read_index(path: Path) -> Any:
     """Read an ANN index from a file, memory-mapped if faiss supports it.
 
-    Only read files that this module wrote: the reader of faiss is not safe for untrusted bytes.
+    Only read files written by this module: faiss's reader is not safe for untrusted data.
 
     Raises:
         ValueError: faiss cannot read it.
     """
     import faiss
 
-    # versions of faiss before 1.11 cannot map a graph, and load it into memory
+    # faiss before 1.11 cannot map a graph and loads it into memory
     is_mapped = sys.platform in ("linux", "darwin")
     try:
         return faiss.read_index(str(path), getattr(faiss, "IO_FLAG_MMAP_IFC", 0) if is_mapped else 0)
@@ -168,14 +168,14 @@ class ApproximateSearch:
     """Approximate nearest-neighbor search in a gallery with a faiss index.
 
     Args:
-        index: index of exactly these rows, from :func:`build_index` or :func:`read_index`.
+        index: index of exactly this gallery, from :func:`build_index` or :func:`read_index`.
         gallery: (g, d), converted to float32.
-        metric: as for :func:`knn`; the same that the index was built with.
-        width: candidates held on the walk through a graph, or number of lists searched; the larger, the more exact.
-            Default: 128, 32.
+        metric: as for :func:`knn`; must be the metric with which the index was built.
+        width: number of candidates kept during graph traversal (default: 128), or of lists searched (default: 32);
+            larger is more accurate.
 
     Raises:
-        ValueError: as for :class:`ExactSearch`, or the index is of other rows.
+        ValueError: as for :class:`ExactSearch`, or the index has another shape.
     """
 
     def __init__(
@@ -199,8 +199,8 @@ class ApproximateSearch:
             k: from 1 to g.
 
         Returns:
-            scores (q, k) float32 and indices (q, k) int64; if fewer were found, NaN and -1 at the end. The search is
-            wider for larger k.
+            scores (q, k) float32 and indices (q, k) int64; if fewer were found, NaN and -1 at the end. The search
+            becomes wider for larger k.
 
         Raises:
             ValueError: shapes do not match, NaN or infinity, a zero row with ``cosine``, or k out of range.
@@ -210,13 +210,13 @@ class ApproximateSearch:
         query_rows = as_queries(queries, self.rows, self.metric)
         if not 1 <= k <= len(self.rows):
             raise ValueError(f"k must be from 1 to the number of available rows ({len(self.rows)}), got {k}")
-        made: Any = faiss  # its annotations lack the classes of parameters
+        made: Any = faiss  # its annotations lack the parameter classes
         listed = min(len(self.rows), max(k + SPARE, _CANDIDATES[self._kind]))
         if self._kind == "hnsw":
             parameters = made.SearchParametersHNSW(efSearch=max(self.width, listed))
         else:
             parameters = made.SearchParametersIVF(nprobe=min(self.width, self._index.nlist))
-        # faiss.contrib.torch_utils, which other packages load, replaces search by a function without parameters
+        # faiss.contrib.torch_utils, which other packages import, replaces search with a function without parameters
         search = getattr(self._index, "search_numpy", self._index.search)
         _, candidates = search(query_rows, listed, params=parameters)
         scores, indices = rescore(

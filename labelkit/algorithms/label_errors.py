@@ -1,11 +1,11 @@
-"""Find labels that the images contradict: each is compared with all others, never with itself.
+"""Find probable label errors: labels that the other labeled images contradict.
 
-Three tests of a label, all without using the label itself:
-    - nearest: the nearest image of another class is nearer than the nearest of its own
-    - mean: the same for the mean directions of classes
-    - ridge: a linear classifier by least squares on one-hot targets prefers another class; leaving one out has a closed
-      form (the residual over one minus the leverage)
-A label is doubtful if all three contradict it. The order is by the mean of the three ranks: margins differ in scale.
+Three leave-one-out tests of a label:
+    - nearest: the nearest image of another class is closer than the nearest image of the same class
+    - mean: the same for the mean directions of the classes
+    - ridge: ridge regression on one-hot targets prefers another class; its leave-one-out prediction has a closed form
+      (the residual divided by one minus the leverage)
+A label is doubtful if all three contradict it. Scores are means of the three ranks, since margins differ in scale.
 """
 
 from collections.abc import Iterator
@@ -18,29 +18,29 @@ from numpy.typing import NDArray
 from labelkit.algorithms.novelty import mid_ranks
 
 RIDGE: Final = 0.3
-"""Added to the diagonal, for rows of length 1. It and the three tests were chosen among eight tests and their means on
-the cases of `examples/mislabeled_cases.py` with other seeds than those reported."""
+"""Added to the diagonal, for unit-norm rows. It and the three tests were chosen from eight tests and their means on the
+cases of `examples/mislabeled_cases.py`, with seeds other than the reported ones."""
 # Similarities, or predictions, computed at a time: 32 MB in float32.
 _BLOCK_NUMBERS = 1 << 23
 
 
 @dataclass(frozen=True)
-class LabelDoubts:
+class LabelErrorEvidence:
     """Evidence for wrong labels: a score, a flag and a suggested class for each of n labels."""
 
-    # (n,) float64 in ``[0, 1]``, the larger, the more doubtful; NaN where the class has no other label
+    # (n,) float64 in ``[0, 1]``, larger is more doubtful; NaN if the class has no other label
     score: NDArray[np.float64]
     doubtful: NDArray[np.bool_]  # (n,) bool, whether all tests prefer another class
-    suggested: NDArray[np.int64]  # (n,) int64, the other class that ridge prefers
+    suggested: NDArray[np.int64]  # (n,) int64, the other class preferred by ridge regression
     same: NDArray[np.int64]  # (n,) int64, index of the nearest image of the same class; -1 = none
     other: NDArray[np.int64]  # (n,) int64, index of the nearest image of the suggested class
 
 
-def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelDoubts:
+def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> LabelErrorEvidence:
     """Score each label by how strongly the other labels contradict it.
 
     Args:
-        features: (n, d) rows of any length; they are centered and scaled to length 1.
+        features: (n, d) rows of any norm; they are centered and scaled to unit length.
         labels: (n,) int64 in ``[0, c)``, c >= 2 classes that all occur.
 
     Raises:
@@ -56,7 +56,7 @@ def score_labels(features: NDArray[np.float32], labels: NDArray[np.int64]) -> La
     is_checked = counts[labels] > 1
     score = np.full(len(labels), np.nan)
     score[is_checked] = np.mean([mid_ranks(margin[is_checked]) for margin in margins], axis=0)
-    return LabelDoubts(score, is_checked & (margins > 0).all(axis=0), suggested, same, other)
+    return LabelErrorEvidence(score, is_checked & (margins > 0).all(axis=0), suggested, same, other)
 
 
 def _directions(features: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -74,7 +74,7 @@ def _blocks(num_rows: int, width: int) -> Iterator[slice]:
 def _nearest_margins(
     rows: NDArray[np.float32], labels: NDArray[np.int64], suggested: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the nearest of the own and the suggested class, and the margin of the other classes over the own one."""
+    """Return the nearest images of the same and the suggested class, and the margin of other classes over the same."""
     n = len(rows)
     same, other, margin = np.full(n, -1), np.full(n, -1), np.empty(n)
     for block in _blocks(n, n):
@@ -95,7 +95,7 @@ def _nearest_margins(
 def _mean_margins(
     rows: NDArray[np.float32], labels: NDArray[np.int64], counts: NDArray[np.int64]
 ) -> NDArray[np.float64]:
-    """Return the cosine margin of the nearest mean of another class over the mean of the own class without the row."""
+    """Return the cosine margin of the nearest mean of another class over the leave-one-out mean of the same class."""
     sums = _class_sums(rows.T.astype(np.float64), labels, len(counts)).T
     directions = sums / np.maximum(np.linalg.norm(sums, axis=1, keepdims=True), 1e-12)
     margin = np.empty(len(rows))
@@ -112,7 +112,7 @@ def _mean_margins(
 def _ridge_margins(
     rows: NDArray[np.float32], labels: NDArray[np.int64], num_classes: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return the other class preferred by least squares without the label, and its margin over the label's class."""
+    """Return the other class preferred by leave-one-out ridge regression, and its margin over the label's class."""
     n, dim = rows.shape
     suggested, margin = np.empty(n, dtype=np.int64), np.empty(n)
     extended: NDArray[np.float64] = np.concatenate([rows, np.ones((n, 1))], axis=1)
@@ -143,7 +143,7 @@ def _inverse(products: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _class_sums(values: NDArray[np.float64], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.float64]:
-    """Return the sums of (m, n) columns by class, (m, c): a product with the one-hot labels."""
+    """Sum the columns (m, n) of each class, (m, c), like a product with the one-hot labels."""
     order = np.argsort(labels, kind="stable")
     begins = np.searchsorted(labels[order], np.arange(num_classes))
     return np.asarray(np.add.reduceat(values[:, order], begins, axis=1))

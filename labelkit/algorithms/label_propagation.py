@@ -1,7 +1,7 @@
-r"""Propagate soft labels between rows that are near each other.
+r"""Propagate soft labels over a nearest-neighbor graph.
 
-The graph joins each row with its nearest rows by cosine; an edge has weight :math:`\max(\cos, 0)^3`, which discounts
-far neighbors. For initial values Y, the values F solve :math:`F = \alpha S F + (1 - \alpha) Y` with
+The graph connects each row to its nearest rows by cosine; an edge has weight :math:`\max(\cos, 0)^3`, which discounts
+distant neighbors. For initial values Y, the values F solve :math:`F = \alpha S F + (1 - \alpha) Y` with
 :math:`S = D^{-1/2} W D^{-1/2}`; they are computed by iteration.
 
 Sources: D. Zhou et al., "Learning with Local and Global Consistency" (the equation); A. Iscen et al., "Label
@@ -19,9 +19,9 @@ from labelkit.algorithms.neighbors import ExactSearch
 from labelkit.cache import call_cached
 
 _POWER = 3
-#: With more rows, neighbors are found approximately: an exact search is quadratic.
+#: Above this number of rows, neighbors are found approximately, since exact search takes quadratic time.
 _MAX_EXACT = 50_000
-#: Columns propagated at a time: those of 50,000 rows stay in the cache, which takes a third of the time of 80 together.
+#: Columns propagated at a time: 16 of 50,000 rows fit in the cache, which takes a third of the time of 80 at once.
 _COLUMNS_AT_ONCE = 16
 
 
@@ -29,8 +29,8 @@ def build_neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
     """Build the normalized nearest-neighbor graph for label propagation.
 
     Args:
-        features: (n, d) rows of any length except zero, n >= 2.
-        num_neighbors: edges that start at each row; at most n - 1 are used. Edges run both ways.
+        features: (n, d) nonzero rows of any norm, n >= 2.
+        num_neighbors: number of neighbors to which each row is connected, in both directions; at most n - 1 are used.
 
     Returns:
         (n, n) ``scipy.sparse.csr_matrix`` float64, symmetric, largest eigenvalue <= 1.
@@ -49,13 +49,13 @@ def build_neighbor_graph(features: ArrayLike, num_neighbors: int = 10) -> Any:
     starts = np.repeat(np.arange(n), weights.shape[1])
     one_way = csr_matrix((weights.ravel(), (starts, neighbors.ravel())), shape=(n, n))
     both = one_way.maximum(one_way.T)
-    # a row without near rows retains its own value
+    # a row without neighbors of positive weight keeps its own value
     scale = 1 / np.sqrt(np.maximum(np.asarray(both.sum(axis=1)).ravel(), 1e-12))
     return csr_matrix(diags(scale) @ both @ diags(scale))
 
 
 def _search(rows: NDArray[np.float32], k: int) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the nearest other rows and their cosines; a row that the index did not find has cosine 0."""
+    """Return the cosines (n, k) and indices of the nearest other rows; missing neighbors have cosine 0."""
     if len(rows) <= _MAX_EXACT:
         return ExactSearch(rows).search(rows, k, exclude_self=True)
     scores, found = ApproximateSearch(build_index(rows, "hnsw"), rows, width=64).search(rows, k + 1)
@@ -68,12 +68,12 @@ def propagate_labels(graph: Any, start: ArrayLike, *, alpha: float, num_iteratio
 
     Args:
         graph: result of :func:`build_neighbor_graph`.
-        start: (n, k) float >= 0, shares of k classes; rows of zeros carry no information.
-        alpha: in [0, 1); the larger, the more a row takes from its neighbors.
+        start: (n, k) float >= 0, initial class probabilities; all-zero rows carry no information.
+        alpha: weight of the neighbors, in [0, 1).
         num_iterations: the remaining error is of the order of :math:`\alpha^{num\_iterations}`.
 
     Returns:
-        (n, k) float64, rows sum to 1; a row that no label reaches has equal shares.
+        (n, k) float64, rows sum to 1; uniform for rows that no label reaches.
 
     Raises:
         ValueError: shapes do not match, a negative value, or an alpha out of range.
@@ -91,16 +91,16 @@ def diffuse_labels(
 ) -> NDArray[np.float64]:
     """Propagate labels alone, scaling the classes to equal sums before normalizing each row.
 
-    Thus, a class whose few labels happen to lie amid other classes does not take their images.
+    Thus, a class whose few labels happen to lie amid other classes does not absorb their images.
 
     Args:
         graph: result of :func:`build_neighbor_graph`.
-        seeds: (n, k) float, 1 where a row has the label of a class, else 0.
+        seeds: (n, k) float one-hot labels; all-zero rows are unlabeled.
         alpha: in [0, 1), as for :func:`propagate_labels`.
         num_iterations: number of iterations.
 
     Returns:
-        (n, k) float64, rows sum to 1; a row that no label reaches has equal shares.
+        (n, k) float64, rows sum to 1; uniform for rows that no label reaches.
     """
     found = _propagate(graph, np.asarray(seeds, dtype=np.float64), alpha, num_iterations)
     return _normalize_rows(found / np.maximum(found.sum(axis=0), np.finfo(np.float64).tiny))

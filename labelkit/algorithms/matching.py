@@ -1,9 +1,8 @@
-"""Match clusters to classes one to one, so that as many samples as possible agree.
+"""Match clusters to classes one-to-one, so that as many samples as possible agree.
 
-Sources: H. W. Kuhn, "The Hungarian method for the assignment problem"; solver of scipy. L. Hubert
-and P. Arabie, "Comparing partitions", for the agreement of pairs.
-Departure: released codes of category discovery pad the count matrix to a square. The number of matched samples is the
-same, but the solver may choose another of the matchings with this number.
+Source: H. W. Kuhn, "The Hungarian method for the assignment problem", as implemented in scipy.
+Departure: published code for category discovery pads the count matrix to a square. The number of matched samples is the
+same, but the solver may choose another matching with this number.
 """
 
 from dataclasses import dataclass
@@ -14,12 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """One-to-one matching of k clusters with c classes.
+    """One-to-one matching of k clusters to c classes.
 
     Attributes:
         class_of_cluster: (k,) int64, -1 = unmatched.
-        counts: (k, c) int64, samples per cluster and class.
-        num_matched: samples whose cluster is matched with their class; the largest number possible.
+        counts: (k, c) int64, number of samples of each cluster and class.
+        num_matched: number of samples whose cluster is matched to their class, which is the maximum possible.
     """
 
     class_of_cluster: NDArray[np.int64]
@@ -30,7 +29,7 @@ class Matching:
 def contingency(
     cluster_ids: ArrayLike, labels: ArrayLike, *, num_clusters: int | None = None, num_classes: int | None = None
 ) -> NDArray[np.int64]:
-    """Count the samples in each pair of cluster and class.
+    """Count the samples of each cluster and class.
 
     Args:
         cluster_ids: (n,) integers >= 0.
@@ -39,7 +38,7 @@ def contingency(
         num_classes: c; by default the largest label + 1.
 
     Returns:
-        (k, c) int64, row = cluster, column = class.
+        (k, c) int64; rows are clusters, columns are classes.
 
     Raises:
         ValueError: lengths differ, arrays are empty, or an id is negative, out of range, or not an integer.
@@ -58,8 +57,8 @@ def match_clusters(
 ) -> Matching:
     """Match clusters to classes to maximize the number of agreeing samples.
 
-    The number of matched samples is unique, but the matching need not be: among equals, it is the one that
-    ``scipy.optimize.linear_sum_assignment`` chooses. Pairs without a common sample are not matched.
+    The number of matched samples is unique, but the matching may not be; ties are resolved by
+    ``scipy.optimize.linear_sum_assignment``. A cluster and a class without a common sample are not matched.
 
     Args:
         cluster_ids: (n,) integers >= 0.
@@ -100,7 +99,7 @@ def as_ids(values: ArrayLike, name: str) -> NDArray[np.int64]:
     if not np.issubdtype(array.dtype, np.integer):
         raise ValueError(f"{name} must be integers, got {array.dtype}")
     if array.min() < 0:
-        raise ValueError(f"{name} must be >= 0, got {array.min()} (leave out samples without one)")
+        raise ValueError(f"{name} must be >= 0, got {array.min()} (exclude the samples without a value)")
     return array.astype(np.int64, copy=False)
 
 

@@ -1,9 +1,9 @@
-"""Decide whether two images show the same pixels (saved again, resized, slightly cropped) or are photos of one scene.
+"""Tell copies of an image (saved again, resized or slightly cropped) from different photos of one scene.
 
-Images are gray squares of 64 pixels, whatever their original shape. One is aligned to the other by scale and shift
+Images are resized to 64 x 64 gray pixels, whatever their original shape. One is aligned to the other by scale and shift
 along each axis, found from coarse to fine by the inverse compositional algorithm of S. Baker and I. Matthews,
 "Lucas-Kanade 20 Years On: A Unifying Framework" (2004), for correlation instead of squared differences. Copies then
-agree in their fine structure everywhere; photos of one scene agree in much of it, but not where something moved.
+agree in fine detail everywhere; photos of one scene agree in much of it, but not where something has moved.
 """
 
 from collections.abc import Callable
@@ -19,19 +19,19 @@ Floats = NDArray[np.float32]
 SIDE = 64
 """Pixels along each side of an image."""
 
-# resolution of each level of the search, and its number of steps
+# resolution of each search level, and number of steps
 _STEPS = ((16, 6), (32, 4), (64, 3))
 # range of scale and shift (in half sides) that is searched: crops of at least 85% of each side
 _MIN_SCALE, _MAX_SCALE, _MAX_SHIFT = 0.85, 1.18, 0.18
 # minimum correlations of a pair before and after it is aligned on the coarsest level
 _MIN_BEFORE, _MIN_GRAY, _MIN_DETAIL = 0.3, 0.6, 0.25
-# pixels, as a share of a level, that an image needs for comparison at that level: if one image was shrunk more than the
-# other, which loses the finest part of its own pixels; and if both have about the same size (above this share)
+# pixels that an image needs for comparison at a level, relative to that level: if one image was shrunk more than the
+# other, which loses its finest detail; and if both have about the same size (at least this ratio)
 _ENOUGH_PIXELS, _ENOUGH_ALIKE, _ALIKE_SIZE = 1.25, 0.85, 0.8
-# parts along a side; those with less than this share of the mean structure are ignored
+# parts along a side; parts with less than this fraction of the mean structure are ignored
 _PARTS, _MIN_STRUCTURE = 4, 0.2
 _PAIRS_TOGETHER = 128
-# standard deviation, in gray values, below which an image counts as empty
+# standard deviation, in gray values, below which an image counts as blank
 _EMPTY = 1e-3
 
 
@@ -39,12 +39,12 @@ _EMPTY = 1e-3
 class AlignedPairCorrelation:
     """Correlations between the two images of each pair, after aligning one to the other."""
 
-    levels: NDArray[np.int64]  # (p,) int64, pixels along a side at which they are compared: 16, 32 or 64
+    levels: NDArray[np.int64]  # (p,) int64, resolution in pixels at which they are compared: 16, 32 or 64
     gray: Floats  # (p,) float32 in [-1, 1], correlation of the gray values
-    # (p,) float32 in [-1, 1], correlation of the differences from a local mean. Pairs that are too different to be
-    # aligned have 0 in ``gray``, ``detail`` and ``weakest``.
+    # (p,) float32 in [-1, 1], correlation of the differences from the local mean. For pairs too different to be
+    # aligned, ``gray``, ``detail`` and ``weakest`` are 0.
     detail: Floats
-    weakest: Floats  # (p,) float32 in [-1, 1], the second lowest correlation of detail in the 16 parts of an image
+    weakest: Floats  # (p,) float32 in [-1, 1], second lowest correlation of detail among the 16 parts of an image
 
 
 def compute_coarse_vectors(pictures: NDArray[np.uint8]) -> Floats:
@@ -71,8 +71,8 @@ def compare_image_pairs(
 
     Args:
         pictures: (n, 64, 64).
-        shorter_sides: (n,) length in pixels of each image's shorter side in its file.
-        pairs: (p, 2) indices of images.
+        shorter_sides: (n,) shorter side of each original image, in pixels.
+        pairs: (p, 2) image indices.
         report: called with the number of pairs completed since the last call.
     """
     levels = _comparison_levels(shorter_sides[pairs].reshape(len(pairs), 2))
@@ -96,7 +96,7 @@ def compare_image_pairs(
 
 
 def _comparison_levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return the level at which images with shorter sides (p, 2) can be compared, (p,)."""
+    """Return the finest level, (p,), at which images with these shorter sides (p, 2) can be compared."""
     smaller, larger = sides.min(axis=1), sides.max(axis=1)
     enough = np.where(smaller >= _ALIKE_SIZE * larger, _ENOUGH_ALIKE, _ENOUGH_PIXELS)
     return np.select([smaller >= enough * level for level in (64, 32)], [64, 32], 16).astype(np.int64)
@@ -105,11 +105,11 @@ def _comparison_levels(sides: NDArray[np.integer]) -> NDArray[np.int64]:
 def _align_pairs(
     pictures: NDArray[np.uint8], pairs: NDArray[np.int64], places: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], Floats]:
-    """Return the pairs that are somewhat alike, and the position of the second image relative to the first.
+    """Return the pairs that are similar enough, and the position of the second image relative to the first.
 
     Returns:
-        (m,) remaining places, and (m, 4) scale and shift down, scale and shift across: y in the first image corresponds
-        to ``scale * y + shift`` in the second, from -1 at one edge to 1 at the other.
+        (m,) remaining places, and (m, 4) vertical scale and shift, horizontal scale and shift: y in the first image
+        corresponds to ``scale * y + shift`` in the second, from -1 at one edge to 1 at the other.
     """
     boxes = np.tile(np.array([1, 0, 1, 0], dtype=np.float32), (len(places), 1))
     for level, steps in _STEPS:
@@ -131,12 +131,12 @@ def _refine_boxes(first: Floats, second: Floats, boxes: Floats, steps: int) -> F
     down = np.gradient(template, axis=1) * np.float32(side / 2)
     across = np.gradient(template, axis=2) * np.float32(side / 2)
     slopes = np.stack([down * at[:, None], down, across * at, across], axis=1)  # (m, 4, s, s)
-    # changes that brightness and contrast explain are not evidence of motion
+    # changes explained by brightness and contrast are not evidence of motion
     slopes -= slopes.mean(axis=(2, 3), keepdims=True)
     slopes -= (slopes * template[:, None]).sum(axis=(2, 3), keepdims=True) * template[:, None]
     flat = slopes.reshape(count, 4, side * side)
     squares = flat @ flat.transpose(0, 2, 1)
-    # images without structure along an axis contain no information about motion along it
+    # images without structure along an axis carry no information about motion along it
     damping = np.float32(0.01 / 4) * np.trace(squares, axis1=1, axis2=2) + np.float32(1e-6)
     inverse = np.linalg.inv(squares + damping[:, None, None] * np.eye(4, dtype=np.float32))
     for _ in range(steps):
@@ -173,7 +173,7 @@ def _measure_agreement(first: Floats, second: Floats, boxes: Floats, level: int)
 
 
 def _sample_boxes(pictures: Floats, boxes: Floats, kernel: Callable[[Floats], Floats]) -> tuple[Floats, Floats]:
-    """Return images (m, s, s) sampled through their boxes, and 1 where the samples lie inside them, otherwise 0."""
+    """Sample images (m, s, s) through their boxes; also return 1 where the samples lie inside, otherwise 0."""
     side = pictures.shape[1]
     at = (np.arange(side, dtype=np.float32) + np.float32(0.5)) / side * 2 - 1
 
@@ -198,14 +198,14 @@ def _linear_kernel(distance: Floats) -> Floats:
 
 
 def _cubic_kernel(distance: Floats) -> Floats:
-    """Return the weights of cubic interpolation (Catmull-Rom), which retains more of the fine structure."""
+    """Return the weights of cubic interpolation (Catmull-Rom), which preserves more detail."""
     x = np.abs(distance)
     near, far = 1 + x * x * (1.5 * x - 2.5), 2 + x * (-4 + x * (2.5 - 0.5 * x))
     return np.where(x < 1, near, np.where(x < 2, far, 0)).astype(np.float32)
 
 
 def _extract_detail(pictures: Floats) -> Floats:
-    """Return the difference from the local mean, a blur by (1, 4, 6, 4, 1) / 16 along each axis."""
+    """Subtract the local mean, which is a blur by (1, 4, 6, 4, 1) / 16 along each axis."""
     smooth = pictures
     for axis in (1, 2):
         padded = np.pad(smooth, [(0, 0) if i != axis else (2, 2) for i in range(3)], mode="edge")
@@ -217,12 +217,12 @@ def _extract_detail(pictures: Floats) -> Floats:
 
 
 def _correlate(left: Floats, right: Floats, inside: Floats) -> Floats:
-    """Return the correlations (m,) of images (m, s, s) where ``inside`` is 1; 0 if one is empty."""
+    """Return the correlations (m,) of images (m, s, s) where ``inside`` is 1; 0 if one is blank."""
     return (_normalize(left, inside) * _normalize(right, inside)).sum(axis=(1, 2))
 
 
 def _normalize(pictures: Floats, inside: Floats) -> Floats:
-    """Return images with mean 0 and unit norm where ``inside`` is 1; 0 elsewhere, and for empty images."""
+    """Return images with mean 0 and unit norm where ``inside`` is 1; 0 elsewhere and for blank images."""
     count = np.maximum(inside.sum(axis=(1, 2), keepdims=True), 1)
     centered = (pictures - (pictures * inside).sum(axis=(1, 2), keepdims=True) / count) * inside
     lengths = np.sqrt((centered * centered).sum(axis=(1, 2), keepdims=True))

@@ -1,8 +1,8 @@
-"""Find the k nearest rows of a gallery exactly; ``labelkit.algorithms.indexes`` finds them approximately.
+"""Exact k-nearest-neighbor search; for approximate search, see ``labelkit.algorithms.indexes``.
 
-A flat search by faiss proposes a few more candidates than requested; their scores are recomputed in
-float64 row by row, so that equal rows have equal scores and ties are resolved by the smaller index.
-Queries for which rounding may hide a neighbor among the rows left out are searched again in full.
+A flat faiss search proposes a few more candidates than requested; their scores are recomputed in
+float64 row by row, so that equal rows have equal scores and ties go to the smaller index.
+Queries for which rounding may have excluded a neighbor are compared with all rows.
 A GPU can propose the candidates instead of faiss, one block of rows at a time.
 """
 
@@ -14,15 +14,15 @@ from numpy.typing import ArrayLike, NDArray
 from labelkit.algorithms.row_blocks import StoredRows, blocks, column_sums, iterate_blocks
 
 Metric = Literal["cosine", "l2", "dot"]
-Held = NDArray[np.float32] | StoredRows
+GalleryRows = NDArray[np.float32] | StoredRows
 
 SPARE = 16
-"""Candidates beyond k: they show that the k-th score is clearly better than the rows left out."""
-# The rounding error of a float32 product of d terms is below this share of |q| |g|, for any d in practice.
+"""Candidates beyond k, which show that the k-th score is clearly better than those of all other rows."""
+# The rounding error of a float32 product of d terms is below this fraction of |q| |g|, for any practical d.
 _ROUNDING = 1e-5
 # Numbers per temporary block: 32 MB in float64.
 _BLOCK_NUMBERS = 1 << 22
-# Queries that a device compares with a block of rows at a time.
+# Queries that a GPU compares with a block of rows at a time.
 _QUERIES_AT_ONCE = 4096
 
 
@@ -40,9 +40,9 @@ def knn(
         queries: (q, d), converted to float32.
         gallery: (g, d), converted to float32.
         k: neighbors per query; at most g, or g - 1 with ``exclude_self``.
-        metric: ``cosine`` (rows of any length except zero) and ``dot``: the larger, the nearer;
-            ``l2``: Euclidean distance, the smaller, the nearer.
-        exclude_self: queries are the gallery, and row i is not a neighbor of query i.
+        metric: ``cosine`` (nonzero rows of any norm) and ``dot``: larger is nearer; ``l2``: Euclidean
+            distance, smaller is nearer.
+        exclude_self: the queries are the gallery, and row i is not a neighbor of query i.
 
     Returns:
         scores (q, k) float32 and indices (q, k) int64 of gallery rows. For equal scores, the
@@ -61,8 +61,8 @@ class ExactSearch:
     Args:
         gallery: (g, d), converted to float32.
         metric: as for :func:`knn`.
-        device: torch device that finds candidates, such as ``cuda``; ``None``: faiss on the CPU. In both cases, scores
-            and ties are those of float64 on the CPU.
+        device: torch device for finding candidates, such as ``cuda``; ``None``: faiss on the CPU. In both cases, final
+            scores and ties are determined in float64 on the CPU.
 
     Raises:
         ValueError: not (g, d), NaN or infinity, a zero row with ``cosine``, or an unknown metric.
@@ -77,7 +77,7 @@ class ExactSearch:
         self._offset: NDArray[np.float32] | None = None
         self._shifted = self.rows
         if metric == "l2":
-            # Distances do not change with a shift, but their products do: a common offset would reduce precision.
+            # Distances do not change with a shift, but products do: a common offset would reduce precision.
             self._offset = (column_sums(self.rows) / max(1, len(self.rows))).astype(np.float32)
             if isinstance(self.rows, StoredRows):
                 self._shifted = self.rows.minus(self._offset)
@@ -118,8 +118,8 @@ class ExactSearch:
         """Return the m nearest rows according to float32 products.
 
         Returns:
-            (q,) rough inner product, or minus the squared distance, of the farthest row returned;
-            (q,) bound on the rounding error of that number; (q, m) int64 rows.
+            (q,) approximate inner product, or negative squared distance, of the farthest row returned;
+            (q,) bound on its rounding error; (q, m) int64 rows.
         """
         if self._offset is not None:
             query_rows = query_rows - self._offset
@@ -149,7 +149,7 @@ class ExactSearch:
 def _search_in_float32(
     query_rows: NDArray[np.float32], rows: NDArray[np.float32], k: int, metric: Metric, device: str | None
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return (q, k) products or minus squared distances in float32, the nearest first, and their rows."""
+    """Return (q, k) products or negative squared distances in float32, nearest first, and their rows."""
     if device is None:
         import faiss
 
@@ -175,7 +175,7 @@ def _search_in_float32(
     return torch.cat([one[0] for one in found]).cpu().numpy(), torch.cat([one[1] for one in found]).cpu().numpy()
 
 
-def as_queries(queries: ArrayLike, gallery_rows: Held, metric: Metric) -> NDArray[np.float32]:
+def as_queries(queries: ArrayLike, gallery_rows: GalleryRows, metric: Metric) -> NDArray[np.float32]:
     """Check queries (q, d) against the gallery and normalize them for ``cosine``.
 
     Raises:
@@ -187,13 +187,13 @@ def as_queries(queries: ArrayLike, gallery_rows: Held, metric: Metric) -> NDArra
     return query_rows
 
 
-def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
+def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> GalleryRows:
     """Check an array (n, d) and normalize its rows for ``cosine``, lazily if they are read in blocks.
 
     Args:
         x: (n, d).
         name: name of the array, for messages.
-        metric: metric to compare rows with.
+        metric: metric by which rows will be compared.
 
     Raises:
         ValueError: an unknown metric; not (n, d), NaN or infinity, a zero row with ``cosine``, or numbers whose
@@ -201,7 +201,7 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
     """
     if metric not in ("cosine", "l2", "dot"):
         raise ValueError(f"metric must be 'cosine', 'l2' or 'dot', got {metric!r}")
-    rows: Held
+    rows: GalleryRows
     if isinstance(x, StoredRows):
         rows = x if x.in_blocks else x.to_array()
     else:
@@ -235,21 +235,21 @@ def as_rows(x: ArrayLike | StoredRows, name: str, metric: Metric) -> Held:
 
 def rescore(
     query_rows: NDArray[np.float32],
-    gallery_rows: Held,
+    gallery_rows: GalleryRows,
     candidates: NDArray[np.int64],
     k: int,
     metric: Metric,
     *,
     exclude_self: bool,
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Compute exact scores of the candidates; return the k best (q, k), larger being nearer, and their indices (q, k).
+    """Compute exact scores of the candidates; return the k best (q, k), where larger is nearer, and their indices.
 
     Args:
         query_rows: (q, d).
         gallery_rows: (g, d).
         candidates: (q, m) rows of the gallery, ascending, -1 for none; m >= k.
         k: number of rows to return.
-        metric: metric to compare rows with.
+        metric: metric by which rows are compared.
         exclude_self: row i is not a neighbor of query i.
     """
     scores, indices = np.empty((len(query_rows), k), dtype=np.float32), np.empty((len(query_rows), k), dtype=np.int64)
@@ -268,17 +268,15 @@ def rescore(
 
 
 def _squared_norms(rows: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the squared norms (n,)."""
     return np.asarray(np.einsum("ij,ij->i", rows, rows, dtype=np.float64))
 
 
-def _largest_norm(rows: Held) -> float:
-    """Return the largest length of a row."""
+def _largest_norm(rows: GalleryRows) -> float:
     return float(np.sqrt(max((_squared_norms(part).max(initial=0) for _, part in iterate_blocks(rows)), default=0)))
 
 
 def _exact_scores(query: NDArray[np.float32], rows: NDArray[np.float32], metric: Metric) -> NDArray[np.float32]:
-    """Return minus the distance, or the inner product, along the last axis, rounded from float64."""
+    """Return the negative distance or the inner product along the last axis, rounded from float64."""
     if metric == "l2":
         difference = rows.astype(np.float64) - query
         exact = -np.sqrt(np.einsum("...j,...j->...", difference, difference))
@@ -288,9 +286,9 @@ def _exact_scores(query: NDArray[np.float32], rows: NDArray[np.float32], metric:
 
 
 def _search_all(
-    query: NDArray[np.float32], gallery_rows: Held, k: int, metric: Metric, excluded: int
+    query: NDArray[np.float32], gallery_rows: GalleryRows, k: int, metric: Metric, excluded: int
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return nearness (k,) and indices (k,) among all gallery rows except the excluded one (-1: none)."""
+    """Return the k best scores and indices among all gallery rows except the excluded one (-1: none)."""
     size = max(1, _BLOCK_NUMBERS // gallery_rows.shape[1])
     exact = np.concatenate(
         [_exact_scores(query, gallery_rows[i : i + size], metric) for i in range(0, len(gallery_rows), size)]

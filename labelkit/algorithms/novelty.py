@@ -1,12 +1,12 @@
-"""Score how likely images belong to none of the labeled classes.
+"""Score how likely it is that images belong to none of the labeled classes.
 
-For all images without a label, the mean of two ranks (``novelty``):
-    - groups: the share of an image that belongs to groups without a label
-    - nearest: the distance of the nearest image with a label
-The first finds classes with many images, which have a group of their own; the second also those with few.
+For all unlabeled images, the mean of two ranks (``novelty``):
+    - groups: the probability that an image belongs to a group without a label
+    - nearest: the distance to the nearest labeled image
+The first finds classes with many images, which have a group of their own; the second also finds those with few.
 
-For images added later (``score_arrival_novelty``): whether they are nearer to each other than to all earlier images.
-This is much more informative, since earlier images without a label represent the known classes too.
+For images added later (``score_arrival_novelty``): whether they are closer to each other than to all earlier images.
+This is much more informative, since the earlier unlabeled images also represent the known classes.
 """
 
 from typing import Any
@@ -21,12 +21,12 @@ _SAME = 1e-6
 def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> NDArray[np.float64]:
     """Compute the novelty (n,) float64 in ``[0, 1]`` of each unlabeled image compared with the labeled classes.
 
-    It is the mean of two ranks, not a probability. Other ways to combine groups, nearest labels, class means and a
-    classifier were not much better on the draws used to choose it; `examples/novel_cases.py` measures it on others.
+    It is the mean of two ranks, not a probability. Other combinations of groups, nearest labels, class means and a
+    classifier were not much better on the splits used to choose it; `examples/novel_cases.py` evaluates it on others.
 
     Args:
-        new_shares: (n,) in ``[0, 1]``, share of each image that belongs to groups without a label.
-        cosines: (n,) cosine to the nearest image with a label.
+        new_shares: (n,) in ``[0, 1]``, probability of each image to belong to a group without a label.
+        cosines: (n,) cosine to the nearest labeled image.
 
     Raises:
         ValueError: shapes differ.
@@ -39,9 +39,9 @@ def novelty(new_shares: NDArray[np.float64], cosines: NDArray[np.float64]) -> ND
 def score_arrival_novelty(earlier: NDArray[np.floating[Any]], later: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
     """Compute the novelty (n,) float64 in ``[0, 1]`` of each later image compared with all earlier ones.
 
-    Above 0.5, it is closer to the other later images. A copy of an earlier image has 0. Otherwise, it is a / (a + b),
-    where a and b are the mean distances to the nearest earlier images and to the nearest other later ones; measured by
-    `examples/novel_cases.py`.
+    It is a / (a + b), where a and b are the mean distances to the nearest earlier images and to the nearest other later
+    images, and 0 for a copy of an earlier image. Above 0.5, an image is closer to the other later images. It is
+    evaluated by `examples/novel_cases.py`.
 
     Args:
         earlier: (n, k) cosines to the nearest earlier images, k >= 1.

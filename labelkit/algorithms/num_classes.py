@@ -1,16 +1,15 @@
-"""Estimate the number of classes: by the published search for the best agreement with labels, or by density.
+"""Estimate the number of classes by density, or by the published search for the best agreement with labels.
 
-If labels do not determine it (``unlabeled_classes``), HDBSCAN counts groups for several minimum sizes, and their
-geometric mean is used. Features show groups at many levels (brands, products, kinds): this is an order of magnitude.
+By density: if labels do not determine the number (``unlabeled_classes``), HDBSCAN counts clusters for several minimum
+sizes, and the geometric mean of the counts is used. Features show groups at many levels (brands, products, kinds), so
+this is only an order of magnitude.
 
-Source:
-    dense groups: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density
-    Estimates" (scikit-learn's HDBSCAN).
+Source: R. Campello, D. Moulavi and J. Sander, "Density-Based Clustering Based on Hierarchical Density Estimates"
+(scikit-learn's HDBSCAN).
 
-The published estimate of the number of classes: the clusters that agree best with the existing labels.
+By agreement: k-means partitions all samples, and the matching of clusters to classes is evaluated on labeled samples.
 
-Source: S. Vaze et al., "Generalized Category Discovery", Sec. 3.3 (GitHub ``sgvaze/generalized-category-discovery``):
-k-means partitions all samples, and the matching of clusters and classes is evaluated on the labeled ones.
+Source: S. Vaze et al., "Generalized Category Discovery", Sec. 3.3 (GitHub ``sgvaze/generalized-category-discovery``).
 """
 
 from collections.abc import Callable, Sequence
@@ -24,7 +23,7 @@ from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.matching import as_ids, match_clusters
 from labelkit.algorithms.projection import principal_directions
 
-# Numbers up to this one are all tried, larger ones in steps of this percentage.
+# All numbers up to this one are tried, and larger ones in steps of this percentage.
 _EVERY_NUMBER, _STEP_PERCENT = 100, 2
 _DIRECTIONS: Final = 48
 _MIN_SIZES: Final = (3, 5, 8, 12, 20)
@@ -35,12 +34,12 @@ class NumClassesEstimate:
     """Estimated number of classes, with its plausible range and the score of each candidate.
 
     Attributes:
-        best: the number.
-        low: smallest number that is also likely.
-        high: largest number that is also likely.
+        best: the estimate.
+        low: lower end of the plausible range.
+        high: upper end of the plausible range.
         numbers: numbers tried, increasing.
-        scores: of each, in [0, 1]: share of the unlabeled rows that is expected to be predicted correctly; without
-            labels, the closeness to the count of dense groups; with GCD's estimate, the share of correct labels.
+        scores: score of each number in [0, 1]: expected accuracy on the unlabeled samples; without labels, closeness to
+            the number of dense clusters; with GCD's estimate, accuracy on the labeled samples.
     """
 
     best: int
@@ -69,15 +68,15 @@ def by_density(x: ArrayLike, numbers: Sequence[int]) -> NumClassesEstimate:
     """Choose the number of classes closest to the geometric mean of HDBSCAN's cluster counts.
 
     Args:
-        x: (n, d) rows; compared by cosine on their first principal directions.
+        x: (n, d) rows; compared by cosine on their leading principal components.
         numbers: candidates, increasing.
 
     Raises:
-        ValueError: there is no number.
+        ValueError: ``numbers`` is empty.
     """
     if not len(numbers):
         raise ValueError("numbers must not be empty")
-    # HDBSCAN cannot find one group: 0 and 1 are no more informative than 2
+    # HDBSCAN cannot find a single cluster: 0 and 1 are no more informative than 2
     logs = np.log(np.maximum(count_hdbscan_clusters(x), 2))
     off = np.abs(np.log(numbers) - logs.mean())
     # the range is the spread of the counts, but at least a factor of 1.7
@@ -94,7 +93,7 @@ def count_hdbscan_clusters(x: ArrayLike) -> tuple[int, ...]:
     Args:
         x: (n, d) rows, n >= 1.
     """
-    from sklearn.cluster import HDBSCAN  # scikit-learn takes a second to load
+    from sklearn.cluster import HDBSCAN  # scikit-learn takes a second to import
 
     rows = np.asarray(x, dtype=np.float32)
     if rows.shape[1] > _DIRECTIONS:
@@ -109,7 +108,7 @@ def count_hdbscan_clusters(x: ArrayLike) -> tuple[int, ...]:
     return tuple(counts) or (1,)
 
 
-# Brent's search always needs about a dozen evaluations; up to this many integers are all evaluated.
+# Brent's search always takes about a dozen evaluations; ranges of up to this many integers are evaluated completely.
 _ALL_OF_THEM = 8
 
 
@@ -118,8 +117,8 @@ class NumClassesSearch:
     """Result of a search for the number of classes, with every number evaluated.
 
     Attributes:
-        best: the number of highest score (or lowest value) among those evaluated; the smallest of equals.
-        curve: every evaluated number with its score in [0, 1] (or its value), in the order of evaluation.
+        best: evaluated number with the highest score (or lowest value), the smallest if tied.
+        curve: every evaluated number with its score in [0, 1] (or its value), in order of evaluation.
     """
 
     best: int
@@ -129,9 +128,9 @@ class NumClassesSearch:
 def bounded_integer_search(objective: Callable[[int], float], low: int, high: int) -> NumClassesSearch:
     """Minimize a function of an integer in ``[low, high]`` by Brent's bounded search.
 
-    Each integer is evaluated once. Brent's search assumes one minimum; with several it finds one
-    of them, and it may miss the best integer by a few. It never reaches ``high`` itself. A range of
-    at most 8 integers is evaluated completely.
+    Each integer is evaluated at most once. Brent's search assumes a single minimum; if there are several, it
+    finds one of them, and it may miss the best integer by a few. It never reaches ``high`` itself. A range
+    of at most 8 integers is evaluated completely.
 
     Args:
         objective: value of an integer; not NaN.
@@ -176,17 +175,17 @@ def estimate_num_classes(
 ) -> NumClassesSearch:
     """Estimate the number of classes as the number of clusters that agree best with the labels.
 
-    ``score(k)``: k-means with k clusters on all rows, then the share of the labeled rows that
-    the best one-to-one matching of clusters and classes gets right. Too few clusters merge
-    classes; too many split labeled ones, and surplus clusters go unmatched.
+    ``score(k)`` is the fraction of the labeled rows that agree with the best one-to-one matching of
+    classes to the clusters of k-means on all rows. Too few clusters merge classes; too many split
+    labeled classes, and surplus clusters remain unmatched.
 
     Args:
         x: (n, d) rows, normalized by the caller if desired.
-        labels: (n,) integers; read only where ``labeled_mask`` is true, and >= 0 there.
-        labeled_mask: (n,) bool, true at least once.
+        labels: (n,) integers; used only where ``labeled_mask`` is true, and >= 0 there.
+        labeled_mask: (n,) bool with at least one true entry.
         k_min: smallest number tried, >= 1; the number of labeled classes is a natural choice.
-        k_max: largest number, at most n.
-        seed: with k, the seed of each k-means, so that a score does not depend on the search.
+        k_max: largest number tried, at most n.
+        seed: seeds each k-means together with k, so that a score does not depend on the search.
         num_inits: restarts of each k-means.
         search: ``brent`` (a dozen evaluations, see :func:`bounded_integer_search`) or ``grid`` (all).
         progress: called with each (number, score) as soon as it is known.
@@ -195,7 +194,7 @@ def estimate_num_classes(
         ValueError: shapes do not match, NaN or infinity, no labeled row, bounds in the wrong order,
             or an unknown search.
     """
-    # float32 halves the time; the score counts samples, so the lower precision does not affect it.
+    # float32 halves the time; lower precision hardly affects a score that counts samples.
     rows = np.asarray(x, dtype=np.float32)
     mask = np.asarray(labeled_mask)
     if mask.shape != rows.shape[:1] or mask.dtype != np.bool_ or np.shape(labels) != mask.shape:

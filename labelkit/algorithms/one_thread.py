@@ -1,4 +1,4 @@
-"""Linear algebra of numpy in the calling thread, without the library's own threads."""
+"""Run numpy's linear algebra in the calling thread, without BLAS threads."""
 
 import functools
 import sys
@@ -10,7 +10,7 @@ from threadpoolctl import ThreadpoolController
 
 
 def _find_libraries() -> ThreadpoolController:
-    """Return the loaded libraries: numpy's is loaded with it, scipy adds another."""
+    """Return the loaded BLAS libraries: numpy loads its own, scipy adds another."""
     return _loaded_libraries("scipy.linalg" in sys.modules)
 
 
@@ -21,7 +21,7 @@ def _loaded_libraries(with_scipy: bool) -> ThreadpoolController:
 
 
 class _OneThread:
-    """Limit shared by all blocks of a process: set by the first, restored by the last."""
+    """Thread limit shared by all ``with`` blocks of a process: the first sets it, the last lifts it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,9 +44,9 @@ class _OneThread:
 
 
 one_blas_thread = _OneThread()
-"""``with one_blas_thread:`` lets the libraries behind numpy and scipy use one thread, in the whole process.
+"""``with one_blas_thread:`` limits the BLAS libraries of numpy and scipy to one thread, in the whole process.
 
-Threads that each process their own rows call the library at the same time. If the library used threads of its own, they
-would wait for each other after every product of microseconds, by spinning: with other work on the machine, 17
-regressions of 200 rows took five times the processor time, and no less time. Blocks of several threads may overlap.
+Threads that each process their own rows call BLAS at the same time. If BLAS used threads of its own, they would
+busy-wait for each other after every product of microseconds: with other work on the machine, 17 regressions of 200 rows
+took five times the CPU time, and no less wall time. ``with`` blocks of several threads may overlap.
 """

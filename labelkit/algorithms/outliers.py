@@ -1,25 +1,25 @@
-"""Find outliers in a collection of images: properties of single images, and their deviation from the median."""
+"""Score outliers in an image collection by properties of single images and their deviation from the median."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-# A smaller collection does not show what is usual.
+# In a smaller collection, it is unclear what is typical.
 MIN_IMAGES = 10
-# Deviations that make an image unusual: of the distance to its neighbors, and of its sharpness.
+# Robust z-scores at which an image is an outlier: of the distance to its neighbors, and of its blur.
 _UNLIKE, _BLURRED = 4.0, 4.5
-# Minimum spreads, so that in a collection of very similar images none is unusual merely by rounding: of distances, as
-# a share of their median and as a number; and of the logarithm of sharpness, where it means a factor of 2 in all.
+# Minimum spreads, so that rounding does not create outliers among very similar images: of distances, as a fraction of
+# their median and as an absolute value; and of the logarithm of sharpness, which amounts to a factor of 2.
 _MIN_SHARE, _MIN_DISTANCE, _MIN_LOG = 0.1, 1e-4, 0.15
 # Gray values: minimum contrast of an image with content; mean of an image that is neither dark nor bright.
 _MIN_CONTRAST, _DARKEST, _BRIGHTEST = 24.0, 30.0, 230.0
-# An image must also be below this part of what is usual in the collection.
+# An image must also be below this fraction of the collection's median.
 _CONTRAST_PART, _BRIGHTNESS_PART, _SIDE_PART, _PIXELS_PART = 1 / 2, 1 / 3, 1 / 2, 1 / 16
 _MIN_SIDE = 64
 _LONGEST = 2.0
 _MAX_TIMES = 100.0
-# Variance of the Laplacian (4, -1, -1, -1, -1) of rounding errors, each of variance 1 / 12.
+# Variance of the Laplacian (4, -1, -1, -1, -1) of rounding errors with variance 1 / 12.
 _ROUNDING = 20 / 12
 # Added to sharpness before taking its logarithm.
 _NO_SHARPNESS = 1e-2
@@ -32,14 +32,14 @@ class Tones:
     """Brightness, contrast and sharpness of an image."""
 
     brightness: float  # mean gray value, 0 to 255
-    contrast: float  # range of gray values, without 1% at each end, 0 to 255
-    # standard deviation of the Laplacian, minus the effect of rounding to whole gray values, divided by that of the
-    # gray values plus 1
+    contrast: float  # range of gray values without 1% at each end, 0 to 255
+    # standard deviation of the Laplacian, corrected for rounding to whole gray values, divided by 1 plus the standard
+    # deviation of the gray values
     sharpness: float
 
 
 def measure_tones(gray: NDArray[np.uint8]) -> Tones:
-    """Measure the tones of a gray image (h, w) of any size; sharpness is NaN if a side is shorter than 3 pixels."""
+    """Measure the tones of a gray image (h, w); the sharpness is NaN if a side is shorter than 3 pixels."""
     values = gray.astype(np.float32)
     low, high = _quantiles(gray, (0.01, 0.99))
     middle = 4 * values[1:-1, 1:-1]
@@ -51,7 +51,7 @@ def measure_tones(gray: NDArray[np.uint8]) -> Tones:
 
 
 def _quantiles(gray: NDArray[np.uint8], shares: tuple[float, ...]) -> list[float]:
-    """Return the same quantiles as numpy, from counts of the 256 values instead of sorting."""
+    """Compute the same quantiles as numpy, but by counting the 256 values instead of sorting."""
     below = np.cumsum(np.bincount(gray.ravel(), minlength=256))
     found = []
     for place in (share * (gray.size - 1) for share in shares):
@@ -64,8 +64,8 @@ def robust_z_scores(values: NDArray[np.float64], least_share: float = 0.0, least
     """Compute robust z-scores: distances above the median in units of the scaled median absolute deviation.
 
     Args:
-        values: (n,); NaN is left out and stays NaN.
-        least_share: minimum spread, as a share of the median.
+        values: (n,); NaN is ignored and stays NaN.
+        least_share: minimum spread, as a fraction of the median.
         least: minimum spread.
     """
     known = values[~np.isnan(values)]
@@ -89,12 +89,12 @@ def outlier_scores(
     """Score each image on every outlier criterion listed in ``REASONS``.
 
     Args:
-        distances: (n,) to a near neighbor, NaN = unknown; ``None``: not scored, as for the others.
+        distances: (n,) to a near neighbor, NaN = unknown; ``None``, here and below: not scored.
         tones: (n, 3) brightness, contrast and sharpness, NaN = unknown.
         sizes: (n, 2) height and width.
 
     Returns:
-        (n, 7) float64: if the reason applies, the factor by which the limit is exceeded, from 1 to 100; else 0.
+        (n, 7) float64: the factor by which the threshold is exceeded, from 1 to 100, if the reason applies; else 0.
 
     Raises:
         ValueError: all three are ``None``.

@@ -1,4 +1,4 @@
-"""Project rows of many dimensions to points in a plane."""
+"""Project high-dimensional samples to a plane, or to a few principal components."""
 
 import contextlib
 
@@ -9,12 +9,12 @@ from labelkit.algorithms.one_thread import one_blas_thread
 from labelkit.algorithms.row_blocks import Rows, iterate_blocks
 from labelkit.cache import call_cached
 
-# Perplexity commonly used for t-SNE; it needs three times as many rows.
+# Perplexity commonly used for t-SNE; it requires three times as many rows.
 _PERPLEXITY = 30.0
-# Steps, early exaggeration, and coarseness for distant points; scikit-learn's defaults are 1,000, 12 and 0.5. Its step
-# size is limited by the exaggeration: with a third of it, all later steps are longer, and half of them suffice.
+# Steps, early exaggeration, and coarseness for distant points; scikit-learn's defaults are 1,000, 12 and 0.5. The
+# exaggeration limits the step size: with a third of it, all later steps are longer, and half as many suffice.
 _STEPS, _EXAGGERATION, _ANGLE = 500, 4.0, 0.8
-# From this matrix size, Lanczos' method finds a few eigenvectors in a third of the time.
+# From this matrix size, the Lanczos method finds a few eigenvectors in a third of the time.
 _LANCZOS_SIZE = 512
 
 
@@ -25,11 +25,11 @@ def project_to_principal_plane(x: ArrayLike) -> tuple[NDArray[np.float64], tuple
         x: (n, d) numbers, n >= 1.
 
     Returns:
-        ((n, 2) float64 centered at 0, shares of the variance). The largest entry of a direction is positive, so that
-        the same rows result in the same picture.
+        ((n, 2) float64 centered at 0, fractions of the variance). The largest entry of each direction is positive, so
+        that the result is reproducible.
 
     Raises:
-        ValueError: x has another shape.
+        ValueError: wrong shape of x.
     """
     places, shares = _project_on_principal_directions(x, 2)
     return places, (float(shares[0]), float(shares[1]))
@@ -42,16 +42,16 @@ def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
         x: (n, d) numbers, n >= 1.
 
     Returns:
-        (n, 3) float64 in [0, 1], red for the first direction; 0.5 where nothing varies. The range is from the 1st to
-        the 99th percentile, so that single rows do not stretch it.
+        (n, 3) float64 in [0, 1], red for the first component; 0.5 for components without variance. The range is from
+        the 1st to the 99th percentile, so that outliers do not stretch it.
 
     Raises:
-        ValueError: x has another shape.
+        ValueError: wrong shape of x.
     """
     places, _ = _project_on_principal_directions(x, 3)
     low, high = np.percentile(places, (1, 99), axis=0)
     spread = high - low
-    # differences due to rounding are no variation
+    # rounding errors are not variance
     flat = spread <= 1e-9 * max(1.0, float(np.abs(np.asarray(x)).max(initial=0)))
     colors = np.clip((places - low) / np.where(flat, 1.0, spread), 0, 1)
     colors[:, flat] = 0.5
@@ -59,7 +59,7 @@ def color_by_principal_components(x: ArrayLike) -> NDArray[np.float64]:
 
 
 def _project_on_principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return rows projected on the first directions, (n, count), and fractions of variance; 0 if there are fewer."""
+    """Project rows onto the first directions, (n, count), with fractions of variance; 0 for missing directions."""
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or 0 in rows.shape:
         raise ValueError(f"x must have shape (n, d) with n, d >= 1, got {rows.shape}")
@@ -78,11 +78,11 @@ def principal_directions(x: ArrayLike, count: int) -> tuple[NDArray[np.float64],
         count: number of directions, in [1, d].
 
     Returns:
-        ((d, count) orthonormal columns, (count,) shares of the variance), both float64. The largest entry of a
+        ((d, count) orthonormal columns, (count,) fractions of the variance), both float64. The largest entry of each
         direction is positive.
 
     Raises:
-        ValueError: x has another shape, or the count is out of range.
+        ValueError: wrong shape of x, or the count is out of range.
     """
     rows = np.asarray(x, dtype=np.float64)
     if rows.ndim != 2 or not len(rows) or not 1 <= count <= rows.shape[1]:
@@ -95,7 +95,7 @@ def _principal_directions(rows: NDArray[np.float64], count: int) -> tuple[NDArra
     total = float(np.square(rows).sum())
     variances, directions = _largest_eigenvectors(rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows, count)
     if len(rows) < rows.shape[1]:
-        # if there are few rows, compute the same directions from a smaller problem
+        # with few rows, compute the same directions from a smaller problem
         varying = variances > 1e-9 * total
         variances = np.append(variances[varying], np.zeros(count - varying.sum()))
         directions = _complete_basis(rows.T @ (directions[:, varying] / np.sqrt(variances[: varying.sum()])), count)
@@ -105,7 +105,7 @@ def _principal_directions(rows: NDArray[np.float64], count: int) -> tuple[NDArra
 
 
 def _complete_basis(directions: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """Append orthonormal columns up to ``count``: arbitrary, but the same each time."""
+    """Append arbitrary but reproducible orthonormal columns up to ``count``."""
     width, found = directions.shape
     drawn = np.random.default_rng(0).normal(size=(width, count - found))
     with one_blas_thread:
@@ -117,7 +117,7 @@ def fit_principal_components(rows: Rows, count: int) -> tuple[NDArray[np.float64
     """Compute the mean and leading principal directions of rows in two passes, reading block by block.
 
     Args:
-        rows: (n, d) numbers, in memory or not; n >= 1.
+        rows: (n, d) numbers, in memory or read in blocks; n >= 1.
         count: number of directions, in [1, d].
 
     Returns:
@@ -148,7 +148,7 @@ def project_rows(rows: Rows, mean: NDArray[np.float64], directions: NDArray[np.f
 
 
 def _largest_eigenvectors(matrix: NDArray[np.float64], count: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the largest eigenvalues of a symmetric matrix, decreasing, and their vectors as columns."""
+    """Return the largest eigenvalues of a symmetric matrix, decreasing, with their eigenvectors as columns."""
     from scipy.linalg import eigh
     from scipy.sparse.linalg import ArpackError, eigsh
 
@@ -163,11 +163,10 @@ def _largest_eigenvectors(matrix: NDArray[np.float64], count: int) -> tuple[NDAr
 
 
 def embed_by_tsne(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
-    """Embed samples in a plane by t-SNE, which preserves neighbors but not distances between groups.
+    """Embed samples in a plane by t-SNE, which preserves neighborhoods but not distances between groups.
 
     Source: L. van der Maaten, "Accelerating t-SNE using Tree-Based Algorithms". Departure: fewer and longer steps.
-    ``python -m benchmarks --only report`` compares speed and quality with scikit-learn's own
-    settings.
+    ``python -m benchmarks --only report`` compares speed and quality with scikit-learn's defaults.
 
     Args:
         x: (n, d) numbers, n >= 2.
@@ -186,7 +185,7 @@ def embed_by_tsne(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
     if rows.ndim != 2 or len(rows) < 2:
         raise ValueError(f"x must have shape (n, d) with n >= 2, got {rows.shape}")
     perplexity = min(_PERPLEXITY, (len(rows) - 1) / 3)
-    # start from principal directions: sklearn's own start divides by a spread that may be 0
+    # initialize by PCA here: sklearn's own PCA initialization divides by a spread that may be 0
     start, _ = project_to_principal_plane(rows)
     spread = float(start[:, 0].std())
     start = (start / spread if spread > 0 else start) * 1e-4
@@ -198,6 +197,6 @@ def embed_by_tsne(x: ArrayLike, *, seed: int = 0) -> NDArray[np.float64]:
         early_exaggeration=_EXAGGERATION,
         angle=_ANGLE,
     )
-    # threads would wait for each other after each of many short steps, which takes minutes if other work is running
+    # several threads would wait for each other after each of many short steps, for minutes on a busy machine
     with threadpool_limits(1):
         return np.asarray(layout.fit_transform(rows), dtype=np.float64)

@@ -7,13 +7,13 @@ unit vectors is :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))`, t 
     c <= 2d             opposite pairs and a simplex, all orthogonal: the largest cosine is 0, the minimum possible
                         (Rankin)
     d = 2               regular polygon: the minimum loss and the minimum largest cosine
-    otherwise           minimize the loss, then the same loss with growing t, whose limit is the largest cosine
+    otherwise           minimize the loss, then the loss with increasing t, whose limit is the largest cosine
 
 Departures: pairs i < j are averaged (Eq. 5 prints another factor and the pairs i = i; its code averages pairs). Plain
-gradient descent with the published step does not converge; we minimize by L-BFGS from a uniform start. The growing t is
-our addition; ``sharpest_t=None`` disables it. Prototypes are rows here, columns in the paper's code.
+gradient descent with the published step does not converge; we use L-BFGS from a uniform start. The increasing t is our
+addition; ``sharpest_t=None`` disables it. Prototypes are rows here, but columns in the paper's code.
 
-How well unit vectors can be spread at best: bounds that no set of points can beat.
+The bounds limit how well any unit vectors can be spread.
 
 Sources: R. A. Rankin, "The closest packing of spherical caps in n dimensions" (1955); L. R. Welch, "Lower bounds on the
 maximum cross correlation of signals" (1974); V. I. Levenshtein, "Universal bounds for codes and designs" (1998).
@@ -40,9 +40,9 @@ DEFAULT_T = 2.0
 SHARPEST_T = 32768.0
 ITERATIONS = 200
 
-# Factor from one t to the next; smaller factors take longer without better results.
+# Factor from one t to the next; smaller factors take longer without improving results.
 _SHARPENING = 4.0
-# For more prototypes, use float32: half the memory and time, and an error of 1e-7 in a cosine does not matter there.
+# For more prototypes, use float32: half the memory and time, and an error of 1e-7 in a cosine no longer matters.
 _DOUBLE_UP_TO = 2048
 # Number of vector pairs that L-BFGS stores; fewer if a vector has millions of values.
 _MEMORY_PAIRS, _FEW_MEMORY_PAIRS, _MANY_VALUES = 10, 5, 1_000_000
@@ -55,13 +55,13 @@ class Spread:
 
     Attributes:
         max_cosine: cosine of the closest pair.
-        min_cosine: cosine of the pair farthest apart.
-        mean_cosine: mean over all pairs; -1/(c - 1) or more, reached whenever the vectors sum to zero.
+        min_cosine: cosine of the most distant pair.
+        mean_cosine: mean over all pairs; at least -1/(c - 1), reached if the vectors sum to zero.
         rms_cosine: root mean square over all pairs.
         mean_nearest_cosine: cosine of each vector with its nearest other vector, averaged over vectors.
         closest_angle: angle of the closest pair in degrees.
         mean_angle: mean over all pairs, in degrees.
-        uniformity: the paper's loss at t = 2; -4 c/(c - 1) or more.
+        uniformity: the paper's loss at t = 2; at least -4 c/(c - 1).
     """
 
     max_cosine: float
@@ -88,24 +88,24 @@ def spread_prototypes(
     device: str = "cpu",
     report: Callable[[float, float], None] | None = None,
 ) -> NDArray[np.float32]:
-    """Compute prototypes spread evenly over the unit sphere; the same generator state gives the same prototypes.
+    """Compute prototypes spread evenly over the unit sphere, reproducibly for the same generator state.
 
     Args:
         num_prototypes: c, >= 2.
         dim: d, >= 2.
-        generator: rotates and orders a closed form, or draws the start.
+        generator: rotates and permutes a closed form, or draws the initial vectors.
         method: ``auto`` uses a closed form if there is one; ``optimize`` never does.
         t: sharpness of the paper's loss, > 0.
-        sharpest_t: t is then multiplied by four up to this, so that in the end the largest cosine counts;
-            ``None``: the paper's loss alone. No effect if not above ``t``.
+        sharpest_t: t is repeatedly multiplied by four up to this value, so that the largest cosine dominates in the
+            end; ``None``: only the paper's loss. No effect if not above ``t``.
         iterations: maximum number of L-BFGS iterations for each t.
-        num_starts: starts; the best by the largest cosine is returned, or by the loss if ``sharpest_t`` is ``None``.
-        chunk: rows of the c x c cosines that are in memory at a time.
+        num_starts: restarts; the one with the lowest maximum cosine (loss, if ``sharpest_t`` is ``None``) is returned.
+        chunk: rows of the c x c cosine matrix in memory at a time.
         device: torch device for the computation.
         report: called after each t with t and the largest cosine.
 
     Returns:
-        (c, d) float32, rows of length 1.
+        (c, d) float32, unit rows.
 
     Raises:
         ValueError: a number is out of range.
@@ -170,15 +170,15 @@ def build_t_schedule(t: float, sharpest_t: float | None) -> list[float]:
 def uniformity(prototypes: ArrayLike, t: float = DEFAULT_T, *, chunk: int = 1024) -> float:
     r"""Compute the uniformity loss :math:`\log \text{mean}_{i<j} \exp(-2t (1 - w_i \cdot w_j))` of unit rows.
 
-    This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 if all are equal.
+    This is Eq. 5 with pairs averaged. At least -2tc/(c - 1), reached by the simplex; 0 if all vectors are equal.
 
     Args:
-        prototypes: (c, d), c >= 2, rows of length 1 (to 1e-3; scaled to 1 here).
+        prototypes: (c, d), c >= 2, unit rows (to within 1e-3; normalized here).
         t: sharpness, > 0.
-        chunk: rows of the c x c cosines in memory at a time.
+        chunk: rows of the c x c cosine matrix in memory at a time.
 
     Raises:
-        ValueError: a wrong shape, row length, or t.
+        ValueError: wrong shape, norm of a row, or t.
     """
     return uniformity_gradient(prototypes, t, chunk=chunk)[0]
 
@@ -208,7 +208,7 @@ def measure_spread(prototypes: ArrayLike, *, chunk: int = 1024) -> Spread:
     """Measure how evenly unit vectors (c, d), c >= 2, are spread over the sphere.
 
     Raises:
-        ValueError: wrong shape, or the length of a row differs from 1 by more than 1e-3 (scaled to 1 here).
+        ValueError: wrong shape, or the norm of a row differs from 1 by more than 1e-3 (rows are normalized here).
     """
     rows = _unit_rows(prototypes)
     count = len(rows)
@@ -259,7 +259,7 @@ def _optimize(
     for t in levels:
 
         def value_and_gradient(flat: NDArray[np.float64], t: float = t) -> tuple[float, NDArray[np.float64]]:
-            # L-BFGS is unconstrained: it moves vectors of any length, of which only the direction counts
+            # L-BFGS is unconstrained: vectors may have any length, and only their direction counts
             free = torch.from_numpy(flat.reshape(num_prototypes, dim)).to(device, dtype)
             lengths = free.norm(dim=1, keepdim=True)
             smooth_max, gradient = _smooth_max(free / lengths, t, chunk)
@@ -287,7 +287,7 @@ def _smooth_max(points: Tensor, t: float, chunk: int) -> tuple[float, Tensor]:
     r"""Return :math:`\frac{1}{2t} \log \sum_{i \ne j} \exp(2t\, w_i \cdot w_j)` and its gradient along the sphere.
 
     This is the loss up to a factor and a constant; it lies between the largest cosine m and m + log(c (c - 1))/(2t),
-    so that its scale does not change when t grows.
+    so its scale does not change with t.
 
     Args:
         points: (c, d) unit rows.
@@ -329,9 +329,9 @@ def _largest_cosine(points: Tensor, chunk: int) -> float:
 def _simplices(count: int, dim: int) -> NDArray[np.float64]:
     """Return one simplex if count = dim + 1, else opposite pairs and a simplex, all in orthogonal subspaces.
 
-    Any ``count - dim`` simplices that share the dimensions have 0 as their largest cosine. Of all ways to share, this
-    one has the minimum loss at t = 2: a simplex of m points reduces the sum over pairs by
-    m (m - 1)/2 (1 - exp(-2t/(m - 1))), which is convex in m, so that unequal sizes are best.
+    Any ``count - dim`` simplices in orthogonal subspaces have 0 as their largest cosine. Of all ways to divide the
+    dimensions, this one has the minimum loss at t = 2: a simplex of m points reduces the sum over pairs by
+    m (m - 1)/2 (1 - exp(-2t/(m - 1))), which is convex in m, so unequal sizes are best.
     """
     pairs = count - dim - 1
     rows = np.zeros((count, dim))
@@ -372,7 +372,7 @@ def _unit_rows(prototypes: ArrayLike) -> NDArray[np.float64]:
     return rows
 
 
-# Higher degrees gain nothing; only far more points than 2**64 would need them.
+# Only far more points than 2**64 would require higher degrees.
 _MAX_DEGREE = 400
 
 
@@ -381,7 +381,7 @@ def max_cosine_bound(count: int, dim: int) -> float:
 
     ``count <= dim + 1``: :math:`-1/(c-1)`, reached by the simplex. ``count <= 2 dim``: 0, reached by simplices in
     orthogonal subspaces (Rankin). ``dim`` 2: :math:`\cos(2\pi/c)`, reached by the regular polygon. Otherwise
-    Levenshtein's bound, reached by the icosahedron, the roots of E8 and few others.
+    Levenshtein's bound, reached by the icosahedron, the E8 root system and few others.
 
     Args:
         count: number of vectors, >= 2.
@@ -430,7 +430,7 @@ def _levenshtein(count: int, dim: int) -> float:
 
 
 def _interval(degree: int, dim: int) -> tuple[float, float]:
-    """Return the interval of cosines for which the bound of this degree is the best of its family."""
+    """Return the interval of cosines for which the bound of this degree is the tightest of its family."""
     half, is_odd = divmod(degree, 2)
     if is_odd:  # degree 2k - 1
         return _largest_zero(half, 1, 1, dim), _largest_zero(half + 1, 1, 0, dim)
@@ -459,7 +459,7 @@ def _max_points(cosine: float, degree: int, dim: int) -> float:
 
 
 def _zonal(degree: int, dim: int, cosine: float) -> float:
-    """Evaluate the Gegenbauer polynomial of the sphere in ``dim`` dimensions, 1 at 1, by its three-term recurrence."""
+    """Evaluate the Gegenbauer polynomial of the sphere in ``dim`` dimensions, normalized to 1 at 1, by recurrence."""
     before, now = 1.0, cosine
     if degree == 0:
         return before

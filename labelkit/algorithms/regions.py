@@ -1,7 +1,7 @@
-"""Find the overlap of two crops of an image, and sample feature maps there.
+"""Find the overlap of two crops of an image, and sample their feature maps there.
 
-Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Sec. 3; sampling is RoI align of
-``MkuuWaUjinga/leopart``. Mirroring is drawn once per image, so boxes refer to the image as its crops show it.
+Source: "Semantic Concentration for Self-Supervised Dense Representations Learning", Sec. 3; RoI align as in
+``MkuuWaUjinga/leopart``. Flips are drawn once per image, so boxes refer to the image after the flip.
 """
 
 import torch
@@ -15,11 +15,11 @@ def source_boxes(matrices: Tensor) -> Tensor:
     """Compute the box in the original image that each crop covers.
 
     Args:
-        matrices: (b, 2, 3), from normalized coordinates of the crop to those of the image; no rotation. A crop that is
-            mirrored counts as a crop of the mirrored image.
+        matrices: (b, 2, 3), from normalized coordinates of the crop to those of the image; no rotation. A flipped crop
+            counts as a crop of the flipped image.
 
     Returns:
-        (b, 4) left, top, right, bottom in normalized coordinates, -1 to 1 over the image.
+        (b, 4) left, top, right, bottom in normalized coordinates, from -1 to 1 across the image.
     """
     half_x, half_y = matrices[:, 0, 0].abs(), matrices[:, 1, 1].abs()
     center_x = matrices[:, 0, 2] * torch.where(matrices[:, 0, 0] < 0, -1.0, 1.0)
@@ -33,7 +33,7 @@ def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
     Args:
         first: (b, 4) box of the first crop in its image, any unit.
         second: (b, 4) box of the second crop, same unit.
-        size: side of the first crop, pixels.
+        size: side of the first crop in pixels.
 
     Returns:
         (b, 4) left, top, right, bottom in pixels of the first crop; right <= left or bottom <= top without an overlap.
@@ -47,7 +47,7 @@ def overlap_boxes(first: Tensor, second: Tensor, size: int) -> Tensor:
 def spans_min_tokens(boxes: Tensor, patch_size: int, min_tokens: float) -> Tensor:
     """Return a bool mask (b,) of the boxes (b, 4) in pixels that span at least ``min_tokens`` tokens on both sides."""
     sides = boxes[:, 2:] - boxes[:, :2]
-    # an overlap of exactly one token may be a rounding error short of it
+    # the tolerance allows for rounding errors in overlaps of exactly the minimum size
     return (sides >= min_tokens * patch_size * (1 - 1e-5)).all(dim=1) & (sides > 0).all(dim=1)
 
 
@@ -55,14 +55,14 @@ def align_regions(maps: Tensor, boxes: Tensor, grid: int, patch_size: int) -> Te
     """Sample a grid of vectors from one box per map by differentiable RoI align, with several samples per cell.
 
     Args:
-        maps: (b, h, w, d) float, one vector for each token.
+        maps: (b, h, w, d) float, one vector per token.
         boxes: (b, 4) left, top, right, bottom in pixels of the crop.
         grid: cells along each side, g.
         patch_size: side of a token in pixels.
 
     Returns:
-        (b, g, g, d) in at least float32; cell (i, j) of two crops, each over its overlap with the other, shows the same
-        place, except at the border of a map, where samples stop at the center of the last token.
+        (b, g, g, d) in at least float32. If each of two crops is sampled over its overlap with the other, cell (i, j)
+        shows the same place in both, except at the border, where samples stop at the center of the last token.
     """
     from torchvision.ops import roi_align  # torchvision takes a second to import
 

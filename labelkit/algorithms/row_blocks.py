@@ -1,7 +1,7 @@
-"""Rows of an array, in memory or read block by block from a memory map, and computations over their blocks.
+"""Array rows, in memory or read block by block from a memory map, and computations over their blocks.
 
-The size of blocks depends only on the shapes, and rows of a file are selected, scaled and shifted in float32 as they
-would be in memory: results do not depend on where the rows are.
+The block size depends only on the shapes, and rows of a file are selected, scaled and shifted in float32 as they would
+be in memory, so results do not depend on where the rows are stored.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ Floats = NDArray[np.floating[Any]]
 
 # Numbers per temporary block: 8 MB in float64, so that a block stays in the processor cache.
 BLOCK_NUMBERS = 1 << 20
-# Exponent bits of a float16 number; bits that a shifted number retains in float32: its sign, exponent and fraction.
+# Exponent bits of a float16 number; bits that a shifted number keeps in float32: its sign, exponent and fraction.
 _HALF_EXPONENT, _SINGLE_BITS = np.int16(0x7C00), np.int32(-0x70002000)
 _EXPONENTS_APART = np.float32(2.0**112)
-# Numbers that are shifted at a time: few enough to stay in the cache from one step to the next.
+# Numbers shifted at a time: few enough to stay in the cache between steps.
 _HALVES_AT_ONCE = 1 << 16
 
 
 class StoredRows:
     """Lazy float32 view of some or all rows of an array, such as a memory map.
 
-    Slices and int64 arrays return new arrays of rows; nothing of the size of all rows is held in memory.
+    Indexing by a slice or an int64 array returns a new array of rows; the whole array is never held in memory.
 
     Args:
         source: (m, d) float16 or float32, an array or an object that returns one when indexed, such as ``LazyRows``.
-        chosen: (n,) int64 rows of it; None for all.
-        unit: scale each row to length 1; rows of zeros do not change.
+        chosen: (n,) int64 rows of the source; ``None`` for all.
+        unit: scale each row to unit length; all-zero rows do not change.
         roots: take the square roots first; all numbers must be >= 0.
-        in_blocks: whether algorithms should read it block by block; otherwise they work on one copy of it in memory.
+        in_blocks: whether algorithms should read the rows block by block; otherwise they copy them into memory.
 
     Attributes:
         shape: (n, d).
         dtype: float32.
         in_blocks: see above.
-        spread: applies a function to successive parts of such rows, perhaps in other processes, and yields its
+        spread: applies a function to successive parts of the rows, possibly in other processes, and yields its
             results in order; ``None``: rows are processed here.
     """
 
@@ -57,7 +57,7 @@ class StoredRows:
     ) -> None:
         self._source = source
         self._chosen = chosen
-        self._first = 0  # first row of the view, unless rows are chosen one by one
+        self._first = 0  # first row of the view, unless rows are chosen individually
         self._roots = roots
         self._divisors: tuple[Floats, ...] = ()
         self._offset: NDArray[np.float32] | None = None
@@ -103,7 +103,7 @@ class StoredRows:
             ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
-            raise ValueError("these rows were already moved")
+            raise ValueError("an offset was already subtracted from these rows")
         found = copy(self)
         found._divisors = (*self._divisors, divisors)
         return found
@@ -115,7 +115,7 @@ class StoredRows:
             ValueError: an offset was already subtracted.
         """
         if self._offset is not None:
-            raise ValueError("these rows were already moved")
+            raise ValueError("an offset was already subtracted from these rows")
         found = copy(self)
         found._offset = offset
         return found
@@ -152,17 +152,17 @@ Rows = Floats | StoredRows
 def square_roots(rows: NDArray[np.floating[Any]]) -> NDArray[np.float32]:
     """Return the square roots of non-negative numbers of any shape, as float32.
 
-    They improve the comparison of features of networks that end in a ReLU: Y. Hu, V. Gripon and S. Pateux, "Leveraging
-    the Feature Distribution in Transfer-based Few-Shot Learning" (power transform).
+    They make features of networks that end in a ReLU easier to compare: Y. Hu, V. Gripon and S. Pateux, "Leveraging the
+    Feature Distribution in Transfer-based Few-Shot Learning" (power transform).
     """
     return np.asarray(np.sqrt(np.maximum(rows, 0, dtype=np.float32)))
 
 
 def to_float32(values: NDArray[Any]) -> NDArray[np.float32]:
-    """Copy an array as float32, converting float16 by bit shifts, which is several times faster than numpy's way.
+    """Copy an array as float32, converting float16 by bit shifts, which is several times as fast as numpy's.
 
-    The sign and ten bits of fraction are moved unchanged. The exponent is then too small by 112, which a
-    multiplication corrects, also for subnormal numbers.
+    The sign and the ten fraction bits are moved unchanged. The exponent is then too small by 112, which a
+    multiplication corrects, even for subnormal numbers.
     """
     if values.dtype != np.float16 or not values.size:
         return np.array(values, dtype=np.float32)
@@ -200,9 +200,9 @@ def iterate_blocks(rows: Rows) -> Iterator[tuple[slice, Floats]]:
 
 
 def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
-    """Check an array and convert it to contiguous float32, keeping float64 as it is and copying only if needed.
+    """Check an array and convert it to contiguous float32, but keep float64; copy only if needed.
 
-    Rows to be read in blocks are not loaded.
+    Rows that are read in blocks are not loaded into memory.
 
     Raises:
         ValueError: not (n, d) with d >= 1; NaN, infinity, or values whose squares overflow float64.
@@ -224,7 +224,7 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
         largest = max(largest, high, -low)
     if bad:
         raise ValueError(f"{bad} of {len(rows)} rows of {name} contain NaN or infinity")
-    # Sums of squared differences must stay finite too.
+    # Sums of squared differences must also stay finite.
     limit = float(np.sqrt(np.finfo(np.float64).max / (64 * max(rows.shape))))
     if largest > limit:
         raise ValueError(f"{name} contains values above {limit:.1e}, whose squares overflow float64")
@@ -232,7 +232,7 @@ def validate_rows(x: ArrayLike | StoredRows, name: str) -> Rows:
 
 
 def to_unit_length(rows: Rows, name: str) -> Rows:
-    """Normalize rows to unit norm.
+    """Normalize rows (n, d) to unit norm.
 
     Raises:
         ValueError: a row is zero.
@@ -256,7 +256,7 @@ def column_sums(rows: Rows) -> NDArray[np.float64]:
     """Compute the column sums (d,) in float64."""
     sums = np.zeros(rows.shape[1])
     for _, part in iterate_blocks(rows):
-        sums += part.astype(np.float64).sum(axis=0)  # faster than a converting sum
+        sums += part.astype(np.float64).sum(axis=0)  # faster than sum(dtype=np.float64)
     return sums
 
 

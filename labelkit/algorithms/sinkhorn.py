@@ -1,7 +1,7 @@
-r"""Balanced assignment of n samples to k clusters with prescribed shares, by entropic optimal transport.
+r"""Balanced assignment of n samples to k clusters with prescribed marginals, by entropic optimal transport.
 
-:func:`solve` meets the shares up to a tolerance, for any number of samples; :func:`balanced_labels` meets sizes
-exactly, by linear assignment, for at most 8,000. ``losses.soft_assignment`` contains the version for batches.
+:func:`solve` meets the marginals within a tolerance, for any number of samples; :func:`balanced_labels` meets cluster
+sizes exactly, by linear assignment, for up to 8,000. ``losses.soft_assignment`` contains the version for batches.
 
 With scores l (n, k) and a prior r that sums to 1, the plan
 
@@ -13,12 +13,12 @@ the k potentials u that make the columns sum to r, which maximize the concave se
 
 .. math:: D(u) = r \cdot u - \tfrac{1}{n} \sum_i \log \sum_y \exp(\lambda l_{iy} + u_y), \qquad \nabla D = r - s(u).
 
-A pass over the scores computes D and the shares s; the plan is never stored. Several processes each hold some rows and
-pass ``reduce``: they exchange only sums of size k.
+A pass over the scores computes D and the marginals s; the plan is never stored. Several processes can each hold some
+of the rows and pass ``reduce``: they exchange only sums of size k.
 
 Sources: M. Cuturi, "Sinkhorn Distances" (NeurIPS 2013); Y. Asano, C. Rupprecht and A. Vedaldi, "Self-labelling via
-Simultaneous Clustering and Representation Learning" (ICLR 2020). We use our own code, since the iteration of the
-published code and of POT takes several times as many passes, over a matrix that has to be in memory.
+Simultaneous Clustering and Representation Learning" (ICLR 2020). We use our own solver, since the iterations of the
+published code and of POT take several times as many passes, over a matrix that must fit in memory.
 """
 
 import math
@@ -34,7 +34,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 Reduce = Callable[[Tensor, Literal["sum", "max"]], Tensor]
-"""Combines a small CPU tensor over all processes, elementwise; every process receives the same result."""
+"""Reduces a small CPU tensor elementwise over all processes; every process receives the same result."""
 
 Scores = Any
 """(n, k) floats with a shape, a dtype and slices of rows: a tensor, an array, a memory map, an HDF5 dataset (all read
@@ -44,10 +44,10 @@ in blocks), or :class:`LinearScores`."""
 _BLOCK_NUMBERS, _GPU_BLOCK_NUMBERS = 1 << 19, 1 << 24
 # Rows summed in float32; their sums are added in float64. Equal rows would lose a digit with ten times as many.
 _ADDED_ROWS, _GPU_ADDED_ROWS = 1024, 256
-# A larger kernel of exponentials is not stored: they are recomputed in each pass.
+# A larger matrix of exponentials is not stored, but recomputed in each pass.
 KERNEL_BYTES = 1 << 30
-# For exponents in a row of the kernel, the largest and the smallest (below it, numbers lose digits and products become
-# slow), and how far u may move before the exponentials are recomputed.
+# Largest and smallest exponent in a row of this matrix (below it, numbers lose digits and products become slow), and
+# how far u may move before the exponentials are recomputed.
 _TOP = {torch.float32: 60.0, torch.float64: 300.0}
 _FLOOR = {torch.float32: -86.0, torch.float64: -700.0}
 _FAR = {torch.float32: 60.0, torch.float64: 500.0}
@@ -56,10 +56,10 @@ _EXACT_EXPONENT = 512.0
 # If lam times the largest range of a row is above this, a problem softer by this factor is solved first: from zeros,
 # the semi-dual is nearly piecewise linear, and an ascent can stall far from its maximum.
 _STEEP, _SOFTER = 2e3, 8.0
-# Lower limit for shares: a share of zero would send its potential to infinity; this bounds a step.
+# Lower limit for marginals, which bounds a step: a marginal of zero would send its potential to infinity.
 _MIN_SHARE = 1e-30
 _PAIRS, _LINE_SEARCH_PASSES, _LONGEST_STEP = 20, 12, 50.0
-# L-BFGS uses scaling steps instead of gradients as long as this many passes reduce the error to this share.
+# L-BFGS uses scaling steps instead of gradients as long as this many passes reduce the error by this factor.
 _SLOW_AFTER, _SLOW = 3, 0.5
 # Values are compared down to this relative difference; below it, slopes decide.
 _VALUE_NOISE = 1e-7
@@ -72,9 +72,9 @@ class LinearScores:
     """Scores ``features @ weight.T + bias`` that are computed block by block and never stored as a whole.
 
     Args:
-        features: (n, d), of the kinds of ``Scores``.
+        features: (n, d), of any type listed under ``Scores``.
         weight: (k, d) float.
-        bias: (k,) float; None for zeros.
+        bias: (k,) float; ``None`` for zeros.
 
     Raises:
         ValueError: the dimensions differ.
@@ -106,14 +106,14 @@ class SinkhornResult:
 
     Attributes:
         potentials: u, (k,) float64 on the CPU, maximum 0.
-        marginals: (k,) float64, the resulting share of each cluster.
+        marginals: (k,) float64, the resulting fraction of each cluster.
         marginal_error: ``sum |marginals - prior|``, in [0, 2].
         num_iterations: passes over the scores that evaluated marginals (two more passes check them and assign).
         converged: whether the error is within the tolerance.
         cost: ``-(1/n) sum_i log p_i`` of the hard assignment, p the softmax of the raw scores without ``lam``; in nats.
-        cluster_ids: (n_local,) int64, the cluster of largest plan mass per row; ties go to the smallest id.
-        confidence: (n_local,) float32, the share of the row's mass in that cluster.
-        lam: sharpness that the potentials were computed for.
+        cluster_ids: (n_local,) int64, the cluster with the largest plan mass for each row; ties go to the smallest id.
+        confidence: (n_local,) float32, the fraction of the row's mass in that cluster.
+        lam: sharpness for which the potentials were computed.
     """
 
     potentials: Tensor
@@ -138,7 +138,7 @@ class SinkhornResult:
         return torch.cat([logits.argmax(dim=1).cpu() for logits in self._logits(scores)])
 
     def assignments(self, scores: Scores) -> Tensor:
-        """Compute the soft assignments of samples: the plan's rows scaled to sum to 1, ``softmax(lam * l + u)``.
+        """Compute the soft assignments of samples: the rows of the plan, scaled to sum to 1: ``softmax(lam * l + u)``.
 
         Args:
             scores: (m, k), as for :func:`solve`.
@@ -176,14 +176,14 @@ def solve(
 
     Args:
         scores: (n_local, k) logits of the rows of this process; n_local may be 0 if another process has rows.
-        lam: sharpness > 0; the larger, the closer to the hard assignment, and the more passes.
-        prior: r, (k,) positive, sums to 1; None for equal shares. See :func:`make_prior`.
+        lam: sharpness > 0; larger values bring the plan closer to the hard assignment, but take more passes.
+        prior: r, (k,) positive, sums to 1; ``None`` for uniform. See :func:`make_prior`.
         tol: converged if ``sum |marginals - prior|`` is at most this.
-        max_iterations: maximum number of passes; then, the best potentials so far are returned.
-        initial: (k,) potentials to start from, such as those of the last solve; None for zeros.
+        max_iterations: maximum number of passes, after which the best potentials so far are returned.
+        initial: (k,) initial potentials, such as those of the last solve; ``None`` for zeros.
         dtype: float32 or float64, for exponentials and products; sums over blocks and potentials are float64.
-        memory_bytes: exponentials are stored from pass to pass if they take at most this much memory.
-        reduce: combines small CPU float64 tensors over processes; None for one process.
+        memory_bytes: exponentials are kept between passes if they take at most this much memory.
+        reduce: combines small CPU float64 tensors over processes; ``None`` for a single process.
 
     Raises:
         ValueError: an argument is out of range or has the wrong shape, scores are not finite (the message names the
@@ -224,7 +224,7 @@ def solve(
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """Potentials, the shares s and the semi-dual there, its gradient r - s, and the sum of absolute gradients."""
+    """Potentials, with the marginals s, the value of the semi-dual, its gradient r - s and the gradient's L1 norm."""
 
     potentials: Tensor
     marginals: Tensor
@@ -234,11 +234,11 @@ class _Point:
 
 
 class _SemiDual:
-    """The semi-dual of one sharpness; each evaluation is a pass over the scores, or over their exponentials.
+    """Semi-dual for one sharpness; each evaluation is a pass over the scores, or over their exponentials.
 
-    If memory suffices, ``E_iy = exp(lam l_iy + u0_y - max)`` is stored, and a pass is two products of each block with a
-    vector while it is in the cache. If u has moved far from u0, it is absorbed into E (B. Schmitzer, "Stabilized
-    Sparse Scaling Algorithms for Entropy Regularized Transport Problems", 2019).
+    If memory suffices, ``E_iy = exp(lam l_iy + u0_y - max)`` is stored, and a pass multiplies each block by two vectors
+    while it is in the cache. When u has moved far from u0, it is absorbed into E (B. Schmitzer, "Stabilized Sparse
+    Scaling Algorithms for Entropy Regularized Transport Problems", 2019).
     """
 
     def __init__(
@@ -252,7 +252,7 @@ class _SemiDual:
         self._num_rows, k = scores.shape
         highest, lowest = (int(end) for end in self._combine(torch.tensor([k, -k]).double(), "max"))
         if highest != -lowest:
-            raise ValueError(f"scores must have as many columns in every process, got {-lowest} to {highest}")
+            raise ValueError(f"scores must have equally many columns in all processes, got {-lowest} to {highest}")
         if k < 2:
             raise ValueError(f"scores must have at least two columns, one per cluster, got {k}")
         self._num_total = int(self._combine(torch.tensor([self._num_rows]).double(), "sum")[0])
@@ -302,13 +302,13 @@ class _SemiDual:
     def assign(self, potentials: Tensor) -> tuple[Tensor, Tensor, float]:
         """Assign each sample to the cluster with its largest mass, and return the confidence and cost.
 
-        Returns clusters (n,) int64; their share of the row, (n,) float32; the cost as in ``SinkhornResult``.
+        Returns clusters (n,) int64; their fraction of the row, (n,) float32; the cost as in ``SinkhornResult``.
         """
         ids, confidence = torch.empty(self._num_rows, dtype=torch.int64), torch.empty(self._num_rows)
         log_p = torch.zeros(1, dtype=torch.float64)
         for rows in _blocks(self._scores):
             values = self._exponents(rows, potentials)
-            # numpy's search takes a fraction of the time that torch takes
+            # numpy's argmax takes a fraction of the time of torch's
             best = values.argmax(1) if values.is_cuda else torch.from_numpy(values.numpy().argmax(1))
             ids[rows] = best
             confidence[rows] = _sums_of_exponentials(values, values.gather(1, best[:, None])).reciprocal().float().cpu()
@@ -318,14 +318,14 @@ class _SemiDual:
         return ids, confidence, -float(self._combine(log_p, "sum")[0]) / self._num_total
 
     def _exponents(self, rows: slice, potentials: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return ``lam * l + u`` of some rows, in float64 if float32 would lose significant digits."""
+        """Return ``lam * l + u`` for some rows, in float64 if float32 would lose significant digits."""
         dtype = torch.float64 if self._lam * self._size > _EXACT_EXPONENT else self._dtype
         block = _read(self._scores, rows).to(dtype)
         out = out if out is not None and out.dtype == dtype else None
         return torch.add(potentials.to(block.device, dtype), block, alpha=self._lam, out=out)
 
     def _exponentials(self, rows: slice, potentials: Tensor) -> Tensor:
-        """Return E of some rows at u0 = u, and store it if memory suffices."""
+        """Return E for some rows at u0 = u, and store it if memory suffices."""
         kept = None if self._kernel is None else self._kernel[rows]
         values = self._exponents(rows, potentials, out=kept)
         top = values.amax(dim=1, keepdim=True).sub_(_TOP[self._dtype])
@@ -360,8 +360,8 @@ def _maximize(semi_dual: _SemiDual, potentials: Tensor, tol: float) -> _Point:
     """Maximize by L-BFGS in the variables ``u * sqrt(r)``, in which scaling steps and gradients agree to first order.
 
     At first, the scaling step ``log r - log s`` replaces the gradient ``(r - s) / r``: far from the solution, it is
-    closer to linear in u. Where shares nearly vanish, the opposite holds, so that gradients replace it for good once
-    the error falls slowly. The solution is the same: both are 0 there. The best point seen is returned.
+    closer to linear in u. If marginals nearly vanish, the opposite holds, so the gradient is used from the moment the
+    error falls slowly. The solution is the same, since both are 0 there. The best point seen is returned.
 
     Sources: J. Nocedal and S. Wright, "Numerical Optimization", Alg. 7.4 for the recursion; H. De Sterck and A. Howse,
     "Nonlinearly preconditioned L-BFGS as an acceleration mechanism for alternating least squares" (2018) for using the
@@ -433,7 +433,7 @@ def _line_search(semi_dual: _SemiDual, point: _Point, direction: Tensor, tol: fl
 
 
 _Pairs = deque[tuple[Tensor, Tensor, float]]
-"""The last steps, the resulting changes of the gradient or its replacement, and their products: an inverse Hessian."""
+"""Recent steps, the resulting changes of the (replaced) gradient, and their products: an inverse Hessian estimate."""
 
 
 def _direction(pairs: _Pairs, gradient: Tensor) -> Tensor:
@@ -454,15 +454,15 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
     """Build the prior fractions of the k clusters.
 
     Args:
-        spec: ``uniform``; ``zipf:a``, shares proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
+        spec: ``uniform``; ``zipf:a``, proportional to ``(y + 1)^-a``; or k positive numbers that sum to 1.
         k: at least 1.
 
     Returns:
         (k,) float64 that sums to 1.
 
     Raises:
-        ValueError: another word, an exponent that is not a number, a wrong length, an entry that is not positive and
-            finite, or a sum more than 0.001 from 1. A sum 1e-6 to 0.001 away is scaled with a warning.
+        ValueError: an unknown name, an exponent that is not a number, a wrong length, an entry that is not positive and
+            finite, or a sum more than 0.001 away from 1; one 1e-6 to 0.001 away is normalized with a warning.
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -484,15 +484,15 @@ def make_prior(spec: str | ArrayLike | Tensor, k: int) -> Tensor:
 def order_prior(prior: Tensor, marginals: Tensor) -> Tensor:
     """Assign larger prior fractions to larger clusters; ties keep the order of the ids.
 
-    The numbering of clusters is arbitrary, so an unequal prior would inflate some cluster for no reason. The marginals
+    The numbering of clusters is arbitrary, so a non-uniform prior would inflate a cluster for no reason. The marginals
     without balancing are those of ``solve(..., max_iterations=1)``.
 
     Args:
-        prior: (k,) shares in any order.
-        marginals: (k,) shares without balancing.
+        prior: (k,) fractions in any order.
+        marginals: (k,) cluster fractions without balancing.
 
     Returns:
-        (k,) the same shares, ordered.
+        (k,) the same fractions, reordered.
     """
     ordered = torch.empty_like(prior)
     ordered[marginals.argsort(descending=True, stable=True)] = prior.sort(descending=True).values
@@ -505,7 +505,7 @@ def cluster_sizes(prior: Tensor, n: int) -> Tensor:
     For equal remainders, smaller ids come first.
     """
     exact = prior.double() * n
-    # a share such as 1/3 times n may fall short of a whole number by rounding
+    # a fraction such as 1/3 times n may fall short of a whole number because of rounding
     sizes = (exact + 1e-9).floor()
     order = (exact - sizes).mul(1e9).round().argsort(descending=True, stable=True)
     sizes[order[: n - int(sizes.sum())]] += 1
@@ -517,7 +517,7 @@ def balanced_labels(scores: Tensor | ArrayLike, prior: Tensor | None = None) -> 
 
     Args:
         scores: (n, k) finite scores, n at most 8000: the cost matrix is n x n.
-        prior: (k,) shares; the sizes are computed by :func:`cluster_sizes`. None for equal shares.
+        prior: (k,) fractions, converted to sizes by :func:`cluster_sizes`; ``None`` for uniform.
 
     Returns:
         (n,) int64.
@@ -555,7 +555,7 @@ def _checked_prior(values: Tensor, k: int) -> Tensor:
 
 
 def _as_float64(values: ArrayLike | Tensor) -> Tensor:
-    """Return a few numbers as a new float64 tensor on the CPU; Python numbers retain all their digits."""
+    """Copy numbers to a new float64 tensor on the CPU; Python numbers keep all their digits."""
     if isinstance(values, Tensor):
         return values.detach().to("cpu", torch.float64, copy=True)
     return torch.from_numpy(np.array(values, dtype=np.float64))
@@ -597,7 +597,6 @@ def _weighted_sum(rows: Tensor, weights: Tensor) -> Tensor:
 
 
 def _device(scores: Scores) -> torch.device:
-    """Return the device of the blocks."""
     return scores.device if isinstance(scores, Tensor | LinearScores) else torch.device("cpu")
 
 

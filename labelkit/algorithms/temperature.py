@@ -1,4 +1,4 @@
-"""Base of losses with a softmax temperature."""
+"""Base class of losses with a softmax temperature."""
 
 from torch import nn
 
@@ -19,7 +19,7 @@ class TemperatureLoss(nn.Module):
 
 
 def positive(value: float, name: str) -> float:
-    """Return a value that must be positive; ``ValueError`` with its name if it is not."""
+    """Return the value, or raise a ``ValueError`` with its name if it is not positive."""
     if not value > 0:
         raise ValueError(f"{name} must be > 0, got {value}")
     return value

@@ -1,1 +1,1 @@
-"""Commands that call commands."""
+"""Commands that run other commands."""

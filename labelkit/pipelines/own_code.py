@@ -1,4 +1,4 @@
-"""Check which version of a user's own method made the runs in a folder."""
+"""Check which version of a user-defined method created the runs in a folder."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ def check_method_code(digest_path: Path, method: str, remedy: str) -> None:
     """Check that a user-defined method's code matches its recorded digest; record the digest if there is none.
 
     Args:
-        digest_path: file with the digest; its folder exists.
-        method: name of the method; those that labelkit ships are not checked.
-        remedy: what the error recommends.
+        digest_path: file with the digest; its folder must exist.
+        method: name of the method; built-in methods are not checked.
+        remedy: remedy in the error message.
 
     Raises:
         OutputExistsError: the code is different.
         StoreError: the file is damaged.
-        ResourceError: the disk is full, no permission.
+        ResourceError: the disk is full, permission is denied, ...
     """
     digest = compute_method_digest(method)
     if digest is None:
@@ -34,5 +34,5 @@ def check_method_code(digest_path: Path, method: str, remedy: str) -> None:
         ) from error
     if not same:
         raise OutputExistsError(
-            str(digest_path.parent), f"contains a run of a different version of {method}'s code", remedy
+            str(digest_path.parent), f"contains a run with a different version of the code of {method}", remedy
         )

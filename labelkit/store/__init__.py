@@ -1,4 +1,4 @@
-"""Embedding stores, named results, patches and matches; names are imported on first use."""
+"""Embedding stores with their results and patches, and files of matches and prototypes; imported on first use."""
 
 from typing import TYPE_CHECKING
 

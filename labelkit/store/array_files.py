@@ -1,4 +1,4 @@
-"""Small files of arrays that follow the rules of stores, so that damage is detected: matches, neighbors, prototypes.
+"""Small array files with the same digests as stores, which detect damage: matches, neighbors and prototypes.
 
 The formats are described in ``docs/inside/file_format.txt``.
 """
@@ -22,7 +22,7 @@ MAX_KEYPOINTS = 50
 
 @dataclass(frozen=True)
 class Matches:
-    """Matched pairs of images, as arrays with one row per pair. See ``labelkit.store.schema`` for shapes."""
+    """Matched image pairs, as arrays with one row per pair; see ``labelkit.store.schema`` for shapes."""
 
     pairs: NDArray[np.int64]
     inliers: NDArray[np.int64]
@@ -35,7 +35,7 @@ class Matches:
         """Return the number of pairs."""
         return len(self.pairs)
 
-    def take(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
+    def select(self, which: NDArray[np.int64] | NDArray[np.bool_]) -> Matches:
         """Return the pairs selected by positions or by a boolean mask."""
         return Matches(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
@@ -54,7 +54,7 @@ class Matches:
 
 def make_empty_matches() -> Matches:
     """Return an empty set of matches."""
-    return build_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).take(np.arange(0))
+    return build_match(0, 1, np.eye(3), np.zeros((1, 2, 2))).select(np.arange(0))
 
 
 def join_matches(parts: Sequence[Matches]) -> Matches:
@@ -70,7 +70,7 @@ def build_match(first: int, second: int, homography: NDArray[np.float64], points
         first: row of the first image.
         second: row of the second image.
         homography: (3, 3), from first to second.
-        points: (k, 2, 2) inliers in both, the best ones first.
+        points: (k, 2, 2) inliers in both images, best first.
     """
     kept = np.zeros((1, MAX_KEYPOINTS, 2, 2), np.float32)
     count = min(len(points), MAX_KEYPOINTS)
@@ -87,16 +87,16 @@ def build_match(first: int, second: int, homography: NDArray[np.float64], points
 
 @dataclass(frozen=True)
 class MatchFile:
-    """Content of a match file: the pairs, the images, and how they were matched.
+    """Content of a match file: matched pairs, all images examined, and how they were matched.
 
     Attributes:
-        matches: the pairs; rows are indices into ``sample_ids``.
-        sample_ids: images that were examined.
-        sha256: (n, 32) uint8, digests of their files.
+        matches: matched pairs; their rows are indices into ``sample_ids``.
+        sample_ids: the n images examined.
+        sha256: (n, 32) uint8 digests of the image files.
         image_sizes: (n, 2) height and width.
         num_keypoints: (n,) int64, number of keypoints found in each image.
         recipe: how the matches were computed.
-        content_digest: identity of the file.
+        content_digest: digest that identifies the content.
     """
 
     matches: Matches
@@ -120,8 +120,8 @@ def read_matches(path: Path) -> MatchFile:
     """Read a match file and verify all its digests.
 
     Raises:
-        StoreError: the file is of another kind, or damaged.
-        ResourceError: the system does not permit reading.
+        StoreError: the file is damaged or of another kind.
+        ResourceError: the file cannot be read, for example for lack of permission.
     """
     columns = {**schema.MATCH_COLUMNS, **schema.MATCHED_IMAGE_COLUMNS}
     with open_file(path, schema.FORMAT_MATCHES) as file:
@@ -139,7 +139,7 @@ def read_matches(path: Path) -> MatchFile:
 
 
 def _stored(columns: schema.Columns, values: object) -> dict[str, NDArray[Any]]:
-    """Return the attributes that are columns of numbers, in their stored types."""
+    """Return the attributes that are numeric columns, in their stored types."""
     kinds = {name: f"<{column.types[0]}" for name, column in columns.items() if column.types[0] != "S"}
     return {name: np.ascontiguousarray(getattr(values, name), dtype=kind) for name, kind in kinds.items()}
 
@@ -150,9 +150,9 @@ class NeighborFile:
 
     Attributes:
         query_rows: (q,) int64 rows of the dataset, increasing.
-        neighbor_rows: (q, k) int64 rows of the dataset, the nearest first; no row is its own neighbor.
+        neighbor_rows: (q, k) int64 rows of the dataset, nearest first; no row is its own neighbor.
         scores: (q, k) float32 cosines.
-        recipe: everything that the neighbors depend on.
+        recipe: everything on which the neighbors depend.
     """
 
     query_rows: NDArray[np.int64]
@@ -181,10 +181,10 @@ class PrototypeFile:
     """Content of a prototype file, with the recipe that produced it.
 
     Attributes:
-        prototypes: (k, d) float32, rows of length 1.
+        prototypes: (k, d) float32, unit rows.
         recipe: how the prototypes were computed, including the seed.
-        content_digest: identity of the file.
-        path: the file.
+        content_digest: digest that identifies the content.
+        path: path of the file.
     """
 
     prototypes: NDArray[np.float32]
@@ -203,8 +203,8 @@ def write_prototypes(
 ) -> str:
     """Write prototypes (k, d) float32, with unit-norm rows, to a file atomically and return its content digest.
 
-    ``recipe`` says how they were computed, and ``spread`` how well they are spread, for readers; JSON values only.
-    Other content is replaced only with ``overwrite``; the same content written twice is no error.
+    ``recipe`` records how they were computed, and ``spread`` how well they are spread; both contain JSON values only.
+    Other content is replaced only with ``overwrite``; writing the same content twice is not an error.
     """
     datasets = {"prototypes": prototypes.astype("<f4")}
     contents = Contents.of(schema.FORMAT_PROTOTYPES, datasets, created_by=MADE_BY, recipe=recipe, spread=spread)
@@ -215,8 +215,8 @@ def read_prototypes(path: Path) -> PrototypeFile:
     """Read a prototype file and verify all its digests.
 
     Raises:
-        StoreError: the file is of another kind or damaged.
-        ResourceError: the system does not permit reading.
+        StoreError: the file is damaged or of another kind.
+        ResourceError: the file cannot be read, for example for lack of permission.
     """
     with open_file(path, schema.FORMAT_PROTOTYPES) as file:
         file.check_axes(schema.PROTOTYPE_COLUMNS, required=schema.PROTOTYPE_COLUMNS)

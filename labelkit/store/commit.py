@@ -31,15 +31,15 @@ def canonical_json(obj: object) -> str:
     r"""Serialize an object to canonical JSON: sorted keys, no spaces, no NaN.
 
     The text can always be encoded as UTF-8: bytes of a file name that are not UTF-8 (surrogate escapes)
-    are escaped as ``\udcXX``, and parsing the text restores them.
+    are written as ``\udcXX``, and parsing the text restores them.
 
     Raises:
         ValueError: a number is not finite.
-        TypeError: a value has no JSON form.
+        TypeError: a value cannot be represented in JSON.
     """
     text = json.dumps(obj, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    # bytes of a name that form UTF-8 are decoded, even if Python's locale could not represent those characters
-    with contextlib.suppress(UnicodeEncodeError):  # half a character, which represents no byte
+    # decode escaped bytes that form valid UTF-8, which a locale could not represent
+    with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate that does not stand for a byte
         text = text.encode("utf-8", "surrogateescape").decode("utf-8", "surrogateescape")
     return _SURROGATE.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
@@ -57,7 +57,7 @@ def plain_json(obj: Mapping[str, object]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def translate_os_errors(place: str | os.PathLike[str]) -> Iterator[None]:
-    """Convert operating-system errors into errors that a user can act on."""
+    """Convert operating-system errors to errors with a remedy for the user."""
     try:
         yield
     except OSError as error:
@@ -65,7 +65,7 @@ def translate_os_errors(place: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def fsync_folder(path: str | os.PathLike[str]) -> None:
-    """Sync a folder to make the names in it durable, if the system supports it."""
+    """Sync a folder, if the system supports it, so that the names in it are durable."""
     if os.name == "nt":
         return
     with translate_os_errors(path):
@@ -73,7 +73,7 @@ def fsync_folder(path: str | os.PathLike[str]) -> None:
         try:
             os.fsync(descriptor)
         except OSError as error:
-            # Some network file systems refuse to sync a folder; keeping its names is then up to them.
+            # Some network file systems refuse to sync a folder and are then responsible for its names.
             if error.errno not in (errno.EINVAL, errno.ENOTSUP):
                 raise
         finally:
@@ -86,7 +86,7 @@ def temporary_name() -> str:
 
 
 def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
-    """Write all of ``data`` to a file descriptor, in several calls if the system does not accept it at once."""
+    """Write all of ``data`` to a file descriptor, in several calls if necessary."""
     view = memoryview(data).cast("B")
     while view:
         view = view[os.write(descriptor, view[:_COPY_BYTES]) :]
@@ -95,7 +95,7 @@ def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
 def install(temporary: Path, path: Path, *, replace: bool) -> None:
     """Rename a complete, synced temporary file to its final name, and make the name durable.
 
-    If ``path`` exists and ``replace`` is false, a ``FileExistsError`` is raised and nothing was changed.
+    If ``path`` exists and ``replace`` is false, a ``FileExistsError`` is raised and nothing is changed.
     """
     if replace:
         temporary.replace(path)
@@ -107,8 +107,8 @@ def install(temporary: Path, path: Path, *, replace: bool) -> None:
         except (OSError, NotImplementedError, AttributeError) as error:
             if isinstance(error, OSError) and error.errno not in _NO_LINKS:
                 raise
-            # Hard links are unavailable. Another writer may create the file between the check and the rename; it
-            # does not hold our lock, and both files are complete.
+            # Hard links are unavailable. A writer that does not hold our lock may create the file between the check
+            # and the rename; both files are complete.
             if path.exists():
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path)) from error
             temporary.replace(path)
@@ -122,8 +122,8 @@ def commit_bytes(
 ) -> str:
     """Write bytes to a file atomically and durably, and return their SHA-256 as 64 hexadecimal digits.
 
-    The folder must exist. ``data`` is the content, whole or in pieces. If the file exists and ``replace`` is false, an
-    ``OutputExistsError`` is raised; a full disk is a ``ResourceError``. No temporary file remains.
+    The folder must exist. ``data`` is the content, whole or in chunks. If the file exists and ``replace`` is false, an
+    ``OutputExistsError`` is raised; a full disk raises a ``ResourceError``. No temporary file remains.
     """
     digest = hashlib.sha256()
 
@@ -143,9 +143,9 @@ def commit_file(
     replace: bool = True,
     temporary: Path | None = None,
 ) -> None:
-    """Write a file atomically and durably, using a function that receives it open for reading and writing in any order.
+    """Write a file atomically and durably by calling ``write`` with the file, open for random reading and writing.
 
-    See ``commit_bytes`` for errors. ``temporary`` is a new name on the same file system; ``None``: one in its folder.
+    See ``commit_bytes`` for errors. ``temporary`` is an unused path on the same file system, by default in its folder.
     """
     temporary = temporary or Path(path).parent / temporary_name()
     try:
@@ -168,15 +168,15 @@ def commit_file(
 
 
 def commit_json(path: str | os.PathLike[str], obj: object) -> str:
-    """Write an object as canonical JSON and a line break atomically, and return the SHA-256 of the file."""
+    """Write an object as canonical JSON with a final line break atomically, and return the SHA-256 of the file."""
     return commit_bytes(path, (canonical_json(obj) + "\n").encode())
 
 
 def commit_folder(tmp_dir: str | os.PathLike[str], final_dir: str | os.PathLike[str]) -> None:
     """Sync every file and folder in ``tmp_dir``, rename ``tmp_dir`` to ``final_dir``, and sync the parent folder.
 
-    Both must be on one file system. ``final_dir`` must not exist or be an empty folder. After a failure,
-    ``tmp_dir`` remains for the caller to remove.
+    Both must be on the same file system. ``final_dir`` must not exist, or be an empty folder. After a failure,
+    ``tmp_dir`` remains, and the caller must remove it.
     """
     source, target = Path(tmp_dir), Path(final_dir)
     with translate_os_errors(target):
@@ -199,15 +199,15 @@ _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 
 def try_lock(descriptor: int) -> bool:
-    """Try to lock an open file for this process, and return whether it succeeded.
+    """Try to lock an open file for this process, and return whether this succeeded.
 
-    Some network file systems have no locks: there, every call succeeds, which is harmless since all write the same.
+    On network file systems without locks, every call succeeds, which is harmless because all writers write the same.
     """
     return _locked(descriptor, LockFlags.EXCLUSIVE)
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether any process holds the lock on a file; a process that requests it at this moment waits."""
+    """Return whether any process holds the lock on a file; a process that requests it during the check waits."""
     if not path.is_file():
         return False
     with open_regular(path) as file:

@@ -1,4 +1,4 @@
-"""CSV tables, as commands write and print them; only ``export`` has its own writer, which writes in chunks."""
+"""Format CSV tables that commands write or print, except ``export``, whose writer works in chunks."""
 
 import csv
 import io
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 
 ESCAPED_COLUMN = "path_escaped"
-r"""Header of a column of names that escape a backslash as ``\\``, carriage return ``\r``, other bytes ``\udcXX``."""
+r"""Header of a column of escaped names: ``\\`` for a backslash, ``\r``, and ``\udcXX`` for bytes not in UTF-8."""
 _ESCAPE = re.compile(r"\\(?:(\\)|(r)|u(dc[89a-f][0-9a-f]))?")
 
 
@@ -29,7 +29,6 @@ def csv_bytes(columns: Sequence[object], rows: Iterable[Iterable[object]]) -> by
 
 def needs_escape(name: str) -> bool:
     """Return whether a name must be escaped before it is written to a CSV file."""
-    # The csv module does not quote a lone carriage return.
     return "\r" in name or any("\udc80" <= character <= "\udcff" for character in name)
 
 
@@ -40,7 +39,7 @@ def escape_name(name: str) -> str:
 
 
 def unescape_name(text: str) -> str:
-    r"""Restore a name from the output of ``escape_name``; ``ValueError`` if a backslash begins no escape."""
+    r"""Restore a name from the output of ``escape_name``; ``ValueError`` for an invalid escape sequence."""
 
     def plain(match: re.Match[str]) -> str:
         doubled, carriage_return, byte = match.groups()

@@ -1,4 +1,4 @@
-"""Embedding stores: one row per image, with names, labels and the identity of the model.
+"""Embedding stores: one embedding per image, with names, labels and the identity of the model.
 
 The format is described in ``docs/inside/file_format.txt``; ``labelkit.store.writing`` creates stores.
 """
@@ -32,13 +32,13 @@ class ModelIdentity:
     Attributes:
         name: name of the backbone or of the run.
         weights_fingerprint: see ``labelkit.models.fingerprint``; equal weights have equal fingerprints.
-        weights_file_sha256: digest of the file they were loaded from; empty if there was none.
+        weights_file_sha256: digest of the weights file; empty if there was none.
         source: URL or file name, never a local folder.
-        layer: output that was used, such as ``features`` or ``head``.
-        pooling: how tokens or pixels became one vector, such as ``cls`` or ``mean``.
-        preprocess: decoder rules, resize, crop, interpolation, mean, std; JSON values only.
-        numerics: compute type, device kind, batch size, threads, torch version; JSON values only.
-        trained_labels: images whose labels the network was trained with, in the format of ``label_keys``.
+        layer: output used, such as ``features`` or ``head``.
+        pooling: how tokens or pixels were pooled into one vector, such as ``cls`` or ``mean``.
+        preprocess: decoder settings, resize, crop, interpolation, mean, std; JSON values only.
+        numerics: compute dtype, device type, batch size, threads, torch version; JSON values only.
+        trained_labels: images whose labels the network was trained on, in the format of ``label_keys``.
     """
 
     name: str
@@ -68,11 +68,11 @@ class ModelIdentity:
         return keys
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to a JSON object that includes the preprocessing digest, and the trained labels if there are any."""
+        """Convert to a JSON object that includes the preprocessing digest and any trained labels."""
         own = {**asdict(self), "preprocess_digest": self.preprocess_digest}
         return own if self.trained_labels else {key: value for key, value in own.items() if key != "trained_labels"}
 
-    def put(self, contents: Contents) -> None:
+    def add_to(self, contents: Contents) -> None:
         """Add the model identity to the contents of a file, as the group ``model``."""
         contents.set("model", **{name: getattr(self, name) for name in (*_MODEL_TEXTS, "preprocess_digest")})
         contents.set_json("model", "preprocess", canonical_json(self.preprocess))
@@ -82,9 +82,9 @@ class ModelIdentity:
 
 
 def label_keys(sample_ids: Iterable[str], sha256: NDArray[np.uint8] | None, *others: str) -> str:
-    """Encode a set of images as text: sorted keys of 16 hex digits, from the SHA-256 of their names and of their files.
+    """Encode a set of images as text: sorted keys of 16 hex digits, from the SHA-256 of their names and their files.
 
-    Files have digests ``sha256`` (n, 32), where zeros or ``None`` are unknown; ``others`` are encoded sets to add.
+    ``sha256`` (n, 32) are the digests of the files, zeros or ``None`` if unknown; ``others`` are encoded sets to add.
     """
     keys = np.concatenate([_name_keys(sample_ids), _file_keys(sha256), *map(_keys_of, others)])
     return np.unique(keys[keys != 0]).astype(">u8").tobytes().hex()
@@ -103,7 +103,7 @@ def _keys_of(text: str) -> NDArray[np.uint64]:
 
 
 def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Return the sorted keys at which two JSON objects differ; nested keys are joined by dots."""
+    """Return the sorted keys for which two JSON objects differ; nested keys are joined by dots."""
     keys: list[str] = []
     for key in sorted(left.keys() | right.keys()):
         mine, other = left.get(key), right.get(key)
@@ -119,27 +119,27 @@ def differing_keys(left: dict[str, Any], right: dict[str, Any]) -> list[str]:
 class EmbeddingStore:
     """Finished embedding store, open for reading.
 
-    It holds no open file; the large arrays are memory maps. Open it once per process: it cannot be pickled.
-    Large arrays in shards are read into memory on first use, except by ``lazy_embeddings``.
+    It holds no open file; the large arrays are memory maps. It cannot be pickled: open it once per process.
+    Large arrays in shards are read into memory on first use, except through ``lazy_embeddings``.
 
     Attributes:
-        path: the file.
-        n: number of rows.
-        dim: values per embedding, d.
-        sample_ids: n paths below the data root; bytes that are not UTF-8 are surrogate escapes.
-        has_images: whether the image files are known, with their digests and sizes.
+        path: path of the file.
+        n: number of embeddings.
+        dim: dimension of the embeddings, d.
+        sample_ids: n paths relative to the data root; bytes that are not UTF-8 are surrogate escapes.
+        has_images: whether the digests and sizes of the image files are known.
         labels: (n,) int64, class index, -1 = unlabeled; or ``None``. True labels, including any hidden from training.
         labeled: (n,) bool, whether training may use the label; or ``None``.
         class_names: k names; may be empty.
         old_classes: (k,) bool, whether the class has labeled samples; or ``None``.
         splits: (n,) int16, index into ``split_names``, -1 = in no split; or ``None``.
         split_names: names of the splits; may be empty.
-        view_recipe: how the views in ``view_embeddings`` were drawn, ``count`` per image; empty if there are none.
+        view_recipe: how the ``count`` views per image in ``view_embeddings`` were drawn; empty if there are none.
         skipped: (sample id, reason) of listed images that could not be embedded.
         model: the model that computed the embeddings.
-        normalized: whether rows have length 1.
-        metric: how rows are meant to be compared: ``cosine``, ``l2`` or ``dot``.
-        content_digest: identity of the content, 64 hexadecimal digits; results refer to it.
+        normalized: whether embeddings have unit norm.
+        metric: metric intended for comparing embeddings: ``cosine``, ``l2`` or ``dot``.
+        content_digest: digest that identifies the content, 64 hexadecimal digits; results refer to it.
         plan_digest: digest of the plan that created the store.
         created_by: program and version.
         packed_results: names of the results in the same file; see ``labelkit.store.results``.
@@ -199,7 +199,7 @@ class EmbeddingStore:
             for name, info in file.datasets.items()
             if name not in schema.STORE_COLUMNS
             and "/" not in name
-            # other numbers are of a later version, or of another program
+            # other arrays were written by a later version or another program
             and info.dtype == np.dtype("<f4")
             and len(info.shape) == 2
             and info.shape[0] == self.n
@@ -208,7 +208,7 @@ class EmbeddingStore:
 
     @property
     def num_shards(self) -> int:
-        """Number of files that contain the large arrays; 0 if these are in the store's own file."""
+        """Number of files that contain the large arrays; 0 if they are in the store's own file."""
         return 0 if self.shards is None else len(self.shards.files)
 
     @property
@@ -222,7 +222,7 @@ class EmbeddingStore:
 
     @property
     def lazy_embeddings(self) -> LazyRows:
-        """Same as ``embeddings``, but rows in shards are not cached: each access reads them and verifies new shards."""
+        """Same as ``embeddings``, but not cached for shards: each access reads rows and verifies new shards."""
         return self._embeddings
 
     @property
@@ -244,7 +244,7 @@ class EmbeddingStore:
         """SHA-256 digests (n, 32) uint8 of the image files.
 
         Raises:
-            Mismatch: rows were imported without their images.
+            Mismatch: the embeddings were imported without images.
             Damaged: a block of rows has changed since it was written.
         """
         return self._known("sha256")
@@ -261,12 +261,12 @@ class EmbeddingStore:
 
     def _known(self, name: str) -> NDArray[Any]:
         if name not in self._of_images:
-            problem = "is unknown, since the embeddings were imported without images"
+            problem = "is unknown, because the embeddings were imported without images"
             raise Mismatch(f"{self.path}:/{name}", problem, "Import the embeddings again with --images FOLDER.")
         return np.asarray(self._of_images[name].rows)
 
     def rows(self, split: str | None) -> NDArray[np.int64]:
-        """Return the row indices of a split in order, or those of all images if ``split`` is ``None``.
+        """Return the row indices of a split in increasing order, or all row indices if ``split`` is ``None``.
 
         Raises:
             Mismatch: the split does not exist in the store.
@@ -286,7 +286,7 @@ class EmbeddingStore:
         return keys
 
     def trained_rows(self) -> NDArray[np.bool_]:
-        """Return the mask (n,) bool of images whose labels the network was trained with, matched by name or file."""
+        """Return a bool mask (n,) of images whose labels the network was trained on, matched by name or file."""
         if self.model.trained_labels:
             trained = _keys_of(self.model.trained_labels)
             by_name = np.isin(_name_keys(self.sample_ids), trained)
@@ -303,7 +303,7 @@ class EmbeddingStore:
         Args:
             labels: (n,) int64, class, -1 = unlabeled.
             labeled: (n,) bool, whether training may use the label.
-            class_names: names of the store, then additional ones.
+            class_names: class names of the store, followed by additional ones.
         """
         other = object.__new__(type(self))
         old = np.isin(np.arange(len(class_names)), labels[labeled])
@@ -323,7 +323,7 @@ def _read_ids(file: CheckedFile) -> list[str]:
         row = int(np.argmax(disordered)) + 1
         problem = f"{name_text(raw_in_order[row])!r} occurs twice or out of order"
         raise Refused(f"{file.place('sample_ids')} row {row}", problem, RESTORE)
-    names = [name_text(one) for one in raw]  # a list of the bytes as well would take as much memory again
+    names = [name_text(one) for one in raw]  # raw.tolist() would take as much memory again
     for row, name in enumerate(names):
         if fault := name_fault(name):
             raise Refused(f"{file.place('sample_ids')} row {row}", f"{name!r} {fault}", RESTORE)
@@ -342,8 +342,8 @@ def read_model(file: CheckedFile) -> ModelIdentity:
 def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:
     """Open a finished embedding store and verify its structure.
 
-    Structure, sizes, types and the content digest are checked immediately, each block of the large arrays on first use,
-    about one second per gigabyte.
+    Structure, sizes, types and the content digest are checked immediately, and each block of the large arrays on first
+    use, which takes about one second per gigabyte.
 
     Args:
         path: the file, ``NAME.h5``.
@@ -351,10 +351,10 @@ def open_store(path: str | os.PathLike[str]) -> EmbeddingStore:
     Raises:
         NotAStore: the file is missing, is not HDF5, or has another format.
         VersionError: the file was written by a newer labelkit.
-        Refused: the file contains something that a store must not contain.
+        Refused: the file contains something that is not allowed in a store.
         Damaged: the file is truncated or was changed.
-        Mismatch: datasets do not fit together.
-        ResourceError: the system does not permit reading.
+        Mismatch: the lengths of datasets do not match.
+        ResourceError: the file cannot be read, for example for lack of permission.
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:

@@ -1,7 +1,7 @@
-"""Read embeddings made by other programs from files of NumPy, HDF5 and text, with an array or column for each role.
+"""Read embeddings, names and labels written by other programs from NumPy, HDF5 and text files.
 
-Text tables are CSV, or lists of one name per line. No pickle is executed. In HDF5 files, links are not followed, and
-datasets stored in other files are not read. In labelkit, only this module reads strings of variable length.
+Text files are CSV tables, or lists of one name per line. Pickles are never loaded. In HDF5 files, links are not
+followed, and datasets in external files are not read. Only this module of labelkit reads variable-length strings.
 """
 
 import codecs
@@ -34,9 +34,9 @@ USUAL_NAMES: dict[str, tuple[str, ...]] = {
     "class_names": ("class_names", "classes"),
     "split_names": ("split_names",),
 }
-"""Names to look for if no option names one; the first that exists is used. Case does not matter.
+"""Names to look for if no option specifies one; the first that exists is used, ignoring case.
 
-In a file of AnnData, names and labels are in the group ``obs``.
+AnnData stores names and labels in the group ``obs``.
 """
 
 _WHOLE = "Restore the file, or create it again."
@@ -50,11 +50,11 @@ class ForeignRows:
 
     Attributes:
         embeddings: (n, d) numbers of any type, a memory map of the file if they are contiguous.
-        columns: by role: ``ids``, ``labels``, ``splits``, ``labeled`` with n texts or integers each, and
-            ``class_names``, ``split_names`` with a name per number.
-        where: function from the number of a row to its name in messages.
-        found: array or column used for each role.
-        left_out: unused arrays or columns.
+        columns: by role: ``ids``, ``labels``, ``splits``, ``labeled`` with n strings or integers each, and
+            ``class_names``, ``split_names`` with a name per index.
+        where: function that returns the location of a row for messages.
+        found: name of the array or column used for each role.
+        left_out: names of unused arrays or columns.
     """
 
     embeddings: NDArray[Any]
@@ -69,7 +69,6 @@ def _shape_text(shape: tuple[int, ...]) -> str:
 
 
 def _check_table(array: Any, where: str) -> None:
-    """Reject embeddings that are not a table of numbers."""
     if array.dtype.kind not in "iuf":
         remedy = "Write the embeddings as one array of numbers, such as float32."
         raise Refused(where, f"embeddings of type {array.dtype} are not supported", remedy)
@@ -81,7 +80,7 @@ def _check_table(array: Any, where: str) -> None:
 def _chosen(
     where: str, names: Sequence[str], shown: str, wanted: Mapping[str, str | None], usual: Mapping[str, tuple[str, ...]]
 ) -> dict[str, str]:
-    """Return the array or column for each role, as named by the user or by its usual name, if it exists."""
+    """Return the array or column for each role that exists, by the user's name for it or by a usual name."""
     by_lower = {name.lower(): name for name in reversed(names)}
     chosen: dict[str, str] = {}
     for role, known in usual.items():
@@ -103,17 +102,17 @@ def _choose(where: str, found: Mapping[str, Any], wanted: Mapping[str, str | Non
     if "embeddings" not in chosen:
         tables = [name for name, array in found.items() if array.dtype.kind not in "SUO" and len(array.shape) == 2]
         if len(tables) != 1:
-            problem = f"it is unclear which array contains the embeddings; arrays: {names}"
+            problem = f"cannot tell which array contains the embeddings; arrays: {names}"
             raise Refused(where, problem, "Choose one with --embeddings-key.")
         chosen["embeddings"] = tables[0]
     return {"embeddings": chosen.pop("embeddings"), **chosen}
 
 
 def _plain_column(values: NDArray[Any], where: str) -> Column:
-    """Return a column as texts or integers; floating-point numbers, such as labels with gaps, become texts."""
+    """Return a column as strings or integers; floating-point numbers, such as labels with NaN, become strings."""
     if values.ndim != 1 or values.dtype.kind not in "iubfSUO":
-        problem = f"type {values.dtype} of shape {_shape_text(values.shape)}, expected one integer or text "
-        raise Refused(where, f"{problem}per row", "Write such an array.")
+        problem = f"has type {values.dtype} and shape {_shape_text(values.shape)}, expected one integer or string "
+        raise Refused(where, f"{problem}per row", "Write a one-dimensional array of integers or strings.")
     if values.dtype.kind in "iub":
         if values.dtype.kind == "u" and len(values) and int(values.max()) > np.iinfo(np.int64).max:
             raise Refused(where, "contains integers outside the range of int64", "Use smaller numbers.")
@@ -125,7 +124,7 @@ def _plain_column(values: NDArray[Any], where: str) -> Column:
 
 
 def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None) -> ForeignRows:
-    """Return embeddings and columns from a ``.npy`` or ``.npz`` file, or from arrays that were already loaded."""
+    """Read embeddings and columns from a ``.npy`` or ``.npz`` file, or from arrays that are already loaded."""
     arrays = _load(path) if arrays is None else arrays
     if isinstance(arrays, np.ndarray):
         _check_table(arrays, str(path))
@@ -137,7 +136,7 @@ def read_arrays(path: Path, wanted: Mapping[str, str | None], arrays: Any = None
 
 
 def _load(path: Path) -> Any:
-    """Return the array of ``numpy.save`` as a memory map, or the arrays of ``numpy.savez`` by name."""
+    """Return the array written by ``numpy.save`` as a memory map, or the arrays of ``numpy.savez`` by name."""
     open_regular(path).close()
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
@@ -146,7 +145,7 @@ def _load(path: Path) -> Any:
         with loaded:
             return {name: loaded[name] for name in loaded.files}
     except (OSError, ValueError, RuntimeError, SyntaxError, TypeError, zipfile.BadZipFile, zlib.error) as error:
-        remedy = "Write arrays of numbers and texts, not of Python objects, with numpy.save (.npy) or savez (.npz)."
+        remedy = "Save arrays of numbers or strings, not of Python objects, with numpy.save (.npy) or savez (.npz)."
         raise Damaged(str(path), f"NumPy cannot read it ({one_line(error)})", remedy) from error
     except EOFError as error:
         raise NotAStore(str(path), "is empty", _WHOLE) from error
@@ -155,7 +154,6 @@ def _load(path: Path) -> Any:
 def _foreign_rows(
     arrays: dict[str, NDArray[Any]], places: Mapping[str, str], chosen: dict[str, str], members: Sequence[str]
 ) -> ForeignRows:
-    """Return the arrays by role, ``embeddings`` first, as rows and columns."""
     rows = arrays.pop("embeddings")
     columns = {role: _plain_column(values, places[role]) for role, values in arrays.items()}
     left_out = [name for name in members if name not in chosen.values()]
@@ -168,7 +166,7 @@ def _foreign_rows(
 def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
     """Read embeddings and columns from a foreign HDF5 file; contiguous embeddings become a memory map.
 
-    ``wanted`` has the path of the dataset for each role, or ``None`` to search the root group and ``obs``, where
+    ``wanted`` is the path of the dataset for each role, or ``None`` to search the root group and ``obs``, where
     AnnData stores names and labels.
     """
     where, named = str(path), {role: key and key.strip("/") for role, key in wanted.items()}
@@ -183,16 +181,16 @@ def read_hdf5(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
 def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mapping[str, str | None]) -> ForeignRows:
     datasets: dict[str, h5py.Dataset] = {}
 
-    def look(name: str | bytes, item: h5py.Group | h5py.Dataset) -> None:
+    def collect(name: str | bytes, item: h5py.Group | h5py.Dataset) -> None:
         name = name if isinstance(name, str) else name_text(name)
         if isinstance(item, h5py.Group):
-            # A categorical of pandas is stored as a group of codes and their names.
+            # A pandas categorical is stored as a group of codes and categories.
             if isinstance(item.get("codes"), h5py.Dataset) and isinstance(item.get("categories"), h5py.Dataset):
                 datasets[name] = item["codes"]
         elif not item.is_virtual and not item.external:
             datasets[name] = item
 
-    file.visititems(look)  # links that lead elsewhere are not followed
+    file.visititems(collect)  # does not follow soft or external links
     members = [name for name in file if isinstance(file.get(name, getlink=True), h5py.HardLink)]
     if "obs" in members and "obs" not in datasets:
         members[members.index("obs") : members.index("obs") + 1] = [f"obs/{name}" for name in file["obs"]]
@@ -209,7 +207,7 @@ def _read_datasets(file: h5py.File, handle: BinaryIO, where: str, wanted: Mappin
         if role == "embeddings":
             _check_table(dataset, places[role])
         elif dataset.dtype.kind == "O" and h5py.check_string_dtype(dataset.dtype) is None:
-            raise Refused(places[role], f"has type {dataset.dtype}", "Write integers or texts.")
+            raise Refused(places[role], f"has type {dataset.dtype}", "Write integers or strings.")
         offset = dataset.id.get_offset() if role == "embeddings" and dataset.chunks is None else None
         if offset is None or offset % dataset.dtype.itemsize:
             found[role] = dataset[...]
@@ -231,16 +229,16 @@ _COLUMN_NAMES = {
     "splits": USUAL_NAMES["splits"],
     "labeled": USUAL_NAMES["labeled"],
 }  # fmt: skip
-_LISTED = re.compile(r"(.*\.\w+)[ \t]+(-?\d+)")  # a line of a list of images and classes, such as ImageNet's
-_LISTED_TEXT = re.compile(r"(.*\.\w+) *[\t,] *([^\t,./]+)")  # the same with the names of classes
+_LISTED = re.compile(r"(.*\.\w+)[ \t]+(-?\d+)")  # a line of an image list with class indices, such as ImageNet's
+_LISTED_TEXT = re.compile(r"(.*\.\w+) *[\t,] *([^\t,./]+)")  # the same with class names
 _REMEDY = "Write a header, then one line per image with its path and numbers."
 
 
 def read_names(path: Path, wanted: Mapping[str, str | None]) -> ForeignRows:
-    """Read names from a text file with one name per line, or from a table with a header as ``read_csv`` does.
+    """Read names from a text file with one name per line, or from a table with a header, like ``read_csv``.
 
-    If every line ends in a number after the suffix of a file and a blank, the numbers are labels; and so are texts
-    after a tab or comma.
+    If every line consists of a file name, a space and a number, the numbers are labels; the same holds for a file name,
+    a tab or comma, and text.
     """
     with open_regular(path) as file:
         raw = file.read()
@@ -267,9 +265,9 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
     Args:
         path: the file, UTF-8, or UTF-16 with a byte order mark; columns are separated by commas, semicolons or tabs.
         wanted: name of the column for each role, or ``None`` to look for the usual names. For ``embeddings``, the
-            prefix of the names of the embedding's columns, before a number, or all of these names separated by
-            commas; by default, the only columns that are numbered from 0 or 1 on.
-        with_rows: also read the numbers; otherwise the rows have no values.
+            common prefix of numbered columns, or the names of all columns separated by commas; by default, the only
+            columns that are numbered from 0 or 1.
+        with_rows: whether to read the embeddings; otherwise, the rows have no values.
     """
     where = str(path)
     with open_regular(path) as raw:
@@ -286,7 +284,7 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
             rows: list[NDArray[np.float64]] = []
             for fields in filter(None, reader):
                 if len(fields) != len(header):
-                    raise ValueError(f"the line has {len(fields)} fields, but the header has {len(header)}")
+                    raise ValueError(f"has {len(fields)} fields, but the header has {len(header)}")
                 rows.append(np.array([fields[at] for at in used], np.float64))
                 for role, at in places.items():
                     texts[role].append(unescape_name(fields[at]) if found[role] == ESCAPED_COLUMN else fields[at])
@@ -310,21 +308,21 @@ def read_csv(path: Path, wanted: Mapping[str, str | None], *, with_rows: bool = 
 
 
 def _find_columns(where: str, header: Sequence[str], wanted: Mapping[str, str | None]) -> dict[str, str]:
-    """Return the names of the columns other than the embedding, by role."""
+    """Return the name of the column for each role except the embeddings."""
     if not header:
         raise NotAStore(where, "is empty", _REMEDY)
     shown = ", ".join(header[:12])
     found = _chosen(where, header, shown, wanted, _COLUMN_NAMES)
     if "ids" not in found:
-        problem = f"there is no column of paths, such as path or sample_id; columns: {shown}"
-        raise Refused(f"{where} line 1", problem, "Choose one with --ids-key; the first line is the header.")
+        problem = f"has no column of paths, such as path or sample_id; columns: {shown}"
+        raise Refused(f"{where} line 1", problem, "Choose one with --ids-key; the first line must be a header.")
     if twice := [name for name in found.values() if header.count(name) > 1]:
         raise Refused(f"{where} line 1", f"column {twice[0]!r} occurs twice", _REMEDY)
     return found
 
 
 def _number_columns(where: str, header: Sequence[str], taken: Iterable[int], named: str | None) -> list[int]:
-    """Return the columns of the embedding: those that were named, or the only ones numbered from 0 or 1 on."""
+    """Return the indices of the embedding columns: the named columns, or the only ones numbered from 0 or 1."""
     runs: dict[str, dict[int, int]] = defaultdict(dict)
     for at, name in enumerate(header):
         numbered = re.fullmatch(r"(.*?)(\d+)", name)
@@ -334,12 +332,12 @@ def _number_columns(where: str, header: Sequence[str], taken: Iterable[int], nam
         names = [name.strip() for name in named.split(",")]
         if named not in runs and not set(names) <= set(header):
             problem = f"{where} has no columns named {named!r} followed by a number"
-            raise ConfigError("--embeddings-key", problem, "Pass the prefix of the column names, or all names.")
+            raise ConfigError("--embeddings-key", problem, "Pass the prefix of the column names, or all their names.")
         return [at for _, at in sorted(runs[named].items())] or [header.index(name) for name in names]
     whole = [run for run in runs.values() if sorted(run) in (list(range(len(run))), list(range(1, len(run) + 1)))]
     long = [run for run in whole if len(run) > 1] or whole
     if len(long) != 1:
-        problem = f"there are {len(long)} series of columns such as embedding_0, embedding_1 and so on"
-        remedy = "Pass their prefix, or all column names: --embeddings-key a,b,c. Split lists into columns."
+        problem = f"has {len(long)} series of numbered columns, such as embedding_0, embedding_1, ...; expected one"
+        remedy = "Pass a prefix, or all column names: --embeddings-key a,b,c. Split lists into columns."
         raise Refused(f"{where} line 1", problem, remedy)
     return [at for _, at in sorted(long[0].items())]

@@ -1,4 +1,4 @@
-"""A store for notebooks: arrays by name, and a pandas table of its rows."""
+"""Embedding stores for notebooks, with results by name and a pandas table."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Store(EmbeddingStore):
     In addition to the attributes of :class:`labelkit.store.embeddings.EmbeddingStore`:
 
     Attributes:
-        ids: n paths below the data root; the same as ``sample_ids``.
-        results: names of the results of the store, such as ``k-means``.
+        ids: n paths relative to the data root; the same as ``sample_ids``.
+        results: names of the store's results, such as ``k-means``.
     """
 
     def __enter__(self) -> Self:
@@ -39,7 +39,7 @@ class Store(EmbeddingStore):
 
     @property
     def ids(self) -> Sequence[str]:
-        """The n sample ids, which are paths below the data root."""
+        """The n sample ids, which are paths relative to the data root."""
         return self.sample_ids
 
     @property
@@ -51,7 +51,7 @@ class Store(EmbeddingStore):
         """Read a result of the store: its arrays, whose rows match the store's rows, and how it was computed.
 
         Raises:
-            StoreError: the result does not exist, or belongs to other content than the store now has.
+            StoreError: the result does not exist, or belongs to an earlier version of the store.
         """
         return read_result(self, name)
 
@@ -59,8 +59,8 @@ class Store(EmbeddingStore):
         """Return the sample ids, labels and results as a pandas table with one row per image.
 
         Columns: ``path``; ``label`` (class name, missing if unlabeled), ``labeled`` and ``split`` if the store has
-        them; and for each named result, every array with one value per row, as ``RESULT.ARRAY``. The embeddings
-        are not included: they are ``store.embeddings``, in the same order.
+        them; and for each named result, every array with one value per image, as ``RESULT.ARRAY``. The embeddings
+        are not included; see ``store.embeddings``, in the same order.
 
         Args:
             results: names of results of the store.
@@ -87,7 +87,7 @@ class Store(EmbeddingStore):
                 if isinstance(value, np.ndarray) and value.shape == (self.n,)
             }
             if not found:
-                raise Mismatch(str(self.path), f"{name} does not have one value per row", "Leave it out of frame().")
+                raise Mismatch(str(self.path), f"{name} has no values per image", "Do not pass it to frame().")
             columns |= found
         return DataFrame(columns)
 
@@ -100,7 +100,7 @@ def open_store(path: str | os.PathLike[str]) -> Store:
 
     Raises:
         StoreError: the file is not a store, was written by a newer labelkit, or is damaged.
-        ResourceError: the system does not permit reading.
+        ResourceError: the file cannot be read, for example for lack of permission.
     """
     path = Path(path)
     with open_file(path, schema.FORMAT_STORE) as file:
@@ -108,5 +108,5 @@ def open_store(path: str | os.PathLike[str]) -> Store:
 
 
 def _named(numbers: NDArray[np.integer], names: Sequence[str]) -> list[str | int | None]:
-    """Return the names of numbers, the numbers themselves without names, and None for -1."""
+    """Return the names for indices, the indices themselves if there are no names, and ``None`` for -1."""
     return [None if number < 0 else names[number] if names else number for number in numbers.tolist()]

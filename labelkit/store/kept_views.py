@@ -1,9 +1,9 @@
-"""Outputs of a network's frozen part for views of images, cached in parts, so that training need not recompute them.
+"""Cache the outputs of a network's frozen part for views of images, so that training need not recompute them.
 
-The folder is ``kept-DIGEST`` with the first digits of the plan's digest: a run folder that does not become a store, as
-described in ``docs/inside/file_format.txt``. Each part has the values of some images, ``view0``, ``view1``, ... for
-each kind of view, (m, v, ...): m images, v views; followed by their geometry, if training requests it. Several
-processes and several runs of the same plan share it.
+The cache folder is ``kept-DIGEST``, with the first digits of the plan's digest: a run folder that does not become a
+store, as described in ``docs/inside/file_format.txt``. Each part contains the values of m images, ``view0``, ``view1``,
+... for each kind of view, (m, v, ...) with v views per image, followed by the view geometry if training requests it.
+Several processes and several runs with the same plan share the cache.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ KIND: Final = "kept-views"
 _DIGITS: Final = 12
 _PART_BYTES: Final = 32 << 20
 _PART_PASSES: Final = 512
-"""Maximum number of views per part, so that a kill loses little work of a slow network."""
+"""Maximum number of views per part, so that little work of a slow network is lost if the process is killed."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,10 @@ class CachedViewPlan:
     """Plan of a view cache: everything besides the images that determines its values.
 
     Attributes:
-        recipe: everything that produced the values: network, views, seed, listing, ...; JSON values.
+        recipe: everything that determines the values: network, views, seed, listing, ...; JSON values only.
         rows: (n,) int64 rows of the listing that are cached, increasing.
-        counts: number of views of each kind for each image, v.
-        shapes: shape of a value of each kind of view.
+        counts: number of views per image of each kind, v.
+        shapes: shape of the value of one view of each kind.
         dtypes: ``float16`` or ``float32`` for each kind of view.
     """
 
@@ -63,7 +63,7 @@ class CachedViewPlan:
 
     @property
     def num_parts(self) -> int:
-        """Number of parts that the cache is split into."""
+        """Number of parts of the cache."""
         return -(-len(self.rows) // self.part_rows)
 
     def part(self, number: int) -> NDArray[np.int64]:
@@ -71,7 +71,7 @@ class CachedViewPlan:
         return self.rows[number * self.part_rows : (number + 1) * self.part_rows]
 
     def to_json(self) -> dict[str, Any]:
-        """Convert to the content of ``plan.json``, with rows as ranges of first and last row."""
+        """Convert to the content of ``plan.json``, in which rows are ranges (first row, last row)."""
         breaks = np.flatnonzero(np.diff(self.rows) != 1)
         starts, ends = [0, *(breaks + 1).tolist()], [*breaks.tolist(), len(self.rows) - 1]
         pieces = [[int(self.rows[start]), int(self.rows[end])] for start, end in zip(starts, ends, strict=True)]
@@ -99,7 +99,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
 
     Attributes:
         folder: folder of the cache.
-        warnings: messages for the user, such as parts that were damaged and are recreated.
+        warnings: messages for the user, such as damaged parts that will be recreated.
     """
 
     def __init__(self, beside: Path, plan: CachedViewPlan) -> None:
@@ -110,7 +110,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
     def commit(self, number: int, values: Sequence[NDArray[Any]]) -> None:
         """Write one part of the cache, given as one array (m, v, ...) per kind of view.
 
-        ``StoreError`` if a number is not finite in the stored type, ``ValueError`` if shapes do not match the plan.
+        Raises ``StoreError`` if a value is not finite in the stored dtype, ``ValueError`` if shapes do not match.
         """
         datasets: dict[str, NDArray[Any]] = {}
         for kind, given in enumerate(values):
@@ -118,7 +118,7 @@ class CachedViews(RunFolder[tuple[NDArray[Any], ...]]):
             if given.shape != shape:
                 raise ValueError(f"view {kind} of part {number} must have shape {shape}, got {given.shape}")
             flat, dtype = given.reshape(len(given), -1), np.dtype(self.plan.dtypes[kind])
-            stored = cast_finite(flat, dtype, lambda _: str(self.folder), "a value of the frozen part", "--reuse-dtype")
+            stored = cast_finite(flat, dtype, lambda _: str(self.folder), "output of the frozen part", "--reuse-dtype")
             datasets[_name(kind)] = stored.reshape(shape)
         self._commit(number, datasets)
 

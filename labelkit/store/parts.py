@@ -1,11 +1,11 @@
-"""Run folders, in which a plan is carried out part by part and can be continued after a kill.
+"""Run folders, in which a plan is executed part by part and can be resumed after the process was killed.
 
-``RunFolder`` begins or continues a run, commits and verifies its parts, and protects the step that combines them.
-There are three kinds: rows of a store (``labelkit.store.writing``), files of patches (``labelkit.store.patch_writing``)
-and cached views (``labelkit.store.kept_views``).
+``RunFolder`` starts or resumes a run, commits and verifies its parts, and protects the step that combines them.
+There are three kinds: parts of a store (``labelkit.store.writing``), patch files (``labelkit.store.patch_writing``) and
+cached views (``labelkit.store.kept_views``).
 
 A part is an HDF5 file followed by its SHA-256, so that damage is detected before HDF5 reads it. The same plan and
-values result in the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
+values produce the same bytes. The run folder is described in ``docs/inside/file_format.txt``.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ from labelkit.store.embeddings import differing_keys
 from labelkit.store.reader import RESTORE, CheckedFile
 from labelkit.store.writer import Contents
 
-Held = TypeVar("Held")
-"""Content of a part after reading."""
+PartContent = TypeVar("PartContent")
+"""Content of a part, as read from disk."""
 
 
-class RunFolder(ABC, Generic[Held]):
-    """Run folder in which the parts of one plan are written and verified.
+class RunFolder(ABC, Generic[PartContent]):
+    """Run folder in which the parts of a plan are written and verified.
 
     Args:
         folder: the run folder.
@@ -46,8 +46,8 @@ class RunFolder(ABC, Generic[Held]):
     Attributes:
         folder: the run folder.
         digest: digest of the plan.
-        already_done: whether the output of the same plan exists already.
-        warnings: messages for the user, such as parts that were damaged and are recreated.
+        already_done: whether the output of the same plan already exists.
+        warnings: messages for the user, such as damaged parts that will be recreated.
     """
 
     def __init__(self, folder: Path, plan: Mapping[str, Any], names: Sequence[str], *, overwrite: bool = False) -> None:
@@ -59,11 +59,11 @@ class RunFolder(ABC, Generic[Held]):
         self._names = names
         self._overwrite = overwrite
 
-    # ---- methods of each kind of run
+    # ---- methods to override
 
     @abstractmethod
-    def _read(self, number: int, file: CheckedFile) -> Held:
-        """Check and return the content of a part of this plan."""
+    def _read(self, number: int, file: CheckedFile) -> PartContent:
+        """Check and return the content of a part."""
 
     @abstractmethod
     def _check_space(self) -> None:
@@ -77,17 +77,17 @@ class RunFolder(ABC, Generic[Held]):
         return False
 
     def _published_plan(self) -> object:
-        """Return the digest of the plan of the output under the final name, or ``None``."""
+        """Return the plan digest of the existing output, or ``None``."""
         return None
 
     # ---- the folder
 
     def begin(self, files: Mapping[str, bytes] | None = None) -> None:
-        """Begin or continue the run. If the output is already complete, remove what remains of the run.
+        """Start or resume the run. If the output is already complete, remove the rest of the run folder.
 
-        ``files`` are further files of the run folder, by name, committed before the plan. ``OutputExistsError``: other
-        output exists; ``Mismatch``: an unfinished run has another plan, with these keys; ``BusyError``: another process
-        is publishing.
+        ``files`` are additional files of the run folder, by name, which are committed before the plan. Raises
+        ``OutputExistsError`` if other output exists, ``Mismatch`` if an unfinished run has another plan (naming the
+        keys), ``BusyError`` if another process is publishing.
         """
         while True:
             self.already_done = self._is_finished()
@@ -117,8 +117,8 @@ class RunFolder(ABC, Generic[Held]):
             loaded = None
         if loaded not in (None, self._stored_plan):
             keys = ", ".join(differing_keys(loaded or {}, self._stored_plan))
-            remedy = "Repeat the first command to continue that run, or pass --overwrite to discard it and start over."
-            raise Mismatch(str(self.folder), f"an unfinished run has other options: {keys} differ", remedy)
+            remedy = "Repeat the first command to resume that run, or pass --overwrite to discard it and start over."
+            raise Mismatch(str(self.folder), f"contains an unfinished run with other options: {keys} differ", remedy)
         for name, data in files.items():
             path = self.folder / name
             with translate_os_errors(path):
@@ -141,9 +141,9 @@ class RunFolder(ABC, Generic[Held]):
         commit_bytes(self.path(number), [data, hashlib.sha256(data).digest()])
 
     def pending_parts(self) -> list[int]:
-        """Return the parts not yet written, in order.
+        """Return the numbers of the parts that are not yet written, in order.
 
-        Existing parts are verified; a damaged one is renamed to ``.bad``, reported in ``warnings`` and returned.
+        Existing parts are verified; a damaged part is renamed to ``.bad``, reported in ``warnings``, and included.
         """
         pending = []
         for number in () if self.already_done else range(len(self._names)):
@@ -159,8 +159,8 @@ class RunFolder(ABC, Generic[Held]):
             pending.append(number)
         return pending
 
-    def load(self, number: int) -> Held:
-        """Read and verify a part; ``StoreError`` if it is damaged, or belongs to another plan."""
+    def load(self, number: int) -> PartContent:
+        """Read and verify a part; ``StoreError`` if it is damaged or belongs to another plan."""
         try:
             with translate_os_errors(self.path(number)), self._opened(self.path(number)) as file:
                 root = file.attributes[""]
@@ -168,14 +168,14 @@ class RunFolder(ABC, Generic[Held]):
                     raise Mismatch(file.where, "belongs to another plan", RESTORE)
                 return self._read(number, file)
         except StoreError as error:
-            remedy = "Run the same command again; missing parts will be recreated."
+            remedy = "Run the same command again to recreate missing parts."
             raise type(error)(error.where, error.problem, remedy) from error
 
     # ---- publishing
 
     @contextlib.contextmanager
     def _publishing(self) -> Iterator[bool]:
-        """Hold the lock of the run folder during publishing, and yield whether work remains; all parts must exist."""
+        """Lock the run folder while publishing, and yield whether there is anything to do; all parts must exist."""
         if self.already_done or (not self.folder.exists() and self._published_plan() == self.digest):
             yield False
             return
@@ -191,7 +191,6 @@ class RunFolder(ABC, Generic[Held]):
             yield True
 
     def _clear(self) -> None:
-        """Remove the run folder after its parts were published."""
         with translate_os_errors(self.folder):
             shutil.rmtree(self.folder)
         fsync_folder(self.folder.parent)
@@ -214,10 +213,10 @@ def open_part(path: Path) -> CheckedFile:
 def cast_finite(
     values: NDArray[Any], kind: np.dtype[Any], place: Callable[[int], str], name: str, option: str
 ) -> NDArray[Any]:
-    """Convert rows (m, d) to the type of floats in which they are stored, and check that all values are finite.
+    """Convert rows (m, d) to the floating-point dtype in which they are stored, and check that all values are finite.
 
-    In messages, ``place`` is a function from the number of a row to its name, ``name`` names the numbers, and
-    ``option`` selects the type.
+    For messages, ``place`` returns the location of a row, ``name`` describes the values, and ``option`` is the option
+    that selects the dtype.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         stored = values.astype(kind)
@@ -251,7 +250,7 @@ def read_plan(folder: Path) -> dict[str, Any] | None:
 
 
 def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
-    """Check that there is disk space for ``needed`` bytes of parts and result, not counting existing parts."""
+    """Check that there is disk space for ``needed`` bytes of parts and output, minus those of existing parts."""
     with translate_os_errors(folder):
         free = shutil.disk_usage(next(place for place in (folder, *folder.resolve().parents) if place.exists())).free
         there = sum(path.stat().st_size for path in (folder / "parts").glob("*.h5"))
@@ -265,8 +264,8 @@ def check_space(folder: Path, needed: int, out: Path, what: str) -> None:
 def hold_lock(folder: Path) -> Iterator[bool]:
     """Hold the lock of a run folder; the system releases it when the process ends, even if it is killed.
 
-    Yields whether the folder still exists: the previous holder of the lock may have removed it. ``BusyError`` if a
-    running process holds it for more than a moment.
+    Yields whether the folder still exists, since the previous holder of the lock may have removed it. ``BusyError`` if
+    another process holds the lock for more than a moment.
     """
     path, deadline = folder / "lock", time.monotonic() + LOCK_SECONDS
     with translate_os_errors(folder):
@@ -276,7 +275,7 @@ def hold_lock(folder: Path) -> Iterator[bool]:
             while not try_lock(descriptor):
                 if time.monotonic() > deadline:
                     problem = "another process is working on this output"
-                    raise BusyError(str(folder), problem, "Wait until it ends, or choose another output.")
+                    raise BusyError(str(folder), problem, "Wait until it finishes, or choose another output.")
                 time.sleep(0.02)
         yield path.exists() and os.path.samestat(os.fstat(descriptor), path.stat())
     finally:

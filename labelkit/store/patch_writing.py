@@ -1,8 +1,8 @@
-"""Write the patches of a store, file by file, so that a kill loses at most one file.
+"""Write the patch features of a store file by file, so that at most one file is lost if the process is killed.
 
-``PatchRun`` accompanies an ``EmbeddingRun``: the rows of each of its parts are divided into pieces of whole batches,
-each of which becomes a file of the set, written once. When the store is complete, ``publish`` adds ``SET.json`` and
-renames the folder to its final name. The formats are described in ``docs/inside/file_format.txt``.
+``PatchRun`` accompanies an ``EmbeddingRun``: the images of each of its parts are divided into chunks of whole batches,
+each of which becomes a file of the patch set, written once. When the store is complete, ``publish`` adds ``SET.json``
+and renames the folder to its final name. The formats are described in ``docs/inside/file_format.txt``.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from labelkit.store.reader import RESTORE, CheckedFile, open_file
 from labelkit.store.writer import Contents, strings
 
 _WrittenFile = tuple[list[str], int, str]
-"""A file of the set: names of its images, number of its patches, and content digest."""
+"""A file of the patch set: names of its images, number of its patches, and content digest."""
 
 
 class PatchRun(RunFolder[_WrittenFile]):
     """Resumable run that writes the patch features of a store; created by ``PatchRun.open``.
 
     Attributes:
-        out: the store that the patches belong to.
+        out: the store to which the patches belong.
         plan: plan of the patches.
-        already_done: whether the set of the same plan exists already.
-        warnings: messages for the user, such as files that were damaged and are recreated.
+        already_done: whether the patch set of the same plan already exists.
+        warnings: messages for the user, such as damaged files that will be recreated.
     """
 
     def __init__(self, out: Path, plan: PatchPlan, *, overwrite: bool = False) -> None:
@@ -49,7 +49,7 @@ class PatchRun(RunFolder[_WrittenFile]):
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: PatchPlan, overwrite: bool = False) -> PatchRun:
-        """Begin or continue the run of a store, which need not exist yet; see ``EmbeddingRun.open``."""
+        """Start or resume the run for a store, which need not exist yet; see ``EmbeddingRun.open``."""
         run = cls(Path(out), plan, overwrite=overwrite)
         run.begin()
         return run
@@ -70,12 +70,12 @@ class PatchRun(RunFolder[_WrittenFile]):
         cells: NDArray[np.int64] | None,
         regions: NDArray[np.float64],
     ) -> None:
-        """Write one piece as a file of the patch set; it may be written again, and equal values give equal bytes.
+        """Write one chunk as a file of the patch set; rewriting it is safe, and identical values give identical bytes.
 
-        ``StoreError`` if a number is not finite in the stored type.
+        Raises ``StoreError`` if a value is not finite in the stored dtype.
 
         Args:
-            number: of the piece.
+            number: number of the chunk.
             rows: (m,) int64 positions in the plan.
             features: (m, c, d) float.
             cells: (m, c, 2) int row and column of each patch; ``None`` if all cells are included.
@@ -95,7 +95,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             plan_digest=self.digest,
             grid=f"{plan.grid[0]}x{plan.grid[1]}",
         )
-        replace(plan.rows.model, layer=plan.layer, pooling="none").put(contents)
+        replace(plan.rows.model, layer=plan.layer, pooling="none").add_to(contents)
         contents.datasets["patches"] = stored.reshape(-1, plan.dim)
         contents.datasets["patch_offsets"] = np.arange(len(rows) + 1, dtype="<u8") * np.uint64(plan.count)
         contents.datasets["grids"] = np.tile(np.array(plan.grid, dtype="<u2"), (len(rows), 1))
@@ -106,9 +106,9 @@ class PatchRun(RunFolder[_WrittenFile]):
         commit_file(self.path(number), contents.sealed().write)
 
     def publish(self, store: EmbeddingStore) -> Path:
-        """Write ``SET.json`` and rename the folder of patch files to its final name, which is returned.
+        """Write ``SET.json``, rename the folder of patch files to its final name, and return it.
 
-        ``Mismatch`` if the rows of the finished store differ from those of the files; see ``EmbeddingRun.publish``.
+        Raises ``Mismatch`` if the finished store has other images than the files; see ``EmbeddingRun.publish``.
         """
         with self._publishing() as to_do:
             if to_do:
@@ -133,7 +133,7 @@ class PatchRun(RunFolder[_WrittenFile]):
         return open_file(path, schema.FORMAT_STORE)
 
     def _read(self, number: int, file: CheckedFile) -> _WrittenFile:
-        """Verify a complete file of the set, and return its entry for the list."""
+        """Verify a file of the patch set, and return its entry for ``SET.json``."""
         for name in ("patches", "sample_ids"):
             for _ in file.verified_blocks(name):
                 pass
@@ -148,7 +148,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             raise output_exists(self._target, state=f"and cannot be used ({error.problem})") from error
         if listed.get("plan_digest") == self.digest:
             return True
-        raise output_exists(self._target, state="and was made from other images, another model or other options")
+        raise output_exists(self._target, state="and was created from other images, another model or other options")
 
     def _published_plan(self) -> object:
         try:
@@ -166,7 +166,7 @@ class PatchRun(RunFolder[_WrittenFile]):
             entries.append({**entry, "patches": patches, "content_digest": digest})
             ids += sample_ids
         if ids != list(store.sample_ids):
-            problem = f"its {store.n} images differ from the {len(ids)} readable images whose patches were extracted"
+            problem = f"has {store.n} images that differ from the {len(ids)} images whose patches were extracted"
             raise Mismatch(str(store.path), problem, "Recreate the store and its patches with --overwrite.")
         listed: dict[str, Any] = {
             "format": schema.FORMAT_PATCHES,

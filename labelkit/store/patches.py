@@ -1,4 +1,4 @@
-"""Read the patches of the images of a store, which are in separate files.
+"""Read the patch features of a store, which are in separate files.
 
 The format is described in ``docs/inside/file_format.txt``; ``labelkit.store.patch_writing`` writes the files.
 """
@@ -27,9 +27,9 @@ class ImagePatches:
     """Patch features of one image, with their grid cells.
 
     Attributes:
-        features: (t, d) float, in the stored type.
+        features: (t, d) float, in the stored dtype.
         cells: (t, 2) int64 row and column of each patch, in order.
-        grid: rows and columns.
+        grid: number of rows and columns.
         region: left, top, right, bottom of the grid in pixels of the oriented original.
     """
 
@@ -48,8 +48,8 @@ class PatchBlock:
     """Patch features of consecutive images, read together.
 
     Attributes:
-        features: (t, d) float, in the stored type.
-        image_rows: (t,) int64, row of the store for each patch.
+        features: (t, d) float, in the stored dtype.
+        image_rows: (t,) int64, row of each patch's image in the store.
         cells: (t, 2) int64 row and column of each patch.
         start: index of the first patch in the set.
     """
@@ -63,7 +63,7 @@ class PatchBlock:
 def cell_boxes(
     cells: NDArray[np.int64], grid: tuple[int, int], region: tuple[float, float, float, float]
 ) -> NDArray[np.float64]:
-    """Compute boxes (t, 4) of grid cells (t, 2) as left, top, right, bottom, in the pixel coordinates of the region."""
+    """Compute the boxes (t, 4) of grid cells (t, 2) as left, top, right, bottom, in the coordinates of the region."""
     left, top, right, bottom = region
     height, width = (bottom - top) / grid[0], (right - left) / grid[1]
     rows, columns = cells[:, 0].astype(np.float64), cells[:, 1].astype(np.float64)
@@ -77,7 +77,7 @@ def patches_folder(store: Path) -> Path:
 
 
 def read_set_json(folder: Path) -> dict[str, Any]:
-    """Read and check ``SET.json``, the index of a patch set; ``NotAStore`` if there is none."""
+    """Read and check ``SET.json``, the index of a patch set; ``NotAStore`` if it does not exist."""
     path = folder / SET_NAME
     if not path.is_file():
         remedy = "Run the command that created the store again, with --dense."
@@ -101,9 +101,9 @@ def read_set_json(folder: Path) -> dict[str, Any]:
 
 
 class PatchFile:
-    """One file of a patch set, verified except for its features; it holds memory maps but no open file.
+    """File of a patch set, verified except for its features; it holds memory maps but no open file.
 
-    ``entry`` is its entry in ``SET.json``, and ``listed`` all of that file.
+    ``entry`` is its entry in ``SET.json``, and ``listed`` the whole content of ``SET.json``.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class PatchFile:
         listed: dict[str, Any],
     ) -> None:
         if file.content_digest != entry["content_digest"]:
-            raise Mismatch(file.where, f"is not the file that {SET_NAME} names: its content digest differs", _REMAKE)
+            raise Mismatch(file.where, f"is not the file listed in {SET_NAME}: its content digest differs", _REMAKE)
         rows = entry["row_stop"] - entry["row_start"]
         known = {"n": rows, "o": rows + 1, "t": entry["patches"], "d": listed["dim"]}
         file.check_axes(schema.PATCH_COLUMNS, known, required=schema.PATCH_COLUMNS.keys() - {"cells"})
@@ -138,18 +138,18 @@ class PatchFile:
 class PatchSet:
     """Patch features of a store, open for reading; created by ``open_patches``.
 
-    Holds no open file, only memory maps. A file is checked on first use, its patches block by block on first use.
+    It holds memory maps but no open file. Each file, and each block of its patches, is verified on first use.
 
     Attributes:
         folder: folder of the files.
-        n: number of images, the rows of the store.
-        dim: values per patch, d.
+        n: number of images, equal to that of the store.
+        dim: dimension of the patch features, d.
         dtype: ``float16`` or ``float32``.
-        num_patches: number of patches of all images.
-        layer: layer of the network whose outputs they are.
-        recipe: everything that they depend on besides the store.
-        digest: identity of the set, 64 hexadecimal digits.
-        is_sampled: whether only some cells of each image were drawn.
+        num_patches: total number of patches.
+        layer: network layer from which the patches were taken.
+        recipe: everything other than the store that determines the patches.
+        digest: digest that identifies the patch set, 64 hexadecimal digits.
+        is_sampled: whether only some of the cells of each image were sampled.
     """
 
     def __init__(self, folder: Path, listed: dict[str, Any]) -> None:
@@ -174,7 +174,7 @@ class PatchSet:
 
         Raises:
             IndexError: the row does not exist.
-            StoreError: its file cannot be used.
+            StoreError: the file with its patches is damaged or does not match.
         """
         if not 0 <= row < self.n:
             raise IndexError(f"row {row} is out of range for {self.n} rows")
@@ -198,7 +198,7 @@ class PatchSet:
         """Yield all patches in order, in blocks of about ``max_bytes``, each with one or more whole images.
 
         Raises:
-            StoreError: a file cannot be used.
+            StoreError: a file is damaged or does not match.
         """
         limit = max(1, max_bytes // (self.dim * np.dtype(self.dtype).itemsize))
         row = 0
@@ -219,7 +219,7 @@ class PatchSet:
         """Verify all files and patches against their digests.
 
         Raises:
-            StoreError: a file cannot be used.
+            StoreError: a file is damaged or does not match.
         """
         for _ in self.blocks():
             pass
@@ -243,13 +243,13 @@ def open_patches(store: EmbeddingStore) -> PatchSet:
 
     Raises:
         NotAStore: the store has no patches.
-        Mismatch: they belong to other content than the store now has.
-        StoreError: they cannot be used; a file is checked on first use.
+        Mismatch: the patches belong to a different version of the store.
+        StoreError: the index is damaged; each file is checked on first use.
     """
     folder = patches_folder(store.path)
     listed = read_set_json(folder)
     check_patch_owner(folder, listed, store)
     for entry in listed["files"]:
         if not (folder / entry["name"]).is_file():
-            raise Damaged(str(folder / entry["name"]), f"is listed in {SET_NAME}, but missing", _REMAKE)
+            raise Damaged(str(folder / entry["name"]), f"is listed in {SET_NAME}, but does not exist", _REMAKE)
     return PatchSet(folder, listed)

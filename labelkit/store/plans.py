@@ -1,7 +1,6 @@
-"""Plans: everything that determines the bytes of a store or of its patches, besides the images and the network.
+"""Plans: everything besides the images and the network that determines the bytes of a store or of its patches.
 
-A run folder contains its plan, so that whoever continues the run uses the same plan (see
-``docs/inside/file_format.txt``).
+A run folder contains its plan, so that a resumed run uses the same plan (see ``docs/inside/file_format.txt``).
 """
 
 import hashlib
@@ -40,18 +39,18 @@ class EmbeddingPlan:
     """Plan of an embedding store: everything besides the images and the network that determines its bytes.
 
     Args:
-        sample_ids: N unique paths below the data root; bytes that are not UTF-8 as surrogate escapes.
+        sample_ids: N unique paths relative to the data root; bytes that are not UTF-8 are surrogate escapes.
         model: the model that computes the embeddings.
-        dim: values per embedding.
-        batch_size: images per forward pass; the plan determines the batches, since the last bits of a row
-            depend on the batch that it was computed in.
-        normalized: whether rows have length 1.
-        metric: how rows are meant to be compared: ``cosine``, ``l2`` or ``dot``.
+        dim: dimension of the embeddings.
+        batch_size: images per forward pass; the plan determines the batches, since the last bits of an embedding
+            depend on the batch in which it was computed.
+        normalized: whether embeddings have unit norm.
+        metric: metric intended for comparing embeddings: ``cosine``, ``l2`` or ``dot``.
         created_by: program and version.
-        dtype: ``float32`` or ``float16``, type of the stored rows.
-        extras: width of each further float32 output per row, such as ``{"logits": 10}``.
+        dtype: ``float32`` or ``float16``, dtype of the stored embeddings.
+        extras: width of each additional float32 output, such as ``{"logits": 10}``.
         views: how augmented views of each image are drawn, JSON values, with their number as ``count``; ``None``: none.
-        part_rows: rows committed at a time; lowered to a multiple of ``batch_size`` and to about 64 MiB,
+        part_rows: images committed at a time; reduced to a multiple of ``batch_size`` and to about 64 MiB,
             but at least one batch.
         labels: (N,) int, class index, -1 = unlabeled. The true labels, including those hidden from training.
         labeled: (N,) bool, whether training may use the label.
@@ -59,14 +58,14 @@ class EmbeddingPlan:
         old_classes: (k,) bool, whether the class has labeled samples.
         splits: (N,) int, index into ``split_names``, -1 = in no split.
         split_names: names of the splits.
-        reused_from: content digests of stores from which rows are copied.
-        reused: (N, 2) int, index into ``reused_from`` and row of that store, -1 for rows to compute; required if
+        reused_from: content digests of the stores from which embeddings are copied.
+        reused: (N, 2) int, index into ``reused_from`` and row in that store, -1 for embeddings to compute; required if
             ``reused_from`` is set, and only then.
-        base_rows: number of first rows that are those of ``reused_from[0]``, the store that this one extends. They are
-            in no part.
+        base_rows: number of initial rows that belong to ``reused_from[0]``, the store that this one extends. They are
+            not in any part.
 
     Raises:
-        DatasetError: a sample id is not a path below the data root.
+        DatasetError: a sample id is not a path relative to the data root.
         ValueError: any other inconsistency.
     """
 
@@ -137,7 +136,7 @@ class EmbeddingPlan:
 
     @property
     def num_reused(self) -> int:
-        """Number of rows that are copied from other stores."""
+        """Number of embeddings copied from other stores."""
         return 0 if self.reused is None else int((self.reused[:, 0] >= 0).sum())
 
     @property
@@ -146,7 +145,7 @@ class EmbeddingPlan:
         return 0 if self.views is None else int(self.views.get("count", 0))
 
     def part_shapes(self, rows: int) -> dict[str, tuple[str, tuple[int, ...]]]:
-        """Return type and shape, by name, of the columns of a part with this many rows."""
+        """Return the type and shape, by name, of the columns of a part with this many rows."""
         floats = "<f4" if self.dtype == "float32" else "<f2"
         return {
             "embeddings": (floats, (rows, self.dim)),
@@ -222,7 +221,7 @@ class EmbeddingPlan:
         return -(-(len(self.sample_ids) - self.base_rows) // self.part_rows)
 
     def estimated_bytes(self) -> int:
-        """Estimate the size of what is written in bytes."""
+        """Estimate the size of the output in bytes."""
         longest, count = max(len(name_bytes(name)) for name in self.sample_ids), len(self.sample_ids)
         return self._row_bytes * (count - self.base_rows) + (longest + 16) * count + (64 << 10)
 
@@ -230,8 +229,8 @@ class EmbeddingPlan:
 def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> EmbeddingPlan:
     """Return the plan of an unfinished run of a store if only its listing differs; otherwise, return ``plan`` itself.
 
-    Thus files added since the run began are left for the next store, and files that vanished remain in
-    the plan, to be skipped with that reason. In every other case, ``EmbeddingRun.open`` reports the differences.
+    Files added since the run began are thus left to a later run, and deleted files remain in the plan and are
+    skipped with that reason. In every other case, ``EmbeddingRun.open`` reports the differences.
     """
     stored = read_stored_plan(embedding_run_folder(Path(out)))
     if stored is None:
@@ -241,8 +240,8 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
     same_names = all(
         stored._columns[name] == plan._columns[name] for name in ("class_names", "old_classes", "split_names")
     )
-    # The copied rows follow from the listing, but the stores they come from must be the same.
-    # A newer version continues: what it embeds depends on the model, which is compared.
+    # The copied rows follow from the listing, but they must come from the same stores.
+    # A newer version may continue: its embeddings depend on the model, which is compared.
     if keys - {"files", "columns", "reuse.rows", "created_by"} or not same_names:
         return plan
     rows = {name: row for row, name in enumerate(plan.sample_ids)}
@@ -257,8 +256,8 @@ def continue_plan(out: str | os.PathLike[str], plan: EmbeddingPlan) -> Embedding
 def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = False) -> Mapping[str, Any]:
     """Return the numerics settings of an unfinished run or a finished store; empty if neither can be read.
 
-    A repeated command without these settings then continues with them, even if the defaults have changed. A finished
-    store is ignored if it will be overwritten.
+    A repeated command that does not set them thus continues with the same settings, even if the defaults have changed.
+    A finished store is ignored if it will be overwritten.
     """
     stored = read_stored_plan(embedding_run_folder(Path(out)))
     if stored is not None:
@@ -266,14 +265,14 @@ def read_recorded_numerics(out: str | os.PathLike[str], *, overwrite: bool = Fal
     if overwrite or not Path(out).is_file():
         return {}
     try:
-        with open_file(Path(out), schema.FORMAT_STORE) as file:  # works even if a shard is lost
+        with open_file(Path(out), schema.FORMAT_STORE) as file:  # works even if a shard is missing
             return read_model(file).numerics
     except (StoreError, ResourceError):  # EmbeddingRun.open reports the problem
         return {}
 
 
 def read_stored_plan(folder: Path) -> EmbeddingPlan | None:
-    """Read the plan of an unfinished run, or return ``None`` if none can be read."""
+    """Read the plan of an unfinished run, or return ``None`` if it cannot be read."""
     try:
         loaded = read_json_object(folder / "plan.json")
         columns = read_json_object(folder / "columns.json")
@@ -297,14 +296,14 @@ class PatchPlan:
     """Plan of a patch set: everything besides the images and the network that determines its bytes.
 
     Args:
-        rows: plan of the store that the patches belong to.
-        layer: layer of the network whose outputs they are.
-        grid: rows and columns of the patches of an image.
-        dim: values per patch.
+        rows: plan of the store to which the patches belong.
+        layer: network layer from which the patches are taken.
+        grid: number of rows and columns of patches in an image.
+        dim: dimension of the patch features.
         dtype: ``float16`` or ``float32``.
-        per_image: number of cells drawn from each image; ``None``: all.
-        seed: seed of the draws.
-        set_bytes: maximum size of a file of the set, unless one batch is larger; limited to 64 MiB.
+        per_image: number of cells sampled from each image; ``None``: all.
+        seed: seed of the sampling.
+        set_bytes: maximum size of a file of the patch set, unless one batch is larger; limited to 64 MiB.
     """
 
     rows: EmbeddingPlan
@@ -329,12 +328,11 @@ class PatchPlan:
 
     @property
     def _row_bytes(self) -> int:
-        """Bytes of all patches of an image, including their metadata."""
         return self.count * (self.dim * np.dtype(self.dtype).itemsize + (4 if self.is_sampled else 0)) + 40
 
     @cached_property
     def pieces(self) -> list[tuple[int, int, int]]:
-        """Files of the patch set in order, each given by its part of the store, first row and end row (exclusive)."""
+        """Files of the patch set in order, as tuples of the store's part, first row and end row (exclusive)."""
         rows, most_rows = self.rows, min(self.set_bytes, schema.PART_BYTES) // self._row_bytes
         step = max(1, most_rows // rows.batch_size) * rows.batch_size
         found = []

@@ -1,6 +1,6 @@
-"""Read HDF5 files of labelkit: structure, types, sizes and digests are verified before any data is used.
+"""Read labelkit's HDF5 files, verifying structure, types, sizes and digests before any data is used.
 
-The large columns of a store may be stored in shards, which are also labelkit files, listed in the store's own file, the
+Large columns of a store may be stored in shards, which are also labelkit files, listed in the store's own file, the
 index. The formats are described in ``docs/inside/file_format.txt``.
 """
 
@@ -29,13 +29,13 @@ from labelkit.store.schema import name_bytes, name_text
 
 Array = NDArray[Any]
 _FILTERS = {h5py.h5z.FILTER_DEFLATE, h5py.h5z.FILTER_SHUFFLE, h5py.h5z.FILTER_FLETCHER32}
-RESTORE = "Restore the file from a copy or make it again with --overwrite"
-"""Advice for a file whose content has changed since it was written."""
+RESTORE = "Restore the file from a copy, or create it again with --overwrite"
+"""Remedy for a file whose content has changed since it was written."""
 _CHANGED = "differs: the file was changed, or the disk is failing"
 
 SHARD_NAME = re.compile(r"\d{5}-[0-9a-f]{16}\.h5")
 VIRTUAL_NAME = "all.h5"
-"""File next to the shards with virtual datasets of all of them, for other programs; labelkit does not read it."""
+"""File next to the shards that combines them as virtual datasets, for other programs; labelkit does not read it."""
 
 
 def open_file(path: Path, file_format: str | None) -> CheckedFile:
@@ -43,14 +43,14 @@ def open_file(path: Path, file_format: str | None) -> CheckedFile:
 
     Args:
         path: the file.
-        file_format: expected format, such as ``labelkit.store``; ``None`` for any format of labelkit.
+        file_format: expected format, such as ``labelkit.store``; ``None`` for any labelkit format.
 
     Raises:
         NotAStore: the file is missing, not a regular file, not HDF5, or of another format.
         VersionError: the file was written by a newer labelkit.
-        Refused: the file contains something that its format does not permit.
+        Refused: the file contains something that its format does not allow.
         Damaged: the file is truncated or was changed.
-        ResourceError: the system does not permit reading.
+        ResourceError: the file cannot be read, for example for lack of permission.
     """
     return CheckedFile(open_regular(path), str(path), file_format)
 
@@ -86,7 +86,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
-    """Open an untrusted HDF5 file: ``NotAStore`` if it is none, ``Damaged`` if HDF5 cannot open it."""
+    """Open an untrusted HDF5 file; ``NotAStore`` if it is not HDF5, ``Damaged`` if HDF5 cannot open it."""
     handle.seek(0)
     if handle.read(len(schema.SIGNATURE)) != schema.SIGNATURE:
         raise NotAStore(where, "is not an HDF5 file", "Pass a file written by labelkit.")
@@ -99,7 +99,7 @@ def open_hdf5(handle: BinaryIO, where: str) -> h5py.File:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an HDF5 error message as one line of limited length."""
+    """Return an error message as one line of limited length."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 
@@ -108,10 +108,10 @@ class HDF5DatasetInfo:
     """Type, shape and storage of a dataset in a checked file.
 
     Attributes:
-        dtype: type of its values as a NumPy type.
+        dtype: NumPy dtype of its values.
         shape: its shape.
         offset: position of its bytes in the file, or ``None`` if they are not contiguous.
-        block_rows: rows per digest in ``digests/PATH``, or 0 if the content digest covers its bytes.
+        block_rows: rows per digest in ``digests/PATH``, or 0 if its bytes are covered by the content digest.
     """
 
     dtype: np.dtype[Any]
@@ -128,19 +128,19 @@ class HDF5DatasetInfo:
 class CheckedFile:
     """Open HDF5 file whose structure, sizes, types and content digest have been verified.
 
-    All reading uses one descriptor, so that a file replaced in the meantime is not mixed with this one. For a store
-    in shards, this is the index; it presents the content of the store as if it were in one file.
+    All data is read through one descriptor, so that a file replaced in the meantime is not mixed with this one. For a
+    store in shards, this is the index; it presents the content of the store as if it were in a single file.
 
     Attributes:
-        where: the name used in messages.
+        where: name of the file in messages.
         format: format of the file, such as ``labelkit.store``.
         datasets: checked datasets, by path without a leading slash.
-        attributes: by path of the object (the root is the empty path), then by name; texts as ``str``,
+        attributes: by path of the object (the root is the empty path), then by name; strings as ``str``,
             numbers as ``int`` or ``float``. Attributes that are arrays are omitted.
         stored_attributes: the same in their stored form, including arrays.
         groups: paths of all groups.
-        features: words of ``requires``.
-        content_digest: digest that is stored and was recomputed.
+        features: features listed in ``requires``.
+        content_digest: stored digest, verified by recomputing it.
         shards: files that contain columns; ``None`` if everything is in this file.
     """
 
@@ -155,13 +155,13 @@ class CheckedFile:
         outer: CheckedFile | None = None,
         group: str = "",
     ) -> None:
-        """Check a file, or a group of a checked file as if it were a file of its own.
+        """Check a file, or a group of a checked file as if it were a separate file.
 
         Args:
-            handle: the file; closed together with this object, also after an error.
-            where: the name used in messages.
-            file_format: expected format; ``None`` for any format of labelkit.
-            outer: the checked file that contains ``group``.
+            handle: the file; closed together with this object, and after an error.
+            where: name of the file in messages.
+            file_format: expected format; ``None`` for any labelkit format.
+            outer: checked file that contains ``group``.
             group: path of the group.
         """
         self.where = where
@@ -207,8 +207,8 @@ class CheckedFile:
                 self._file.close()
         self._handle.close()
 
-    def inside(self, group: str, file_format: str) -> CheckedFile:
-        """Open a group of this file as if it were a file of its own; it can be used while this file is open."""
+    def open_group(self, group: str, file_format: str) -> CheckedFile:
+        """Open a group of this file as if it were a separate file; it can be used while this file is open."""
         return CheckedFile(self._handle, self.where, file_format, outer=self, group=group)
 
     def place(self, path: str) -> str:
@@ -222,7 +222,7 @@ class CheckedFile:
         texts = self.attributes[""]
         found = str(texts.get("format", "nothing"))
         if found != file_format and (file_format is not None or found not in schema.FORMATS):
-            expected = f"format {file_format}" if file_format else "a format of labelkit"
+            expected = f"format {file_format}" if file_format else "a labelkit format"
             raise NotAStore(self.place(""), f"expected {expected}, found {found}", "Pass a file written by labelkit.")
         self.format = found
         version = str(texts.get("format_version", ""))
@@ -280,9 +280,9 @@ class CheckedFile:
         return HDF5DatasetInfo(dtype, shape, offset)
 
     def _plain_type(self, dtype: np.dtype[Any], path: str) -> np.dtype[Any]:
-        """Convert h5py's type to a plain NumPy type, and refuse all but numbers and fixed-length strings."""
+        """Convert h5py's type to a plain NumPy dtype, and reject all but numbers and fixed-length strings."""
         if dtype.kind not in "iufS":
-            self._refuse(path, f"a type other than numbers and strings of fixed length: {dtype}")
+            self._refuse(path, f"a type other than numbers and fixed-length strings: {dtype}")
         return np.dtype(dtype.str)
 
     def _read_attributes(self, item: h5py.HLObject, path: str) -> None:
@@ -303,18 +303,18 @@ class CheckedFile:
             self.attributes[path][name] = name_text(value.item()) if value.dtype.kind == "S" else value.item()
 
     def _read_table(self) -> None:
-        """Replace the index's own data about its shards by the columns that are in them."""
+        """Replace the table of shards in the index by the columns that the shards contain."""
         try:
             shards = Shards.parse(Path(self.where), self.read_text("", "shards"))
         except ValueError as error:
-            self._refuse("shards", f"what is no table of shards ({error})")
+            self._refuse("shards", f"an invalid table of shards ({error})")
         if schema.FEATURE_IMAGELESS in self.features:
             shards.restore = shards.restore.replace("labelkit embed", "labelkit import")
         self.shards = shards
         self.datasets.pop("shards", None)
         for name, column in shards.columns.items():
             if name in self.datasets or name in self.groups:
-                self._refuse(name, "a column that is in its shards too")
+                self._refuse(name, "a column that is also in its shards")
             block_rows = shards.rows if column.sha256 else 0
             self.datasets[name] = HDF5DatasetInfo(np.dtype(column.dtype), (shards.rows, column.width), None, block_rows)
         for values in (self.attributes[""], self.stored_attributes[""]):
@@ -344,7 +344,7 @@ class CheckedFile:
         if self.shards is not None and self.is_sharded(path):
             column = self.shards.columns[path]
             if bool(column.sha256) == (digests is not None):
-                self._refuse("shards", f"{path} with two digests, or with none")
+                self._refuse("shards", f"a column, {path}, with two digests or none")
             if column.sha256:
                 return column.sha256
         if digests is None:
@@ -359,7 +359,7 @@ class CheckedFile:
     def check_axes(
         self, columns: schema.Columns, lengths: Mapping[str, int] | None = None, *, required: Iterable[str] = ()
     ) -> dict[str, int]:
-        """Check the types and shapes of the known datasets and that they agree, and return the lengths of the axes.
+        """Check that the types and shapes of known datasets are consistent, and return the axis lengths.
 
         ``columns`` are known datasets, as in ``labelkit.store.schema``; those in ``required`` must exist. ``lengths``
         are known lengths by letter. ``Refused``: one is missing or has another type; ``Mismatch``: two lengths differ.
@@ -388,7 +388,7 @@ class CheckedFile:
     # ---- data
 
     def _rows(self, path: str, start: int = 0, stop: int | None = None) -> Array:
-        """Read rows of a dataset, by default all, without verification."""
+        """Read all rows of a dataset, or a range of them, without verification."""
         info = self.datasets[path]
         if self.shards is not None and self.is_sharded(path):
             return self.shards.read(path, slice(start, stop))
@@ -396,16 +396,15 @@ class CheckedFile:
         return np.asarray(dataset[() if stop is None else slice(start, stop)], info.dtype)
 
     def verified_blocks(self, path: str, start: int = 0, stop: int | None = None) -> Iterator[Array]:
-        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is yielded as one block.
+        """Yield a dataset, or its rows from start to stop, in verified blocks; a scalar is a single block.
 
-        ``Damaged`` if a digest differs; the message names the rows, or the shard that contains them.
+        Raises ``Damaged`` if a digest differs; the message names the rows, or the shard that contains them.
         """
         digests, info = self.digests(path), self.datasets[path]
         with self._translated(path):
             if not info.shape:
                 yield self._rows(path)
                 return
-            # these are the blocks of the digests
             step = info.block_rows or max(1, schema.BLOCK_BYTES * info.shape[0] // max(1, info.nbytes))
             stop = info.shape[0] if stop is None else stop
             for first in range(start - start % step, stop if info.nbytes else 0, step):
@@ -415,7 +414,7 @@ class CheckedFile:
                 yield block[max(0, start - first) : stop - first]
 
     def read(self, path: str) -> Array:
-        """Read a dataset into a new array; ``Damaged`` if its digests differ, or HDF5 cannot read it."""
+        """Read a dataset into a new array; ``Damaged`` if its digests differ or HDF5 cannot read it."""
         with self._translated(path):
             value = self._rows(path)
         digests = self.digests(path)
@@ -428,7 +427,7 @@ class CheckedFile:
         return [name_text(raw) for raw in self.read(path).tolist()]
 
     def read_text(self, group: str, name: str) -> str:
-        """Read a text from an attribute, or from a scalar dataset if it is long; return "" if there is none."""
+        """Read a string from an attribute, or from a scalar dataset if it is long; return "" if there is none."""
         path = f"{group}/{name}".lstrip("/")
         info = self.datasets.get(path)
         if info is not None and info.shape == () and info.dtype.kind == "S":
@@ -437,7 +436,7 @@ class CheckedFile:
         return value if isinstance(value, str) else ""
 
     def read_json(self, group: str, name: str, default: str = "") -> dict[str, Any]:
-        """Read a JSON object that is stored as text ``name`` of a group, or ``default`` if there is none."""
+        """Read a JSON object stored as string ``name`` of a group, or ``default`` if there is none."""
         place = self.place(f"{group}@{name}")
         try:
             found = reading.parse_json(self.read_text(group, name) or default)
@@ -447,10 +446,10 @@ class CheckedFile:
             raise Refused(place, "is not a JSON object", RESTORE)
         return found
 
-    def later(self, path: str) -> Callable[[], Array]:
+    def row_reader(self, path: str) -> Callable[[], Array]:
         """Return a function that returns all rows of a dataset, unverified, even after the file is closed.
 
-        They are a read-only memory map, or an array if they are in shards or not contiguous.
+        It returns a read-only memory map, or an array if the rows are in shards or not contiguous.
         """
         info, shards = self.datasets[path], self.shards
         if shards is not None and path in shards.columns:
@@ -476,7 +475,7 @@ class CheckedFile:
 
     @contextmanager
     def _translated(self, path: str) -> Iterator[None]:
-        """Convert errors of h5py on a damaged object to ``Damaged``."""
+        """Convert h5py errors caused by a damaged object to ``Damaged``."""
         try:
             yield
         except (OSError, RuntimeError, KeyError, ValueError, TypeError, OverflowError, MemoryError) as error:
@@ -484,13 +483,13 @@ class CheckedFile:
 
 
 class LazyRows:
-    """Large numeric array (n, ...) that is memory-mapped or read from shards, and verified on use.
+    """Large numeric array (n, ...) that is memory-mapped or read from shards, and verified when used.
 
-    Indexing with a slice or int64 rows returns a new array; for a store in shards, nothing else is held in memory. It
-    can be sent to other processes, and used after the file is closed.
+    Indexing by a slice or int64 rows returns a new array; for a store in shards, nothing else is held in memory. It
+    can be pickled, and used after the file is closed.
 
     Attributes:
-        shape, dtype: of all rows.
+        shape, dtype: shape and dtype of the whole array.
     """
 
     def __init__(self, file: CheckedFile, path: str) -> None:
@@ -498,7 +497,7 @@ class LazyRows:
         self._file, self._path, self._store_digest = file.where, path, file.content_digest
         self._shards = file.shards if file.is_sharded(path) else None
         self._place = file.place(path)
-        self._read = file.later(path)
+        self._read = file.row_reader(path)
         self._digests = file.digests(path)
         self._step = info.block_rows or max(1, info.shape[0])
         self.shape, self.dtype = info.shape, info.dtype
@@ -524,7 +523,7 @@ class LazyRows:
 
 @lru_cache(maxsize=2)
 def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
-    """Reopen a column of a store that another process has already checked; ``Mismatch`` if the store was replaced."""
+    """Reopen a column of a store already checked by another process; ``Mismatch`` if the store was replaced."""
     with open_file(Path(store), schema.FORMAT_STORE) as file:
         if file.content_digest != content_digest:
             raise Mismatch(store, "has been replaced by another store", "Run the command again.")
@@ -532,9 +531,9 @@ def reopen_column(store: str, path: str, content_digest: str) -> LazyRows:
 
 
 def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int = 0) -> None:
-    """Verify rows (m, ...) of whole blocks against the digests (b, 32) of all blocks, which have ``step`` rows each.
+    """Verify rows (m, ...) of whole blocks against the digests (b, 32) of all blocks of ``step`` rows.
 
-    ``first`` is the number of the first row. ``Damaged`` if a digest differs; the message names the rows.
+    ``first`` is the index of the first row. Raises ``Damaged`` if a digest differs; the message names the rows.
     """
     for start in range(0, len(rows), step):
         block = rows[start : start + step]
@@ -547,7 +546,7 @@ def verify_rows(place: str, rows: Array, digests: Array, step: int, first: int =
 
 
 def hash_arrays(blocks: Iterable[Array]) -> Any:
-    """Return a SHA-256 object that has hashed the concatenated bytes of several arrays."""
+    """Return the SHA-256 hash object of the concatenated bytes of several arrays."""
     digest = hashlib.sha256()
     for block in blocks:
         digest.update(np.ascontiguousarray(block).reshape(-1).view(np.uint8).data)
@@ -564,7 +563,7 @@ def content_digest(
     Args:
         groups: paths of all groups without a leading slash; the root is the empty path.
         attributes: by path of their object, then by name; the content digest itself is ignored.
-        datasets: by path: type, shape and SHA-256 (hex) of the bytes, or of the block digests.
+        datasets: dtype, shape and SHA-256 (hex) of the bytes, or of the block digests, by path.
     """
     lines = [b"G /" + name_bytes(path) for path in groups]
     for path, values in attributes.items():
@@ -589,9 +588,9 @@ class ShardColumn:
     """Description of a column that is stored in shards.
 
     Attributes:
-        dtype: type of its values, as NumPy writes it.
-        width: values per row.
-        sha256: of its bytes if the content digest covers them; otherwise empty: the index has digests of its blocks.
+        dtype: NumPy dtype of its values, as a string.
+        width: number of values per row.
+        sha256: SHA-256 of its bytes, covered by the content digest; empty if the index contains block digests instead.
     """
 
     dtype: str
@@ -605,10 +604,10 @@ class Shard:
 
     Attributes:
         number: index of the shard, from 0.
-        start, stop: its first row, and the row after its last one.
-        size: bytes of the file.
-        frame: its content digest; in files of 0.1.0, SHA-256 of the whole file except its rows.
-        store: content digest of the store that it was written for; empty: the store that lists it.
+        start, stop: its first row and end row (exclusive).
+        size: size of the file in bytes.
+        frame: its content digest; for version 0.1.0, the SHA-256 of the whole file except its rows.
+        store: content digest of the store for which it was written; empty: the store that lists it.
     """
 
     number: int
@@ -633,8 +632,8 @@ class Shards:
         files: the shards in the order of their rows.
 
     Attributes:
-        store_digest: content digest of the store, which each shard names that was written for it.
-        restore: advice for a shard that is lost or damaged, with the command that makes it again.
+        store_digest: content digest of the store, recorded in each shard that was written for it.
+        restore: remedy for a missing or damaged shard, with the command that recreates it.
     """
 
     def __init__(self, index: Path, columns: Mapping[str, ShardColumn], files: tuple[Shard, ...]) -> None:
@@ -643,12 +642,12 @@ class Shards:
         own = [one for one in files if not one.store]
         made = f"--extend STORE --out {index}" if len(own) < len(files) else f"--out {index}"
         command = f"labelkit embed ... {made} --shards {len(own) or 1} --overwrite"
-        self.restore = f"Restore the file from a copy, or repeat the command that made the store: `{command}`."
+        self.restore = f"Restore the file from a copy, or repeat the command that created the store: `{command}`."
         self.store_digest = ""
         self._read: dict[int, dict[str, Array]] = {}
 
     def to_text(self) -> str:
-        """Convert to the canonical JSON that is stored in the index."""
+        """Convert to the canonical JSON stored in the index."""
         about = [{**vars(one), "rows": one.stop - one.start, "bytes": one.size} for one in self.files]
         files = [{key: one[key] for key in ("rows", "bytes", "frame", "store") if one[key]} for one in about]
         values: dict[str, Any] = {"columns": {name: vars(one) for name, one in self.columns.items()}, "files": files}
@@ -656,7 +655,7 @@ class Shards:
 
     @classmethod
     def parse(cls, index: Path, text: str) -> Shards:
-        """Parse the text written by ``to_text``; ``ValueError`` if it is not such a table."""
+        """Parse the output of ``to_text``; ``ValueError`` if it is invalid."""
         values = reading.parse_json(text)
         try:
             digest = values.pop("sha256")
@@ -680,7 +679,7 @@ class Shards:
             self.path(shard)
 
     def faults(self) -> Iterator[StoreError]:
-        """Read all shards, and yield an error for each one that is missing or damaged."""
+        """Read all shards, and yield an error for each missing or damaged shard."""
         for shard in self.files:
             try:
                 self._columns_of(shard)
@@ -688,7 +687,7 @@ class Shards:
                 yield error
 
     def read(self, column: str, where: slice | NDArray[np.int64]) -> Array:
-        """Read consecutive rows of a column, or rows at indices of shape (...,), into a new array (..., width)."""
+        """Read a range of rows of a column, or rows at indices of shape (...,), into a new array (..., width)."""
         found, rows = self.columns[column], range(self.rows)[where] if isinstance(where, slice) else where
         values = np.empty((*np.shape(rows), found.width), found.dtype)
         for shard in self.files:
@@ -713,7 +712,7 @@ class Shards:
                     owner = shard.store or self.store_digest
                     if (root.get("store_digest"), root.get("row_start")) != (owner, shard.start):
                         raise Mismatch(str(path), "is a shard of another store", self.restore)
-                    self._read[shard.number] = {name: file.later(name)() for name in self.columns}
+                    self._read[shard.number] = {name: file.row_reader(name)() for name in self.columns}
             except (StoreError, KeyError) as error:
                 problem = error.problem if isinstance(error, StoreError) else f"lacks {error}"
                 problem += f" (rows {shard.start}-{shard.stop - 1})"
@@ -726,7 +725,7 @@ class Shards:
         size = path.stat().st_size if path.is_file() else None
         if size != shard.size:
             problem = "the shard does not exist" if size is None else f"has {size} bytes, expected {shard.size}"
-            raise Damaged(str(path), f"{problem} (rows {shard.start}-{shard.stop - 1} are in it)", self.restore)
+            raise Damaged(str(path), f"{problem} (it contains rows {shard.start}-{shard.stop - 1})", self.restore)
         return path
 
 

@@ -1,6 +1,6 @@
-"""Named results of a store: clusters, discovered classes, neighbors, scores. The store itself never changes.
+"""Named results of a store, such as clusters, discovered classes, neighbors and scores; the store never changes.
 
-Results are in files next to the store, or packed into one file with it.
+Results are stored in files next to the store, or packed into the same file.
 
 The format is described in ``docs/inside/file_format.txt``.
 """
@@ -39,13 +39,13 @@ class Result:
         name: file name without ``.h5``, or name of the group in a packed store.
         kind: kind of content, one word.
         arrays: by name as in ``labelkit.store.schema``; row i is row i of the store. Strings are lists of
-            ``str``, flags are bool, ``metrics`` is its JSON text.
+            ``str``, flags are bool, and ``metrics`` is JSON text.
         params: how it was computed, including the seed.
         stage: the command that created it.
         path: its file, or the file of the store if it is packed.
         where: its name in messages, such as ``cub.h5:/results/RESULT``.
-        gallery_digest: content digest of the store that ``neighbor_rows`` refers to; empty if there is none.
-        content_digest: its own identity.
+        gallery_digest: content digest of the store to which ``neighbor_rows`` refers; empty if there is none.
+        content_digest: digest that identifies its content.
     """
 
     name: str
@@ -79,30 +79,30 @@ def write_result(
     """Write a result of a store atomically, always to a separate file.
 
     Args:
-        store: the store that its rows belong to.
+        store: the store to which its rows refer.
         name: matches ``[a-z0-9][a-z0-9._-]{0,63}``.
-        kind: kind of content, one lower-case word such as ``clusters``.
+        kind: kind of content, one lowercase word such as ``clusters``.
         arrays: by name. Those in ``labelkit.store.schema`` must have the shapes stated there and are
             converted to the types stated there; others may be any numbers, flags or lists of strings.
             ``metrics`` is an object or its JSON text.
         params: how it was computed, including the seed; JSON values only.
         stage: the command that creates it, such as ``cluster ss-kmeans``.
         overwrite: replace a result of the same name; a result packed into the store is never replaced.
-        gallery_digest: content digest of the store that ``neighbor_rows`` refers to.
+        gallery_digest: content digest of the store to which ``neighbor_rows`` refers.
 
     Returns:
-        The file. Writing the same result twice is not an error, whatever ``overwrite`` is.
+        The file. Writing the same result twice is not an error, regardless of ``overwrite``.
 
     Raises:
-        StoreError: the name cannot be used.
-        OutputExistsError: the name is used by a result with other content, or of another kind.
+        StoreError: the name is invalid.
+        OutputExistsError: a result of this name exists with other content or of another kind.
         ResourceError: the disk is full, permission is denied, ...
         ValueError: arrays do not match the store or each other.
         TypeError: arrays or parameters have a type that cannot be stored.
     """
     path = _result_path(store, name)
     if not schema.RESULT_NAME.fullmatch(kind):
-        raise ValueError(f"kind must be a single lower-case word, got {kind!r}")
+        raise ValueError(f"kind must be a single lowercase word, got {kind!r}")
     root: dict[str, Any] = {
         "store_digest": store.content_digest,
         "n": store.n,
@@ -114,7 +114,7 @@ def write_result(
     contents = Contents.of(schema.FORMAT_RESULT, **root, params=params)
     for array_name, value in arrays.items():
         if not schema.WORD.fullmatch(array_name) or array_name in ("digests", "params"):
-            raise ValueError(f"an array cannot be named {array_name!r}")
+            raise ValueError(f"invalid array name {array_name!r}")
         contents.datasets[array_name] = _stored(array_name, value)
     sealed = contents.sealed()
     try:
@@ -143,7 +143,7 @@ def read_result(store: EmbeddingStore, name: str) -> Result:
 
     Raises:
         NotAStore: the result does not exist.
-        Mismatch: it was made from other content than the store now has.
+        Mismatch: it was created from a different version of the store.
         StoreError: see ``labelkit.store.reader.open_file``.
     """
     with open_result(store, name) as file:
@@ -153,11 +153,11 @@ def read_result(store: EmbeddingStore, name: str) -> Result:
 
 
 def check_owner(file: CheckedFile, store: EmbeddingStore) -> None:
-    """Check that a result was made from the content that a store has now; ``Mismatch`` if not."""
+    """Check that a result was created from the store's current content; ``Mismatch`` if not."""
     root = file.attributes[""]
     if root.get("store_digest") != store.content_digest:
         then = "" if root.get("n") == store.n else f", with {root.get('n')} images instead of {store.n}"
-        problem, again = f"was made from a different version of {store.path}{then}", f"`labelkit {root.get('stage')}`"
+        problem, again = f"was created from another version of {store.path}{then}", f"`labelkit {root.get('stage')}`"
         raise Mismatch(file.place(""), problem, f"Recreate the result with --overwrite ({again}), or delete it.")
 
 
@@ -188,12 +188,12 @@ def parse_result(file: CheckedFile, path: Path, name: str) -> Result:
 
 
 def list_results(store: EmbeddingStore) -> list[str]:
-    """Return the sorted names of all results of a store, both those in separate files and those packed into it."""
+    """Return the sorted names of all results of a store, in separate files or packed into it."""
     return sorted({*store.packed_results, *list_result_files(store.path)})
 
 
 def list_result_files(path: Path) -> list[str]:
-    """Return the sorted names of the results that are stored in files next to a store."""
+    """Return the sorted names of the results in files next to a store."""
     folder = results_folder(path)
     if not folder.is_dir():
         return []
@@ -202,7 +202,7 @@ def list_result_files(path: Path) -> list[str]:
 
 
 def find_free_name(store: EmbeddingStore, name: str) -> str:
-    """Return the first of ``name``, ``name-2``, ``name-3``, ... that no result of the store uses yet."""
+    """Return the first of ``name``, ``name-2``, ``name-3``, ... that is not yet the name of a result."""
     taken = set(list_results(store))
     if name not in taken:
         return name
@@ -212,7 +212,7 @@ def find_free_name(store: EmbeddingStore, name: str) -> str:
 def newest_name(names: Iterable[str], name: str) -> str:
     """Return the name with the highest number among ``name``, ``name-2``, ...; ``name`` if none of them exists.
 
-    Numbers may be missing: a store of later photos begins with ``answer-4``.
+    Numbers may be missing: a store with later photos may begin with ``answer-4``.
     """
     numbers = [1]
     for one in names:
@@ -231,10 +231,10 @@ def check_new_result(
     stage: str = "",
     params: Mapping[str, Any] | None = None,
 ) -> None:
-    """Check, before the work begins, that a result can be written under a name; ``OutputExistsError`` if not.
+    """Check in advance that a result can be written under a name; ``OutputExistsError`` if not.
 
-    A result of this name that the same command ``stage`` created with the same ``params``, those known before the work,
-    is accepted, since the same work leads to the same result. With ``overwrite``, one of the same kind is accepted.
+    An existing result that the same command ``stage`` created with the same ``params``, as far as known in advance, is
+    accepted, since the command will produce the same result. With ``overwrite``, any result of the same kind is.
     """
     path = _result_path(store, name)
     if name not in list_results(store):
@@ -255,14 +255,14 @@ def check_new_result(
 def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     """Open the file of a result, or its group in a packed store.
 
-    A result that is packed into the store, and a different one of its name next to it, are an error.
+    Raises ``StoreError`` if a packed result differs from one of the same name next to the store.
     """
     path = _result_path(store, name)
     if name not in store.packed_results:
         if not path.exists():
             known = ", ".join(list_results(store))
             problem = f"there is no result {name!r}; results of this store: {known or 'none'}"
-            remedy = "Choose one of these results." if known else "Use `labelkit cluster` or `labelkit discover`."
+            remedy = "Choose one of these results." if known else "Run `labelkit cluster` or `labelkit discover`."
             raise NotAStore(str(path), problem, remedy)
         with open_file(path, schema.FORMAT_RESULT) as file:
             yield file
@@ -270,7 +270,7 @@ def open_result(store: EmbeddingStore, name: str) -> Iterator[CheckedFile]:
     with open_file(store.path, schema.FORMAT_STORE) as outer:
         if outer.content_digest != store.content_digest or f"results/{name}" not in outer.groups:
             raise Mismatch(str(store.path), "was replaced while it was open", "Run the same command again.")
-        packed = outer.inside(f"results/{name}", schema.FORMAT_RESULT)
+        packed = outer.open_group(f"results/{name}", schema.FORMAT_RESULT)
         if path.exists():
             with open_file(path, schema.FORMAT_RESULT) as beside:
                 if beside.content_digest != packed.content_digest:
@@ -286,14 +286,14 @@ def results_folder(path: Path) -> Path:
 
 def _result_path(store: EmbeddingStore, name: str) -> Path:
     if not schema.RESULT_NAME.fullmatch(name):
-        problem = f"a result cannot be named {name!r}"
-        remedy = "Use up to 64 lower-case letters, digits, dots, dashes and underscores; begin with a letter or digit."
+        problem = f"{name!r} is not a valid name for a result"
+        remedy = "Use up to 64 lowercase letters, digits, dots, dashes and underscores; begin with a letter or digit."
         raise StoreError(str(results_folder(store.path)), problem, remedy)
     return results_folder(store.path) / f"{name}.h5"
 
 
 def _refuse_other_kind(path: Path, kind: str) -> None:
-    """Prevent a result from being replaced by one of another kind; a damaged one may be replaced."""
+    """Refuse to replace a result by one of another kind; damaged results may be replaced."""
     if not path.exists():
         return
     try:
@@ -302,7 +302,7 @@ def _refuse_other_kind(path: Path, kind: str) -> None:
     except StoreError:
         return
     if found != kind:
-        state = f"and contains {found.replace('_', ' ')} made by `{stage}`, which this command would overwrite"
+        state = f"and contains {found.replace('_', ' ')} created by `{stage}`, which this command would overwrite"
         note = "To choose the result to read, use another option (see --help)."
         raise output_exists(path, "--result", state=state, note=note, replaceable=False)
 

@@ -1,7 +1,7 @@
-"""Formats of stores, results, parts and run folders as constants; ``docs/inside/file_format.txt`` describes them.
+"""Constants of the file formats of stores, results, parts and run folders (see ``docs/inside/file_format.txt``).
 
-Describe a format there before changing it here: old readers ignore additions of a new minor version; ``requires`` lists
-features that they must not ignore; a new major version changes a meaning.
+Describe a format there before changing it here: old readers ignore the additions of a new minor version; ``requires``
+lists features that they must not ignore; a new major version changes the meaning of existing content.
 """
 
 import re
@@ -38,7 +38,7 @@ FEATURE_UNSORTED = "unsorted"
 KNOWN_FEATURES = frozenset({FEATURE_CELLS, FEATURE_IMAGELESS, FEATURE_UNSORTED})
 """Features that any file may require; stores may also be sharded."""
 VIEWS = "view_embeddings"
-"""Column of a store for embeddings of views; the root attribute ``views`` records how they were drawn."""
+"""Column of a store with the embeddings of views; the root attribute ``views`` records how they were drawn."""
 
 ALIGNMENT = 4096
 BLOCK_BYTES = 4 << 20
@@ -61,8 +61,8 @@ class Column(NamedTuple):
     """Axes and types of a dataset, as defined by the file format.
 
     Attributes:
-        axes: a letter or word for each axis; equal ones have equal lengths, a number is a fixed length.
-        types: kind and bytes per value, the first one is used for writing; ``S`` is a string of any fixed length.
+        axes: a letter or word for each axis; axes of the same name have equal lengths, and a number is a fixed length.
+        types: kind and bytes per value; the first type is used for writing; ``S`` is a fixed-length string.
     """
 
     axes: tuple[str, ...]
@@ -99,7 +99,7 @@ STORE_COLUMNS = _columns(
 
 REQUIRED_COLUMNS = ("embeddings", "sample_ids")
 IMAGE_COLUMNS = ("sha256", "file_sizes", "image_sizes")
-"""Also required, unless the store is imageless; then none of them may exist."""
+"""Also required, unless the store is imageless, in which case none of them may exist."""
 
 RESULT_COLUMNS = _columns(
     {
@@ -132,7 +132,7 @@ PATCH_COLUMNS = _columns(
         "cells": "t 2: u2",
     }
 )
-"""Datasets of a file of patches; o = n + 1."""
+"""Datasets of a patch file; o = n + 1."""
 
 MATCH_COLUMNS = _columns(
     {
@@ -144,7 +144,7 @@ MATCH_COLUMNS = _columns(
         "keypoint_counts": "p: i8",
     }
 )
-"""Datasets of matches."""
+"""Datasets of a match file for the pairs."""
 
 MATCHED_IMAGE_COLUMNS = _columns(
     {
@@ -154,7 +154,7 @@ MATCHED_IMAGE_COLUMNS = _columns(
         "num_keypoints": "n: i8",
     }
 )
-"""Datasets of a file of matches about the images."""
+"""Datasets of a match file for the images."""
 
 PROTOTYPE_COLUMNS = _columns({"prototypes": "k d: f4"})
 NEIGHBOR_COLUMNS = {name: RESULT_COLUMNS[name] for name in ("query_rows", "neighbor_rows", "scores")}
@@ -174,10 +174,10 @@ _FAULT = re.compile(r"\0|(?:\A|/)\.{0,2}(?:/|\Z)")
 
 
 def name_fault(name: str) -> str | None:
-    """Return why a name cannot be a sample id, or ``None`` if it can.
+    """Return why a name is not a valid sample id, or ``None`` if it is valid.
 
-    A sample id is a path below the data root: relative, ``/`` between its parts, no empty, ``.`` or ``..``
-    part, no NUL. Thus, joining it to a data root can never lead outside of it.
+    A sample id is a path relative to the data root, with ``/`` between its parts, no empty, ``.`` or ``..``
+    part, and no NUL byte. Joining it to a data root can thus never lead outside of that folder.
     """
     if not _FAULT.search(name):
         return None

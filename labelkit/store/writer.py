@@ -1,9 +1,9 @@
-"""Write HDF5 files by the rules of ``docs/inside/file_format.txt``, and stores, in one file or in shards.
+"""Write HDF5 files as specified in ``docs/inside/file_format.txt``, including stores in one file or in shards.
 
-h5py writes through a Python file object, never by path: a full disk then raises ``OSError`` instead of crashing. The
-same contents have the same content digest, whatever program wrote the bytes.
+h5py writes through a Python file object, never by path, so that a full disk raises ``OSError`` instead of crashing. The
+same contents have the same content digest, regardless of the program that wrote the bytes.
 
-For a store in shards, the shards are written first, then the index, so that the store appears complete or not at all.
+For a store in shards, the shards are written before the index, so that the store appears complete or not at all.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from labelkit.store.reader import (
 from labelkit.store.schema import name_bytes, name_text
 
 MADE_BY = f"labelkit {__version__}"
-"""Program and version that are recorded in files."""
+"""Program and version recorded in files."""
 Array = NDArray[Any]
 AttributeValue = str | int | Array
 
@@ -52,9 +52,9 @@ class Stream:
     """Dataset too large for memory, to be written in blocks of rows.
 
     Attributes:
-        dtype: little-endian type of its values.
-        shape: its shape; at least one axis.
-        read: reads rows [start, stop); called repeatedly.
+        dtype: little-endian dtype of its values.
+        shape: its shape, with at least one axis.
+        read: function that returns rows [start, stop); called repeatedly.
     """
 
     dtype: np.dtype[Any]
@@ -68,8 +68,8 @@ class Contents:
 
     Attributes:
         datasets: by path without a leading slash; groups are created as needed. Arrays must be little-endian and of
-            a type that the format permits; see ``strings`` for text.
-        attributes: by path of the group or dataset (the root is the empty path), then by name; a path without content
+            a type that the format allows; see ``strings`` for text.
+        attributes: by path of the group or dataset (the root is the empty path), then by name; a path without datasets
             is an empty group.
     """
 
@@ -83,7 +83,7 @@ class Contents:
         datasets: Mapping[str, Array | Stream] | None = None,
         **root: AttributeValue | Mapping[str, object],
     ) -> Self:
-        """Create the contents of a file in a format, with attributes of its root group; mappings become JSON."""
+        """Create the contents of a file of a format, with the attributes of its root group; mappings become JSON."""
         contents = cls(dict(datasets or {}))
         made = {"format": file_format, "format_version": schema.FORMAT_VERSION, "requires": ""}
         for name, value in {**made, **root}.items():
@@ -98,14 +98,14 @@ class Contents:
         self.attributes.setdefault(group, {}).update(values)
 
     def set_json(self, group: str, name: str, text: str) -> None:
-        """Store a JSON text as an attribute, or as a scalar dataset if it is too long for an attribute."""
+        """Store JSON text as an attribute, or as a scalar dataset if it is too long for an attribute."""
         if len(name_bytes(text)) > schema.JSON_ATTRIBUTE_BYTES:
             self.datasets[f"{group}/{name}".lstrip("/")] = np.array(name_bytes(text))
         else:
             self.set(group, **{name: text})
 
     def groups(self) -> list[str]:
-        """Return the sorted paths of all groups; the path of the root is empty."""
+        """Return the sorted paths of all groups; the root is the empty path."""
         groups = {""} | (self.attributes.keys() - self.datasets.keys())
         for path in [*self.datasets, *groups]:
             parts = path.split("/")[:-1]
@@ -114,13 +114,13 @@ class Contents:
 
     @property
     def content_digest(self) -> str:
-        """Identity of the sealed contents, as 64 hexadecimal digits."""
+        """Digest that identifies the sealed contents, as 64 hexadecimal digits."""
         return attribute_text(self.attributes[""]["content_digest"])
 
     def sealed(self, block_bytes: int | None = None) -> Contents:
         """Return a copy of these contents with all digests added, as stored in a file.
 
-        Datasets larger than ``block_bytes`` (by default 4 MiB) have a digest per block of about this size.
+        Datasets larger than ``block_bytes`` (default: 4 MiB) get a digest for each block of about this size.
         """
         block_bytes = block_bytes or schema.BLOCK_BYTES
         sealed = Contents(dict(self.datasets), {path: dict(values) for path, values in self.attributes.items()})
@@ -173,9 +173,9 @@ class Contents:
 
 
 class _FirstError:
-    """File for HDF5 that keeps the first error to itself: HDF5 could not close a file whose last writes fail.
+    """File for HDF5 that records the first error instead of raising it, so that HDF5 can close the file.
 
-    From then on nothing is written, and what HDF5 reads means nothing.
+    After the error, nothing is written, and the data that HDF5 reads is meaningless.
     """
 
     def __init__(self, file: BinaryIO) -> None:
@@ -190,7 +190,7 @@ class _FirstError:
                 self.error = error
         return default
 
-    def read(self, size: int) -> bytes:  # h5py asks for it, and calls readinto
+    def read(self, size: int) -> bytes:  # h5py requires it, but calls readinto
         raise NotImplementedError
 
     def readinto(self, buffer: Any) -> int:
@@ -214,7 +214,7 @@ class _FirstError:
 
 @contextlib.contextmanager
 def _create_hdf5(file: BinaryIO, **options: Any) -> Iterator[h5py.File]:
-    """Context manager that creates an HDF5 file in an empty file, and raises an ``OSError`` of this file at the end."""
+    """Create an HDF5 file in an empty file for a ``with`` block; any ``OSError`` of the file is raised at the end."""
     guarded = _FirstError(file)
     try:
         with h5py.File(guarded, "w", **options) as hdf5:
@@ -227,7 +227,7 @@ def _create_hdf5(file: BinaryIO, **options: Any) -> Iterator[h5py.File]:
 
 
 def strings(values: Iterable[str]) -> Array:
-    """Encode strings without NUL as a fixed-length UTF-8 array (n,); surrogate escapes become the bytes behind them."""
+    """Encode strings without NUL as a fixed-length UTF-8 array (n,); surrogate escapes become their original bytes."""
     raw = [name_bytes(value) for value in values]
     for value in raw:
         if b"\0" in value:
@@ -238,7 +238,7 @@ def strings(values: Iterable[str]) -> Array:
 def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -> str:
     """Write a small file atomically and return its content digest; other content is replaced only with ``overwrite``.
 
-    Writing the same content twice is not an error. ``options`` choose another name, for messages; default: ``--out``.
+    Writing the same content twice is not an error. Messages suggest ``options`` (default: ``--out``) for another name.
     """
     sealed = contents.sealed()
     try:
@@ -257,7 +257,7 @@ def write_once(path: Path, contents: Contents, *options: str, overwrite: bool) -
 
 
 def blocks_of(data: Array | Stream, rows: int = 0) -> Iterator[Array]:
-    """Yield a dataset in blocks of ``rows`` rows; by default, an array whole and a stream in blocks of a few MiB."""
+    """Yield a dataset in blocks of ``rows`` rows; by default, a whole array, or a stream in blocks of a few MiB."""
     if not isinstance(data, Stream):
         yield from (data[start : start + rows] for start in range(0, len(data), rows)) if rows else [data]
         return
@@ -282,7 +282,7 @@ def _attribute_array(value: AttributeValue) -> Array:
     if isinstance(value, str):
         raw = name_bytes(value)
         if b"\0" in raw or len(raw) >= schema.ATTRIBUTE_BYTES:
-            raise ValueError(f"an attribute cannot contain a NUL byte or {len(raw)} bytes: {value[:80]!r}")
+            raise ValueError(f"an attribute contains a NUL byte, or too many ({len(raw)} bytes): {value[:80]!r}")
         return np.array(raw, dtype=f"S{len(raw) or 1}")
     return np.array(value, dtype="<i8")
 
@@ -291,13 +291,13 @@ def _attribute_array(value: AttributeValue) -> Array:
 
 
 def shard_borders(rows: int, shards: int, first: int = 0) -> tuple[tuple[int, int], ...]:
-    """Split rows into non-empty shards of about equal size; return the first and end row (exclusive) of each."""
+    """Split rows into nonempty shards of about equal size; return the first and end row (exclusive) of each."""
     count = min(shards, rows - first, schema.MAX_SHARDS)
     return tuple(pairwise(first + (rows - first) * number // max(1, count) for number in range(count + 1)))
 
 
 def sharded_columns(contents: Contents) -> list[str]:
-    """Return the columns to store in shards: embeddings, embeddings of views, and additional outputs of the model."""
+    """Return the columns to store in shards: embeddings, view embeddings, and additional model outputs."""
     rows = contents.datasets["embeddings"].shape[0]
     found: list[str] = [name for name in ("embeddings", schema.VIEWS) if name in contents.datasets]
     for name, data in sorted(contents.datasets.items()):
@@ -312,16 +312,16 @@ def install_store(
 ) -> None:
     """Write a store atomically, to one file or to shards, and remove the shards that it replaces.
 
-    The store appears when its shards are complete. A failure leaves nothing where there was no store; files left by a
-    kill are removed when a store of this name is written.
+    The store appears when its shards are complete. If there was no store before, a failure leaves no files; files left
+    by a killed process are removed when a store of this name is written.
 
     Args:
         contents: sealed contents of the store in one file.
-        out: its name.
-        temporary: new temporary name for incomplete files, on the same file system.
+        out: path of the store.
+        temporary: unused path for incomplete files, on the same file system.
         shards: number of files for its rows; ``None``: one file.
-        replace: whether a store of this name may be replaced; if not, an existing one is an ``OutputExistsError``.
-        kept: shards of another store with the first rows, which are linked; ``shards``, by default 1, has the others.
+        replace: whether an existing store may be replaced; if not, it raises an ``OutputExistsError``.
+        kept: shards of another store with the first rows, to be linked; ``shards`` (default: 1) contain the others.
     """
     names: list[str] = []
     try:
@@ -337,7 +337,7 @@ def install_store(
 
 
 def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
-    """Remove the shards that a store does not need, and their folder if it is then empty."""
+    """Remove the shards that a store does not use, and their folder if it is then empty."""
     folder = shards_folder(out)
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
@@ -347,7 +347,7 @@ def _remove_shards(out: Path, *, but: Iterable[str]) -> None:
 
 
 def _write_shards(whole: Contents, count: int, out: Path, temporary: Path, kept: Shards | None) -> Shards:
-    """Write all shards but those that another store has, which get a second name."""
+    """Write the shards, and link those that another store already has."""
     datasets, names = whole.datasets, sharded_columns(whole)
     folder = shards_folder(out)
     with translate_os_errors(folder):
@@ -363,7 +363,7 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path, kept:
         rows = {name: _between(datasets[name], start, stop) for name in names}
         contents = Contents.of(schema.FORMAT_SHARD, rows, shard=number, row_start=start, row_stop=stop)
         contents.set("", store_digest=whole.content_digest)
-        # A reader of the index compares rows with its digests; for a single shard, the content digest covers its bytes.
+        # Readers verify rows by the digests in the index; for a single shard, the content digest covers its bytes.
         sealed = contents.sealed(1 << 62)
         path = folder / Shard(number, start, stop, 0, sealed.content_digest).name
         commit_file(path, sealed.write, temporary=temporary)
@@ -382,7 +382,7 @@ def _write_shards(whole: Contents, count: int, out: Path, temporary: Path, kept:
 
 
 def _link(source: Path, target: Path, temporary: Path) -> None:
-    """Give a file, which never changes, a second name, or copy it where the file system does not allow this."""
+    """Hard-link a file, which never changes, or copy it if the file system does not support links."""
     with contextlib.suppress(OSError, NotImplementedError):
         target.hardlink_to(source)
     if not (target.exists() and target.samefile(source)):
@@ -391,7 +391,7 @@ def _link(source: Path, target: Path, temporary: Path) -> None:
 
 
 def _write_virtual(shards: Shards, temporary: Path) -> None:
-    """Write the file that presents all shards as one to other programs: NaN replaces rows whose shard is lost."""
+    """Write the file that presents all shards as one to other programs; rows of missing shards are NaN."""
 
     def write(file: BinaryIO) -> None:
         with _create_hdf5(file, libver=("v110", "v110")) as hdf5:

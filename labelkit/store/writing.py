@@ -1,8 +1,8 @@
-"""Write an embedding store in parts that survive a kill, with the same bytes; or from rows computed elsewhere.
+"""Write an embedding store in resumable, reproducible parts, or from embeddings computed elsewhere.
 
 ``EmbeddingRun.open`` checks the location and writes the plan; parts are written in any order and any
-number of times; ``publish`` combines them, and the complete store appears under its name. Interrupted
-work is continued by repeating the same steps. ``labelkit.store.parts`` writes the parts.
+number of times; ``publish`` combines them, and the complete store appears under its name. An interrupted
+run is resumed by repeating the same steps. ``labelkit.store.parts`` writes the parts.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from labelkit.store.writer import Contents, Stream, install_store, strings
 
 _REASON_CHARACTERS = 500
 _SHOWN_FAULTS = 5
-# Rows scaled to length 1 deviate by rounding: at most one unit of float32 per value, more for float16.
+# Deviation of a unit norm caused by rounding: at most one unit of float32 per value, more for float16.
 _LENGTH_TOLERANCE = {"float32": 1e-4, "float16": 5e-3}
 
 
@@ -49,8 +49,8 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
     Attributes:
         out: the store to be created.
         plan: plan of the store.
-        already_done: the store exists and was created by the same plan; there is nothing to do.
-        warnings: messages for the user, such as parts that were damaged and are recreated.
+        already_done: whether the store exists and was created by the same plan, so that nothing remains to be done.
+        warnings: messages for the user, such as damaged parts that will be recreated.
     """
 
     def __init__(self, out: Path, plan: EmbeddingPlan, *, overwrite: bool = False) -> None:
@@ -60,10 +60,10 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     @classmethod
     def open(cls, out: str | os.PathLike[str], plan: EmbeddingPlan, overwrite: bool = False) -> EmbeddingRun:
-        """Check that the store can be written before any image is read, then begin or continue the run.
+        """Check that the store can be written before any image is read, then start or resume the run.
 
         Args:
-            out: the store, ``NAME.h5``; its folder is created if it is missing.
+            out: the store, ``NAME.h5``; its folder is created if it does not exist.
             plan: plan of the store; see ``continue_plan`` for interrupted runs.
             overwrite: replace a finished store, and discard an unfinished run of another plan.
 
@@ -71,7 +71,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             OutputExistsError: a store of another plan exists, or the existing store is damaged.
             Mismatch: an unfinished run has another plan; the message names the keys.
             ResourceError: permission is denied, or there is not enough free space.
-            BusyError: another process is publishing this store.
+            BusyError: another process is publishing the store.
         """
         run = cls(Path(out), plan, overwrite=overwrite)
         run.begin(plan.files())
@@ -88,10 +88,10 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         Args:
             part: number of the part.
             skipped: (position in the plan, reason) of samples that could not be embedded.
-            columns: those of ``EmbeddingPlan.part_shapes``; a row per sample that was not skipped, in order.
+            columns: those of ``EmbeddingPlan.part_shapes``, with one row per sample that was not skipped, in order.
 
         Raises:
-            StoreError: a number is not finite in the stored type; the message names the sample.
+            StoreError: a value is not finite in the stored dtype; the message names the sample.
             ResourceError: the disk is full, ...
             ValueError: shapes do not match the plan.
         """
@@ -100,7 +100,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         names = [self.plan.sample_ids[row] for row in range(start, stop) if row not in reasons]
         shapes = self.plan.part_shapes(len(names))
         if columns.keys() != shapes.keys():
-            raise ValueError(f"a part of this plan has {sorted(shapes)}, got {sorted(columns)}")
+            raise ValueError(f"a part of this plan must have columns {sorted(shapes)}, got {sorted(columns)}")
         datasets: dict[str, NDArray[Any]] = {}
         for name, (dtype, shape) in shapes.items():
             values = np.asarray(columns[name])
@@ -119,17 +119,17 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         """Combine the parts into the finished store, and delete the run folder.
 
         Args:
-            max_bad: the largest allowed share of skipped samples, in [0, 1].
+            max_bad: maximum fraction of samples that may be skipped, in [0, 1].
             shards: number of files for the rows; ``None``: one file. The content is the same.
-            base: the store that the plan extends, in shards; ``shards`` is then the number of further ones, default 1.
+            base: the sharded store that the plan extends; ``shards`` is then the number of new shards, default 1.
 
         Returns:
-            The store.
+            The path of the store.
 
         Raises:
-            DatasetError: more were skipped, or all; nothing is published, and the parts remain.
-            StoreError: parts are missing or damaged, or the name was taken in the meantime.
-            BusyError: another process is publishing it.
+            DatasetError: more samples were skipped, or all; nothing is published, and the parts remain.
+            StoreError: parts are missing or damaged, or another store has been created in the meantime.
+            BusyError: another process is publishing the store.
             ResourceError: the disk is full, ...
         """
         with self._publishing() as to_do:
@@ -145,13 +145,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     def _is_finished(self) -> bool:
         if self.out.is_dir():
-            raise ConfigError("--out", f"{self.out} is a folder", "Pass the name of a file.")
+            raise ConfigError("--out", f"{self.out} is a folder", "Pass a file name.")
         if self._overwrite or not self.out.exists():
             return False
         try:
             store = open_store(self.out)
             if store.plan_digest == self.digest:
-                # A store counts as done only if it is complete.
+                # A store counts as finished only if it is complete.
                 _ = store.embeddings, store.extras, store.view_embeddings
                 return True
         except StoreError as error:
@@ -159,22 +159,22 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
         raise self._different_plan_error(store)
 
     def _different_plan_error(self, store: EmbeddingStore) -> OutputExistsError:
-        """Return the error about a store of another plan: what differs, and how to compute only the missing rows."""
+        """Return the error for a store of another plan: what differs, and how to embed only the missing images."""
         keys = store.model.differences(self.plan.model)
         if keys:
-            return output_exists(self.out, state=f"and was made by another model ({', '.join(keys)} differ)")
+            return output_exists(self.out, state=f"and was created by another model ({', '.join(keys)} differ)")
         asked = set(self.plan.sample_ids)
         held = {*store.sample_ids, *(name for name, _ in store.skipped)}
         if asked != held:
             others = f", and {len(held - asked):,} that are not among these" if held - asked else ""
-            new = f"--reuse {self.out} and another --out to compute only new images"
+            new = f"--reuse {self.out} and another --out to embed only new images"
             state = f"and contains {len(asked & held):,} of these {len(asked):,} images{others}"
             return output_exists(self.out, state=state, instead=new if asked & held and asked - held else "")
         numerics = differing_keys(store.model.numerics, self.plan.model.numerics)
         told = (
             f" ({', '.join(numerics)} differ)" if numerics else " (such as labels, splits, --dtype, --views or --reuse)"
         )
-        return output_exists(self.out, state=f"and was made from these images with other options{told}")
+        return output_exists(self.out, state=f"and was created from these images with other options{told}")
 
     def _published_plan(self) -> str | None:
         try:
@@ -184,7 +184,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             return None
 
     def _check_space(self) -> None:
-        # parts are not removed until the store is complete
+        # parts are removed only when the store is complete
         check_space(self.folder, int(2.1 * self.plan.estimated_bytes()), self.out, "the parts and the store")
 
     # ---- parts
@@ -196,7 +196,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
 
     def _gather(self, max_bad: float, base: EmbeddingStore | None) -> Contents:
         plan = self.plan
-        # If the store fits in memory, each part is read once, otherwise once and again for each large column.
+        # Each part is read once if the store fits in memory, otherwise once more for each large column.
         load = lru_cache(maxsize=None if plan.estimated_bytes() <= schema.MEMORY_BYTES else 1)(self.load)
         small = {name: [] if base is None else [getattr(base, name)] for name in schema.IMAGE_COLUMNS}
         skipped: dict[int, str] = {}
@@ -236,7 +236,7 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
             f"{len(skipped)} of {total} images cannot be used ({percent(len(skipped) / total)}%, but only "
             f"{percent(max_bad)}% are allowed): {faults}{more}"
         )
-        remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to keep what was embedded."
+        remedy = f"Repair these images and delete {self.folder}, or raise --max-bad to skip them."
         return DatasetError(str(self.out), problem, remedy)
 
     def _install(self, contents: Contents, shards: int | None, kept: Shards | None) -> None:
@@ -247,13 +247,13 @@ class EmbeddingRun(RunFolder[dict[str, NDArray[Any]]]):
                     old.unlink(missing_ok=True)
             install_store(contents, self.out, temporary, shards=shards, replace=self._overwrite, kept=kept)
         except OutputExistsError as error:
-            raise output_exists(self.out, state="and was made by another run in the meantime") from error
+            raise output_exists(self.out, state="and was created by another run in the meantime") from error
 
 
 def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[int, str], *features: str) -> Contents:
     """Build the store contents that are known before any embedding is computed; ``digest`` becomes ``plan_digest``.
 
-    ``skipped`` has the reason for each row of the plan that is left out; ``features`` are words of ``requires``.
+    ``skipped`` maps each skipped row of the plan to the reason; ``features`` are listed in ``requires``.
     """
     if plan.base_rows or list(plan.sample_ids) != sorted(plan.sample_ids, key=name_bytes):
         features += (schema.FEATURE_UNSORTED,)
@@ -267,7 +267,7 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
         created_by=plan.created_by,
         plan_digest=digest,
     )
-    plan.model.put(contents)
+    plan.model.add_to(contents)
     if plan.views is not None:
         contents.set("", views=canonical_json(dict(plan.views)))
     if plan.reused_from:
@@ -292,14 +292,14 @@ def build_planned_contents(plan: EmbeddingPlan, digest: str, skipped: Mapping[in
     return contents
 
 
-# ---- rows computed elsewhere: checked, and streamed to the disk in the order of their names
+# ---- embeddings computed elsewhere: checked, and streamed to disk in the order of their names
 
 
 def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Callable[[int], str]) -> None:
-    """Check that all embeddings (n, d), given in the order of their file, can be stored as ``dtype``.
+    """Check that all embeddings (n, d), in the order of their file, can be stored as ``dtype``.
 
-    Refused are numbers that are not finite or too large for the type, rows that become zero in it and, if
-    ``normalized``, rows whose length is not 1. ``where`` returns the name of a row in messages.
+    Raises ``Refused`` for values that are not finite or too large for the dtype, for rows that become zero in it and,
+    if ``normalized``, for rows whose norm is not 1. ``where`` returns the location of a row for messages.
     """
     step = max(1, schema.BLOCK_BYTES // (8 * int(embeddings.shape[1])))
     for start in range(0, len(embeddings), step):
@@ -315,7 +315,7 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
         vanishes = given.any(axis=1) & ~stored.any(axis=1)
         if vanishes.any():
             row = int(np.argmax(vanishes))
-            problem = f"has no value above {np.abs(given[row]).max():.3g}, which is 0 in {dtype}"
+            problem = f"has no absolute value above {np.abs(given[row]).max():.3g}, which rounds to 0 in {dtype}"
             raise Refused(where(start + row), problem, "Scale the embeddings, or pass --dtype float32.")
         if normalized:
             lengths = np.sqrt(np.square(stored, dtype=np.float64).sum(axis=1))
@@ -323,7 +323,7 @@ def check_rows(embeddings: NDArray[Any], dtype: str, normalized: bool, where: Ca
             if off.any():
                 row = int(np.argmax(off))
                 problem = f"has norm {lengths[row]:.6g}, but --normalized requires 1"
-                raise Refused(where(start + row), problem, "Remove --normalized, or scale the embeddings first.")
+                raise Refused(where(start + row), problem, "Omit --normalized, or normalize the embeddings first.")
 
 
 def write_imported(
@@ -342,15 +342,15 @@ def write_imported(
 
     Args:
         out: the store, ``NAME.h5``.
-        plan: known properties of the rows; nothing is computed from it.
+        plan: names, labels and other metadata of the embeddings; nothing is computed from it.
         embeddings: (n, d) numbers that passed ``check_rows``, usually a memory map.
         order: (n,) row of ``embeddings`` for each row of the store.
         images: ``sha256``, ``file_sizes``, ``image_sizes`` of the image files in the order of the store; ``None``:
-            unknown, as the store then records.
+            unknown, which the store records.
         recipe: what was imported and how; its digest becomes ``plan_digest``.
-        extras: further outputs of the model by name, (n, w), in the order of the store.
+        extras: additional model outputs by name, (n, w), in the order of the store.
         shards: number of files for the rows; ``None``: one file.
-        overwrite: replace a file of this name.
+        overwrite: replace an existing file.
     """
     contents = build_planned_contents(plan, json_digest(recipe), {}, *([] if images else [schema.FEATURE_IMAGELESS]))
     kind = np.dtype(plan.dtype).newbyteorder("<")

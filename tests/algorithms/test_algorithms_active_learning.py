@@ -51,7 +51,7 @@ def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
     rows: Array, anyone: Candidates, rng: np.random.Generator, labeled: list[int], weighted: bool
 ) -> None:
     weights = rng.uniform(size=40) if weighted else np.ones(40)
-    anyone.close(np.array(labeled, dtype=np.int64))
+    anyone.exclude(np.array(labeled, dtype=np.int64))
     expected: list[int] = []
     falls = []
     for _ in range(5):
@@ -73,7 +73,7 @@ def test_each_covering_choice_lowers_the_sum_of_distances_the_most(
 def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
     rng: np.random.Generator, labeled: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(active_learning, "_LOOKED_AT", 5)
+    monkeypatch.setattr(active_learning, "_BOUNDS_AT_ONCE", 5)
     # in float32, products of such rows are further off than their squared distances differ
     rows = (20 + 0.02 * rng.normal(size=(60, 30))).astype(np.float32)
     apart = ((rows[:, None].astype(np.float64) - rows[None]) ** 2).sum(axis=2)
@@ -85,7 +85,7 @@ def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
         expected.append(int(gains.argmax()))
         nearest = np.minimum(nearest, apart[:, expected[-1]])
     candidates = Candidates(rows, 0.0)
-    candidates.open[labeled] = False
+    candidates.eligible[labeled] = False
 
     chosen, _ = choose_covering(rows, 6, np.array(labeled, dtype=np.int64), candidates, generator=rng)
 
@@ -94,7 +94,7 @@ def test_covering_rows_that_lie_close_together_is_as_exact_as_in_float64(
 
 def test_the_farthest_row_is_the_one_whose_nearest_label_is_farthest(rows: Array, anyone: Candidates) -> None:
     labeled = [0, 1]
-    anyone.close(np.array(labeled))
+    anyone.exclude(np.array(labeled))
     have, distances = list(labeled), []
     for _ in range(6):
         nearest = [min(np.linalg.norm(rows[i] - rows[j]) for j in have) for i in range(40)]
@@ -127,7 +127,7 @@ def test_typical_rows_are_the_middles_of_the_largest_clusters_without_a_label(rn
         middles.append(int(near.mean(axis=1).argmin()))
     labeled = np.array([0])
     candidates = Candidates(points, 0.0)
-    candidates.close(labeled)
+    candidates.exclude(labeled)
 
     chosen, scores, of = choose_typical(points, 2, labeled, candidates, generator=rng)
 
@@ -168,7 +168,7 @@ def test_a_choice_rules_out_its_near_duplicates(rng: np.random.Generator) -> Non
 def test_duplicates_of_labeled_rows_and_all_but_one_black_image_are_ruled_out() -> None:
     points = np.array([[1, 0], [1, 0], [0, 1], [0, 0], [0, 0]], dtype=np.float32)
     candidates = Candidates(points, 0.0)
-    candidates.close(np.array([0]))
+    candidates.exclude(np.array([0]))
 
     assert choose_best([5, 4, 3, 2, 1], 5, candidates).tolist() == [2, 3]
 

@@ -249,8 +249,8 @@ def test_bad_input_is_refused(
     ("unlabeled", "labels", "num_clusters", "message"),
     [
         (np.ones((3, 2)), [0, 1], 1, "num_clusters must be at least 2 \\(the labeled classes\\), got 1"),
-        (np.ones((0, 2)), [0, 1], 3, "1 clusters without labels require as many unlabeled rows, got 0"),
-        (np.ones((1, 2)), [0, 1], 4, "2 clusters without labels require as many unlabeled rows, got 1"),
+        (np.ones((0, 2)), [0, 1], 3, "1 unlabeled clusters require at least as many unlabeled rows, got 0"),
+        (np.ones((1, 2)), [0, 1], 4, "2 unlabeled clusters require at least as many unlabeled rows, got 1"),
         (np.ones((3, 2)), [0, -1], 3, "minimum -1"),
         (np.ones((3, 2)), [0.5, 1], 3, "float64"),
         (np.ones((3, 2)), [0], 3, r"shape \(2,\), got \(1,\)"),

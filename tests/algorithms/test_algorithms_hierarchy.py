@@ -26,7 +26,7 @@ def grow(x: NDArray[np.float64], labels: object = None) -> Hierarchy:
 def ward_unions(x: NDArray[np.float64], weights: NDArray[np.float64]) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Unions of rows as they are, without a class."""
     pairs, costs = module._merge_leaves(x, weights.astype(np.float64), 0)
-    return module._number_unions(pairs, np.ones(len(x), dtype=np.int64))[0], costs
+    return module._number_merges(pairs, np.ones(len(x), dtype=np.int64))[0], costs
 
 
 def test_unions_and_costs_are_those_of_scipy(rng: np.random.Generator) -> None:

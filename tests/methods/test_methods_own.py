@@ -92,7 +92,7 @@ def test_a_comparison_is_not_mixed_from_two_versions_of_the_code(tmp_path: Path)
     mine.write_text(EXAMPLE.read_text() + "\n# changed\n")
     again = labelkit(*words, cwd=tmp_path, methods="mine.py")
     assert again.returncode == 2
-    assert "kept contains runs of a different version of smooth's code" in again.stderr
+    assert "kept contains a run with a different version of the code of smooth" in again.stderr
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
     with pytest.raises(StoreError, match="exit code 1"):
         running._run_once(command, tmp_path, 0)
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
-    with pytest.raises(OutputExistsError, match="contains a run of a different version of smooth's code"):
+    with pytest.raises(OutputExistsError, match="contains a run with a different version of the code of smooth"):
         running._run_once(command, tmp_path, 0)
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "as it was")
     assert running._run_once(command, tmp_path, 0) == {"epochs": 1}
@@ -209,7 +209,7 @@ def test_a_step_of_a_table_that_other_code_made_or_began_is_not_taken(
     assert len(asked) == 2
 
     monkeypatch.setattr(own_code, "compute_method_digest", lambda name: "another")
-    with pytest.raises(OutputExistsError, match="contains a run of a different version of smooth's code"):
+    with pytest.raises(OutputExistsError, match="contains a run with a different version of the code of smooth"):
         running._run_once(command, tmp_path, 0)
 
 

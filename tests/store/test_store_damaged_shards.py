@@ -16,7 +16,7 @@ def store(tmp_path):
 
 
 SPOILED = {
-    "lost": (lambda path: path.unlink(), "the shard does not exist (rows 4-5 are in it)"),
+    "lost": (lambda path: path.unlink(), "the shard does not exist (it contains rows 4-5)"),
     "cut": (lambda path: os.truncate(path, path.stat().st_size - 1), "expected"),
     "grown": (lambda path: path.write_bytes(path.read_bytes() + b"\0"), "expected"),
     "rows": (lambda path: flip(path, rows_offset(path)), "content digest differs"),

@@ -98,7 +98,7 @@ def test_results_of_other_content_are_not_packed(store, tmp_path):
     write(store)
     write(store, "other")
     changed = make_store(store.path, make_plan(metric="l2"), overwrite=True)
-    with pytest.raises(StoreError, match="was made from a different version of"):
+    with pytest.raises(StoreError, match="was created from another version of"):
         pack_store(changed, tmp_path / "all.h5")
     assert not (tmp_path / "all.h5").exists()
 

@@ -146,7 +146,7 @@ def test_a_part_damaged_just_before_publishing_is_found(tmp_path):
     [
         ({"embeddings": np.full((4, DIM), np.nan)}, StoreError, "a/0.png: embeddings is not finite"),
         ({"embeddings": np.zeros((3, DIM))}, ValueError, "must have shape"),
-        ({"other": np.zeros((4, 1))}, ValueError, "a part of this plan has"),
+        ({"other": np.zeros((4, 1))}, ValueError, "a part of this plan must have columns"),
         ({"logits": np.full((4, 2), np.inf)}, StoreError, "logits is not finite"),
     ],
 )
@@ -248,7 +248,7 @@ def test_what_differs_from_a_store_that_is_there_is_named(tmp_path, changes, sai
     with pytest.raises(OutputExistsError, match=said) as error:
         EmbeddingRun.open(path, make_plan(**changes))
 
-    assert (f"--reuse {path} and another --out to compute only new images" in str(error.value.remedy)) == reuse
+    assert (f"--reuse {path} and another --out to embed only new images" in str(error.value.remedy)) == reuse
 
 
 def test_a_damaged_store_does_not_count_as_done(tmp_path):

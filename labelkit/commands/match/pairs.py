@@ -237,7 +237,7 @@ def keep_best_partners(found: Matches, partners: int) -> Matches:
     order = np.lexsort((both.pairs[:, 1], -both.inliers, both.pairs[:, 0]))
     _, starts, groups = np.unique(both.pairs[order, 0], return_index=True, return_inverse=True)
     kept = order[np.arange(len(order)) - starts[groups] < partners]
-    return both.take(kept[np.lexsort((both.pairs[kept, 1], both.pairs[kept, 0]))])
+    return both.select(kept[np.lexsort((both.pairs[kept, 1], both.pairs[kept, 0]))])
 
 
 def _same_class_fraction(store: EmbeddingStore, rows: NDArray[np.int64], pairs: NDArray[np.int64]) -> float | None:

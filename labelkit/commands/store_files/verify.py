@@ -279,7 +279,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
         packed = Verified("result", f"{path}:/results/{name}")
         checked.append(packed)
         with packed.collect_faults():
-            inner = file.inside(f"results/{name}", schema.FORMAT_RESULT)
+            inner = file.open_group(f"results/{name}", schema.FORMAT_RESULT)
             digests[name] = inner.content_digest
             _compare_blocks(inner, packed, report)
             _check_result(inner, path, name, store, packed)

@@ -269,13 +269,13 @@ def _choose_rows(
     generator = keyed_generator(config.seed, "suggest")
     candidates = Candidates(features, config.duplicate_share)
     candidates.exclude_near(to_label)
-    if not candidates.open.any():  # only near-duplicates of labeled images are left
-        candidates.open = ~given.labeled
+    if not candidates.eligible.any():  # only near-duplicates of labeled images are left
+        candidates.eligible = ~given.labeled
     if len(skipped):
-        everything = candidates.open.copy()
-        candidates.close(skipped)
-        if not candidates.open.any():
-            candidates.open = everything
+        everything = candidates.eligible.copy()
+        candidates.exclude(skipped)
+        if not candidates.eligible.any():
+            candidates.eligible = everything
     labeled, count = np.flatnonzero(given.labeled), config.num_images
     if config.strategy == "typical":
         places, scores, sizes = choose_typical(features, count, labeled, candidates, generator=generator)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier, check_hidden_labels
+from labelkit.algorithms.few_label_classifier import CLASSIFIER, RefittableClassifier, cross_validate
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.train.reuse import plan_reuse
 from labelkit.commands.train.setup import build_trainer, open_runtime, prepare_training, run_folder
@@ -56,7 +56,7 @@ def score_frozen_features(
         return None  # training reports what is wrong with the weights
     lengths = np.linalg.norm(features, axis=1, keepdims=True)
     unit = (features / np.maximum(lengths, np.finfo(np.float32).tiny)).astype(np.float32)
-    right = check_hidden_labels(RefittableClassifier(unit, labels[chosen]), labels[chosen], generator)
+    right = cross_validate(RefittableClassifier(unit, labels[chosen]), labels[chosen], generator)
     if len(right) < _MIN_HIDDEN:
         return None
     from scipy.stats import binomtest

@@ -182,7 +182,7 @@ def read_matched_images(path: Path, inputs: RunInputs) -> MatchedImages:
     count = len(inputs.sample_ids)
     sizes = np.ones((count, 2), dtype=np.int64)
     sizes[rows[rows >= 0]] = found.image_sizes[rows >= 0]
-    images = MatchedImages(replace(found.matches.take(kept), pairs=pairs[kept]), sizes, found.content_digest)
+    images = MatchedImages(replace(found.matches.select(kept), pairs=pairs[kept]), sizes, found.content_digest)
     coverage = float(np.isin(np.arange(count), images.matches.pairs[:, 0]).mean())
     inputs.show_message(
         f"{len(kept)} matches; {percent(coverage)}% of the images have a partner; the others match themselves"

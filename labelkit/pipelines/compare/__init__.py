@@ -1,1 +1,1 @@
-"""``compare``: train and score several methods on several seeds, and put the scores into one table."""
+"""``compare``: train and evaluate several methods with several seeds, and collect their scores in one table."""

@@ -1,7 +1,7 @@
-"""Compare the features of methods of all kinds, trained on the same split with the same budget of time.
+"""Compare the features learned by methods of all kinds on the same split with the same time budget.
 
-Every method gets the same training images, with the labels that its kind needs; each network is evaluated in the same
-ways on the same held-out images. Pixels and untrained networks are rows too.
+Every method gets the same training images, with the labels that its kind needs; every network is evaluated in the same
+ways on the same held-out images. Raw pixels and untrained networks are included as baselines.
 """
 
 import shutil
@@ -48,32 +48,32 @@ _SHOWN_SCORES = (*JUDGES, "own_accuracy")
 class Row:
     """Row of the comparison table: the runs and failures of one method."""
 
-    name: str  # name of the method, or of a reference without training
-    kind: str = "none"  # kind of its labels: few, some, all, none
+    name: str  # name of the method, or of an untrained baseline
+    kind: str = "none"  # labels used: few, some, all, none
     network: str | None = None
     runs: list[dict[str, Any]] = field(default_factory=list)  # records of finished runs
-    failures: dict[int, str] = field(default_factory=dict)  # reason by seed
+    failures: dict[int, str] = field(default_factory=dict)  # reason for each failed seed
 
     def mean(self, key: str) -> dict[str, object] | None:
-        """Return a number's mean, standard deviation and values over the method's runs; ``None`` if no run has it."""
+        """Return the mean, standard deviation and values of a number over the runs; ``None`` if no run has it."""
         values = [float(run[key]) for run in self.runs if key in run]
         return mean_and_std(values) if values else None
 
     def scores(self) -> dict[str, dict[str, object]]:
-        """Return the mean and standard deviation of each evaluation score over a method's runs."""
+        """Return the mean and standard deviation of each evaluation score over the runs."""
         names = dict.fromkeys(name for run in self.runs for name in run["scores"])
         every = [run["scores"] for run in self.runs]
         return {name: mean_and_std([float(one[name]) for one in every if name in one]) for name in names}
 
     def labels_text(self) -> str:
-        """Describe in words how many labels a method used for training."""
+        """Describe how many labels the method used for training."""
         if not self.runs or self.kind == "none":
             return self.kind
         labels, classes = self.runs[0]["labels"], self.runs[0]["labeled_classes"]
         return f"all {labels:,}" if self.kind == "all" else f"{labels:,} of {classes} classes"
 
     def to_dict(self) -> dict[str, object]:
-        """Return this row of the comparison as a dictionary for JSON."""
+        """Convert this row of the comparison to a dictionary for JSON."""
         return {
             "method": self.name,
             "labels": self.labels_text(),
@@ -90,11 +90,11 @@ def compare_methods(config: CompareConfig) -> SimpleResult:
     """Train and evaluate several methods on one dataset, and report which runs failed and why.
 
     Raises:
-        ConfigError: no such method or old class, options that do not fit, a folder with runs of other options.
-        DatasetError: images lack the labels that evaluation needs.
+        ConfigError: unknown method or old class, incompatible options, or a folder with runs of other options.
+        DatasetError: images lack the labels required for evaluation.
         InputError: not a single run finished.
-        ResourceError: the folder for runs is full, ...
-        Interrupted: a signal requested to stop; finished runs are in ``--keep``.
+        ResourceError: the disk is full, ...
+        Interrupted: a signal stopped the comparison; finished runs are in ``--keep``.
     """
     names = _choose_methods(config.methods)
     data, images, config = _prepare_data(config)
@@ -125,13 +125,13 @@ def _choose_methods(methods: tuple[str, ...]) -> list[str]:
         if name not in METHODS:
             guess = closest_name(name, METHODS)
             hint = f"Did you mean `{guess}`? " if guess else ""
-            known = f"{', '.join(METHODS)}; your own with {OWN_METHODS_VARIABLE}"
+            known = f"{', '.join(METHODS)}; add your own with {OWN_METHODS_VARIABLE}"
             raise ConfigError("--methods", f"there is no method {name!r}", f"{hint}Choose from: {known}.")
     return list(dict.fromkeys(methods or METHODS))
 
 
 def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], CompareConfig]:
-    """Return the common images, their numbers, and the options with the names of ``--old-classes`` spelled out."""
+    """Return the shared dataset, its numbers of images, and the options with ``--old-classes`` resolved to names."""
     given = DataConfig(dataset=config.dataset, data_root=config.data_root, label_split="given", **config.listing())
     listing, _ = read_listing(given)
     holdout = None if has_own_splits(listing) else config.holdout
@@ -140,17 +140,17 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
     test_split = next((name for name in ("test", "val") if name in listing.split_names), None)
     if test_split is None or "train" not in listing.split_names:
         names = ", ".join(listing.split_names)
-        raise DatasetError(config.dataset, f"lacks a train or test split (it has: {names})", "Choose another dataset.")
+        raise DatasetError(config.dataset, f"has no train or no test split (splits: {names})", "Use another dataset.")
     used = np.isin(listing.splits, [listing.split_names.index(name) for name in ("train", test_split)])
     if (listing.labels[used] < 0).any():
         raise DatasetError(
             config.dataset,
-            f"{int((listing.labels[used] < 0).sum())} images have no label, but a comparison requires true labels",
-            "Pass class folders, or a CSV that labels all images.",
+            f"{int((listing.labels[used] < 0).sum())} images are unlabeled, but a comparison requires true labels",
+            "Pass class folders, or a CSV with labels for all images.",
         )
     images = {name: len(listing.in_split(name)) for name in ("train", test_split)}
     if config.old_classes is not None:
-        # a file may have changed when the comparison is continued
+        # a file may have changed by the time the comparison is resumed
         old = parse_old_classes(config.old_classes, listing.class_names)
         config = config.model_copy(update={"old_classes": tuple(listing.class_names[label] for label in old)})
     return DatasetInfo(len(listing.class_names), test_split, holdout), images, config
@@ -158,11 +158,11 @@ def _prepare_data(config: CompareConfig) -> tuple[DatasetInfo, dict[str, int], C
 
 @contextmanager
 def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
-    """Provide the folder for runs: ``--keep`` with its lock held, or a temporary folder.
+    """Provide the folder for runs: ``--keep``, locked, or a temporary folder.
 
     Raises:
-        ConfigError: the folder was made with other options.
-        BusyError: another comparison uses the folder.
+        ConfigError: the folder was created with other options.
+        BusyError: another comparison is using the folder.
     """
     if config.keep is None:
         with tempfile.TemporaryDirectory(prefix="labelkit-compare-") as scratch:
@@ -173,9 +173,9 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
     with ExitStack() as stack:
         with translate_os_errors(config.keep):
             existing = {path.name for path in config.keep.iterdir()} if config.keep.is_dir() else set()
-            # a lock without other files is from a comparison that was stopped at its start
+            # a lock without other files was left by a comparison that was stopped at its start
             if existing - {"lock"} and _ABOUT not in existing:
-                raise ConfigError("--keep", f"{config.keep} is not the folder of a comparison", "Choose a new folder.")
+                raise ConfigError("--keep", f"{config.keep} is not a comparison folder", "Choose a new folder.")
             config.keep.mkdir(parents=True, exist_ok=True)
         stack.enter_context(hold_lock(config.keep))
         if about.exists():
@@ -191,7 +191,7 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
         else:
             commit_json(about, now)
         for name in _choose_methods(config.methods):
-            remedy = f"Remove {name}-s* and {name}.* from this folder, or choose another folder."
+            remedy = f"Delete {name}-s* and {name}.* from this folder, or choose another folder."
             check_method_code(config.keep / f"{name}.code.json", name, remedy)
         yield config.keep
 
@@ -199,7 +199,7 @@ def _open_runs_folder(config: CompareConfig) -> Iterator[Path]:
 def _evaluate_untrained_networks(
     names: Sequence[str], config: CompareConfig, data: DatasetInfo, folder: Path
 ) -> list[Row]:
-    """Evaluate pixels, and the networks of the methods before training."""
+    """Evaluate raw pixels, and the networks of the methods before training."""
     wanted: dict[str, tuple[str, dict[str, Any]]] = {_PIXELS: ("pixels", {"backbone": "pixels", "image_size": 32})}
     for name in names:
         try:
@@ -225,7 +225,7 @@ def _evaluate_untrained_networks(
                     commit_json(record, {"method": label, "seed": seed, "scores": found})
                 row.runs.append(stored_record(record))
             except LabelkitError as error:
-                # pixels need almost no space: if they cannot be stored, nothing can
+                # pixels need almost no space: if they cannot be stored, nothing can be
                 if label == _PIXELS and isinstance(error, ResourceError):
                     raise
                 row.failures[seed] = str(error)
@@ -239,7 +239,6 @@ def _evaluate_untrained_networks(
 
 
 def _train_methods(names: Sequence[str], config: CompareConfig, data: DatasetInfo, folder: Path) -> list[Row]:
-    """Train and evaluate, one run after the other."""
     rows = []
     with current_progress().task("compare", total=len(names)) as task:
         for name in names:
@@ -287,7 +286,7 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
             ]
         )
     split = f"{images['train']:,} training images, {images[data.test_split]:,} evaluation images ({data.test_split})"
-    title = f"{config.dataset}: {split}; at most {config.budget} of training; scores in %, mean ± standard deviation"
+    title = f"{config.dataset}: {split}; training for at most {config.budget}; scores in %, mean ± standard deviation"
     columns = [
         "method", "labels", "network", "length", f"{config.neighbors}-NN", "k-means", "R@1", "own", "minutes", "MiB",
         "runs",
@@ -295,18 +294,18 @@ def _tables(config: CompareConfig, data: DatasetInfo, images: dict[str, int], ro
     failures: list[list[Cell]] = [
         [row.name, seed, reason] for row in rows for seed, reason in sorted(row.failures.items())
     ]
-    failed = (Table("runs that failed", ["method", "seed", "reason"], failures),) if failures else ()
+    failed = (Table("failed runs", ["method", "seed", "reason"], failures),) if failures else ()
     return Table(title, columns, lines), *failed
 
 
 def length_text(row: Row) -> str | None:
-    """Describe the training length in words, with its fraction of the preset's length and a note if over budget."""
+    """Describe the training length, with its fraction of the preset's length and a note if over budget."""
     if not row.runs or "length" not in row.runs[0]:
         return None
     first = row.runs[0]
     text = ", ".join(
         f"{value:,} {name.replace('_', ' ').removesuffix('s' if value == 1 else '')}"
-        # the whole before its parts; a record that was read from a file has them in alphabetical order
+        # larger units first; a record read from a file has them in alphabetical order
         for name, value in sorted(first["length"].items(), key=lambda item: len(item[0]))
     )
     if first["share_of_preset"] < 1:

@@ -1,6 +1,6 @@
-"""One method of a comparison: its options, its length, its runs in separate processes, its scores.
+"""Train and evaluate the methods of a comparison: their options, training lengths, runs and scores.
 
-Every network is evaluated in the same ways, regardless of how it was trained.
+Each run is a separate process. Every network is evaluated in the same ways, regardless of how it was trained.
 """
 
 import contextlib
@@ -45,13 +45,13 @@ from labelkit.store.commit import commit_bytes, commit_json
 from labelkit.store.embeddings import open_store
 
 JUDGES = ("knn_accuracy", "clustering_accuracy", "recall_at_1")
-"""Scores that every network has, in [0, 1]; networks with a classifier also have ``own_accuracy``."""
+"""Scores available for every network, in [0, 1]; networks with a classifier also have ``own_accuracy``."""
 
-# a run that takes more than this multiple of the budget is marked
+# a run that takes more than this multiple of the budget is marked as over budget
 _SLACK = 1.25
-# a run is stopped after this multiple of the budget plus these seconds, for starting and reading images
+# a run is stopped after this multiple of the budget, plus these seconds for starting and reading images
 _LIMIT_TIMES, _LIMIT_SECONDS = 3, 120
-# time to write a checkpoint after a run is stopped
+# seconds to write a checkpoint after a run is stopped
 _END_SECONDS = 60
 
 
@@ -61,12 +61,12 @@ class DatasetInfo:
 
     num_classes: int  # number of classes
     test_split: str  # split of the held-out images for evaluation
-    holdout: float | None  # share of held-out images; ``None`` for a set with its own splits
+    holdout: float | None  # fraction of held-out images; ``None`` for a dataset with its own splits
 
 
 def embed_for_evaluation(config: CompareConfig, data: DatasetInfo, out: Path, **model: Any) -> None:
-    """Embed the training and held-out images with the network that options of ``embed`` name, for evaluation."""
-    # embed knows the split of a run's own data from the run
+    """Embed the training and held-out images with the network specified by the ``embed`` options in ``model``."""
+    # embed takes the split of a run's own dataset from the run
     split: dict[str, Any] = {"holdout": data.holdout, "split_seed": config.split_seed, "label_split": "none"}
     embed_images(
         EmbedConfig(
@@ -92,15 +92,15 @@ def evaluate_store(
 
     Args:
         config: options of the comparison.
-        data: the common images; those of training are in split train.
+        data: the shared dataset, whose training images are in split ``train``.
         index: the store.
         seed: seed of k-means.
         output_kind: kind of the network's own output: ``names`` of classes, unnamed ``groups``, or ``nothing``.
 
     Returns:
-        Scores of the held-out images in [0, 1]: ``knn_accuracy`` by neighbors among the training images;
-        ``clustering_accuracy`` and ``nmi`` of k-means over all images with as many groups as classes (v2);
-        ``recall_at_1`` and ``map_at_r`` among each other; ``own_accuracy``, with groups matched with classes (v2).
+        Scores on the held-out images in [0, 1]: ``knn_accuracy`` with neighbors from the training images;
+        ``clustering_accuracy`` (v2) and ``nmi`` of k-means on all images with one cluster per class; ``recall_at_1``
+        and ``map_at_r`` of held-out queries among each other; ``own_accuracy``, with groups matched to classes (v2).
     """
     split = data.test_split
 
@@ -141,10 +141,10 @@ class RunError(Exception):
 def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int, fraction: float = 1.0) -> RunConfig:
     """Return the training options of one run: the method's preset, adapted to the comparison's images and labels.
 
-    ``seed`` is also that of the draw of a few labels; ``fraction`` is the share of the preset's length.
+    ``seed`` also determines which images are labeled; ``fraction`` scales the preset's training length.
 
     Raises:
-        ConfigError: the options do not fit together.
+        ConfigError: the options are incompatible.
     """
     spec = METHODS[name]
     common: dict[str, object] = {
@@ -175,10 +175,10 @@ def method_config(name: str, config: CompareConfig, data: DatasetInfo, seed: int
 
 
 def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, folder: Path, seed: int) -> dict[str, Any]:
-    """Train and evaluate one method with one seed, and return the record of the run, which a folder may have already.
+    """Train and evaluate one method with one seed, unless the folder already has the record; return the record.
 
     Raises:
-        RunError, LabelkitError: the run failed; the message is the reason.
+        RunError, LabelkitError: the run failed; the message gives the reason.
     """
     record = folder / f"{name}-s{seed}.json"
     if record.exists():
@@ -194,7 +194,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
     except Exception as error:
         if isinstance(error, RunError | LabelkitError) or compute_method_digest(name) is None:
             raise
-        raise RunError(f"{type(error).__name__}: {error}") from error  # code of a user can raise any error
+        raise RunError(f"{type(error).__name__}: {error}") from error  # a user's own code can raise any error
     values = {
         "method": name,
         "seed": seed,
@@ -215,7 +215,7 @@ def train_and_evaluate(name: str, config: CompareConfig, data: DatasetInfo, fold
 
 
 def _compute_length(name: str, config: CompareConfig, data: DatasetInfo, folder: Path) -> dict[str, Any]:
-    """Return the fraction of the preset's length that fits the budget, by timing a few steps; stored for all."""
+    """Return the fraction of the preset's length that fits the budget, by timing a few steps; saved for all seeds."""
     kept = folder / f"{name}.length.json"
     if kept.exists():
         return stored_record(kept)
@@ -232,9 +232,9 @@ def _compute_length(name: str, config: CompareConfig, data: DatasetInfo, folder:
 
 
 def _train(name: str, config: CompareConfig, options: RunConfig, run: Path) -> dict[str, float]:
-    """Train in a separate process; return the CPU time and memory that it took."""
+    """Train in a separate process; return its CPU time and memory."""
     if run.exists():
-        # it was stopped, so the cost of the whole run would not be known
+        # it was interrupted, so the cost of the whole run would be unknown
         shutil.rmtree(run)
     written = run.with_name(f"{run.name}.yaml")
     commit_bytes(written, yaml.safe_dump(options.to_yaml_dict(operational=False), sort_keys=False).encode())
@@ -270,10 +270,10 @@ def stored_record(path: Path) -> dict[str, Any]:
 def run_process(
     command: Sequence[str], log: Path, *, limit: float, environment: dict[str, str]
 ) -> tuple[dict[str, float], int]:
-    """Run a subprocess with a limit in seconds, and its stderr in a file; return its CPU time, memory and exit code.
+    """Run a subprocess with a time limit in seconds, logging stderr; return its CPU time, memory and exit code.
 
     Raises:
-        RunError: it took longer than ``limit``; the process has ended.
+        RunError: the process took longer than ``limit`` and was stopped.
     """
     deadline = time.monotonic() + limit
     peak = cpu_seconds = 0.0
@@ -286,7 +286,7 @@ def run_process(
                     cpu_seconds = max(cpu_seconds, times.user + times.system)
                     peak = max(peak, memory.rss / 2**20)
                 time.sleep(0.05)
-        finally:  # also if the comparison is stopped
+        finally:  # also if the comparison is interrupted
             in_time = process.poll() is not None
             if not in_time:
                 process.terminate()

@@ -1,1 +1,1 @@
-"""``predict``: predict labels of photos that are not in a store from its answers."""
+"""``predict``: predict labels of photos outside a store from the predictions stored in it."""

@@ -1,7 +1,4 @@
-"""Predict labels of photos that are not in the store, by the rule of its answers.
-
-Predictions are based on a store, one of its results, and the rule of that result.
-"""
+"""Predict labels of photos that are not in a store, by the prediction rule of one of the store's results."""
 
 import codecs
 import json
@@ -41,28 +38,28 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 
 
 def load_prediction_source(place: Path, result: str | None) -> tuple[EmbeddingStore, Result, AnswerRule]:
-    """Open the store, the answers or groups in it (default: the newest), and their rule for new photos.
+    """Open a store, its predictions or groups (default: the newest predictions), and their rule for new photos.
 
     Raises:
-        ConfigError: ``place`` is neither.
-        StoreError: the store has no such result, or one that cannot be used.
+        ConfigError: ``place`` is neither a store nor an output folder of ``start``.
+        StoreError: the store has no such result, or the result cannot be used.
     """
     path, name = (place, result) if is_store(place) else _find_last_round(place, result)
     store = open_store(path)
     if name is None:
         name = newest_name(list_results(store), "answer")
         if name not in list_results(store):
-            problem = "has no predictions, which are required to predict the labels of new images"
+            problem = "contains no predictions, which are required to predict labels of new images"
             raise StoreError(str(path), problem, f"Run `labelkit discover answer --index {path}` first.")
     found = read_result(store, name)
     return store, found, _load_rule(store, found)
 
 
 def _find_last_round(folder: Path, result: str | None) -> tuple[Path, str | None]:
-    """Return the store and the result of the last finished round of a folder of ``start``."""
+    """Return the store and the result of the last finished round in an output folder of ``start``."""
     remedy = "Pass an output folder of `labelkit start`, or a store (NAME.h5)."
     if not (folder / RECORD).is_file():
-        raise ConfigError("--from", f"{folder} is neither a store nor a folder of `labelkit start`", remedy)
+        raise ConfigError("--from", f"{folder} is neither a store nor an output folder of `labelkit start`", remedy)
     last = find_last_finished_round(Record.read(folder).rounds, folder, "answer", "groups")
     if last is None:
         raise ConfigError("--from", f"{folder} has no finished results", "Run `labelkit start` again.")
@@ -74,7 +71,7 @@ def _load_rule(store: EmbeddingStore, result: Result) -> AnswerRule:
     if result.kind == "answers":
         rule = AnswerRule.from_arrays(result.arrays, result.params)
         if rule is None:
-            problem = "was created by a version of labelkit that could not yet predict labels of new images"
+            problem = "was created by a version of labelkit that could not predict labels of new images"
             raise StoreError(result.where, problem, f"Run `labelkit {result.stage} ... --overwrite` again.")
         return rule
     ids = next((result.arrays[key] for key in ("pseudo_labels", "cluster_ids") if key in result.arrays), None)
@@ -93,9 +90,9 @@ def _load_rule(store: EmbeddingStore, result: Result) -> AnswerRule:
 
 
 COLUMNS = ("path", "label", "kind", "confidence", "note")
-"""Columns of the table. kind: given (the user's label), known (a labeled class), new (a group without a name), unsure
-(the label is the best guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown. note:
-further information; may be empty."""
+"""Columns of the table. kind: given (the user's label), known (a labeled class), new (an unnamed group), unsure (the
+label is the best guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown. note:
+additional information; may be empty."""
 
 _STANDARD_INPUT = Path("-")
 _BLOCK = 256
@@ -103,7 +100,7 @@ _SHOWN = 5
 
 
 class Prediction(NamedTuple):
-    """Predicted label of one photo, with the path as given; see ``COLUMNS``."""
+    """Predicted label of one photo, with the path as specified; see ``COLUMNS``."""
 
     path: str
     label: str
@@ -116,10 +113,10 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     """Predict labels for new photos, folders of photos, and embeddings in other stores.
 
     Raises:
-        DatasetError: there is no photo, or none can be read.
+        DatasetError: there are no photos, or none can be read.
         StoreError: the store or its result cannot be used.
-        CheckpointError: the model of the store is not on this machine, or another model was given.
-        ConfigError: the source is neither folder nor store, or the output file exists.
+        CheckpointError: the model of the store is not on this machine, or another model was specified.
+        ConfigError: the source is neither a folder nor a store, or the output file exists.
     """
     stores = [path for path in config.new if path != _STANDARD_INPUT and is_store(path)]
     photos = list(dict.fromkeys(_list_photos(config, stores)))
@@ -130,12 +127,12 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
     store, result, rule = load_prediction_source(config.from_, config.result)
     min_confidence = config.min_confidence
     if min_confidence is None:
-        min_confidence = float(result.params.get("min_confidence", 0.0))  # groups have none
+        min_confidence = float(result.params.get("min_confidence", 0.0))  # not set for groups
     query_sets = [load_other_store_queries(store, path) for path in stores]
     truth: dict[str, str] = {}
     if config.labels is not None:
         names = [*map(str, photos), *(name for queries in query_sets for name in queries.names)]
-        images = LabeledImages("this call", names, None)
+        images = LabeledImages("this run", names, None)
         texts = read_csv_labels(config.labels, images, config.label_column, others_ok=True)
         truth = {names[place]: text for place, text in texts.items()}
     if photos:
@@ -156,7 +153,7 @@ def predict_photos(config: PredictConfig) -> SimpleResult:
 
 
 def _list_photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
-    """Yield the photos in the given order, those of a folder by name."""
+    """Yield the photos in the order specified, and those in a folder by name."""
     for path in config.new:
         if path in stores:
             continue
@@ -172,7 +169,7 @@ def _list_photos(config: PredictConfig, stores: list[Path]) -> Iterator[Path]:
 
 
 def _read_standard_input() -> list[str]:
-    """Read paths from standard input, separated by NUL or by lines; bytes that are not text are kept in file names."""
+    """Read paths from standard input, separated by NUL or line breaks; bytes that are not UTF-8 are preserved."""
     content = sys.stdin.buffer.read()
     is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))  # from PowerShell
     text = content.decode("utf-16", "replace") if is_wide else content.decode("utf-8-sig", "surrogateescape")
@@ -189,12 +186,12 @@ def _predict_queries(
 ) -> Iterator[Prediction]:
     """Yield predictions for embedded photos."""
     stored, names = read_stored_predictions(result, min_confidence), group_names(result)
-    # without labels to check confidences by, every stored image is unsure, and so is every new one
+    # without labels to calibrate confidences, all predictions are unsure, for stored and for new images
     unchecked = json.loads(result.arrays.get("metrics", "{}")).get("calibration", {}).get("labels") == 0
     row_of: dict[bytes, int] = {}
     if queries.sha256 is not None and store.has_images:
         digests = np.ascontiguousarray(store.sha256)
-        # the first row counts if files are equal
+        # if files are identical, the first row is used
         row_of = {digests[row].tobytes(): row for row in range(store.n - 1, -1, -1)}
     predict = partial(_predict, rule, store.lazy_embeddings)
     rows = StoredRows(queries.embeddings, in_blocks=True)
@@ -208,14 +205,14 @@ def _predict_queries(
             yield Prediction(name, stored.labels[row], stored.kinds[row], _number(stored.confidence[row]), note)
             continue
         kind = "new" if rule.class_of_group[found.named[place]] < 0 else "known"
-        # a missing confidence, as for groups, does not count as low
+        # a missing confidence (groups have none) does not count as low
         if unchecked or found.confidence[place] < min_confidence:
             kind = "unsure"
         yield Prediction(name, names[int(found.named[place])], kind, _number(found.confidence[place]), "")
 
 
 def _predict(rule: AnswerRule, stored: LazyRows, rows: StoredRows) -> tuple[NDArray[Any], ...]:
-    """Predict rows by a rule and the stored embeddings that it takes shares from; return the columns."""
+    """Predict rows by a rule that averages over the nearest stored embeddings; return the columns."""
     parts = [rule.predict(rows[start : start + _BLOCK], stored) for start in range(0, len(rows), _BLOCK)]
     return tuple(vars(concatenate(parts)).values())
 
@@ -233,7 +230,6 @@ def _build_result(
     min_confidence: float,
     truth: dict[str, str],
 ) -> SimpleResult:
-    """Write the requested output, and return the result."""
     counts = Counter(line.kind for line in predictions)
     values: dict[str, object] = {
         "from": config.from_,
@@ -259,27 +255,27 @@ def _build_result(
     if config.out is not None:
         commit_bytes(config.out, text.encode("utf-8", "backslashreplace"))
         made, text = (config.out,), ""
-        table = Table("answers", list(counts), [list(counts.values())])
+        table = Table("predictions", list(counts), [list(counts.values())])
     total, fault = len(predictions) + len(skipped), None
     if len(skipped) > config.max_bad * total:
         named = "; ".join(f"{name}: {reason}" for name, reason in skipped[:_SHOWN])
         more = f"; and {len(skipped) - _SHOWN} more" if len(skipped) > _SHOWN else ""
-        problem = f"{len(skipped)} of {total} cannot be read ({percent(config.max_bad)}% are allowed): {named}{more}"
+        problem = f"{len(skipped)} of {total} cannot be read (allowed: {percent(config.max_bad)}%): {named}{more}"
         fault = DatasetError("photos", problem, "Repair or remove these photos, or raise --max-bad.")
     return SimpleResult(values, made, (table,), text=text, fault=fault)
 
 
 def _compare_with_labels(result: Result, predictions: list[Prediction], truth: dict[str, str]) -> dict[str, int]:
-    """Compare predictions with given labels, show a message with the number of correct ones, and return the counts.
+    """Compare predictions with ground-truth labels, show the number of correct predictions, and return the counts.
 
-    A photo whose label the person gave for these predictions is not predicted, and not compared.
+    Photos whose labels the predictions are based on are excluded from the comparison.
     """
     names = np.array(group_names(result), dtype=object)
     known, unnamed = set(names[~new_groups(result)]), set(names[new_groups(result)])
     compared = [line for line in predictions if line.path in truth and line.kind != "given"]
     known_lines = [line for line in compared if truth[line.path] in known]
     unknown_lines = [line for line in compared if truth[line.path] not in known]
-    # a class that no label names cannot be predicted: these predictions are wrong
+    # an unlabeled class cannot be predicted, so these predictions are wrong
     sure = [line for line in compared if line.kind != "unsure"]
     counts = {
         "labels": len(known_lines) + len(unknown_lines),
@@ -290,18 +286,18 @@ def _compare_with_labels(result: Result, predictions: list[Prediction], truth: d
         "of_new_classes_in_new_groups": sum(line.label in unnamed for line in unknown_lines),
     }
     if not compared:
-        current_progress().message("no prediction is checked: all photos with a label already had it")
+        current_progress().message("no predictions to check: all photos with a label were already labeled in the store")
         return counts
     sentences = [
         f"of {counts['labels']} photos with a label, {counts['right']} have a correct prediction "
         f"({percent(counts['right'] / counts['labels'])}%)",
-        f"of the {len(sure)} that are not unsure, {counts['answered_right']} are correct",
+        f"of the {len(sure)} confident predictions, {counts['answered_right']} are correct",
     ]
     if unknown_lines:
         inside = counts["of_new_classes_in_new_groups"]
         sentences.append(
-            f"{len(unknown_lines)} photos are of classes without a label here, so their predictions count as wrong; "
-            f"{inside} of them are in groups without a name"
+            f"{len(unknown_lines)} photos belong to classes without labels in the store, so their predictions count as "
+            f"wrong; {inside} of them are in unnamed groups"
         )
     current_progress().message("; ".join(sentences))
     return counts

@@ -1,1 +1,1 @@
-"""``labelkit reproduce``: run the commands of published tables, and compare measured with published values."""
+"""``labelkit reproduce``: run the commands for published tables, and compare measured with published values."""

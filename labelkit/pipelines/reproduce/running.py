@@ -1,8 +1,6 @@
-"""Run the rows of a published table, each command once, and show measured values next to published ones.
+"""Run the commands for a published table, each in a separate process, and compare measured with published values.
 
-Each command of labelkit runs in a separate process.
-
-A reproduced table is also written as Markdown, CSV and LaTeX, for use in a text.
+Finished commands are not repeated. A reproduced table is also written as Markdown, CSV and LaTeX.
 """
 
 import json
@@ -39,13 +37,13 @@ from labelkit.store.csv_table import csv_text
 
 
 def run_command(words: Sequence[str]) -> tuple[int, bytes]:
-    """Run a labelkit command in a subprocess and return its exit code, negative for a signal, and its output."""
+    """Run a labelkit command in a subprocess, and return its exit code (negative for a signal) and its output."""
     with subprocess.Popen([sys.executable, "-m", "labelkit", *words], stdout=subprocess.PIPE) as process:
         try:
             out, _ = process.communicate()
         except BaseException:
             process.terminate()
-            process.wait()  # a second signal ends this
+            process.wait()  # a second signal interrupts this
             raise
     return process.returncode, out
 
@@ -62,8 +60,8 @@ _ESCAPED = {
 def render_tables(record: Mapping[str, Any]) -> dict[str, str]:
     """Render a reproduced table; return the contents of ``table.md``, ``table.csv`` and ``table.tex`` by file name.
 
-    A line of the table is a row, and a column is a value: published, or measured as mean and deviation over seeds. A
-    missing number is a dash, or empty in CSV. CSV has a line for each value, with all digits and the seeds.
+    Columns contain published values, or the measured mean and standard deviation over seeds. A missing number is a
+    dash, or empty in CSV. The CSV has one line per value, with all digits and the value of each seed.
     """
     columns: dict[tuple[str, str], str] = {}
     for name in dict.fromkeys(value["name"] for row in record["rows"] for value in row["values"]):
@@ -92,7 +90,7 @@ def _format_measured(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(value: Mapping[str, Any], key: str) -> str:
-    """Format a percentage with one decimal, any other number with four digits; empty if it is missing."""
+    """Format a percentage with one decimal place, and any other number with four digits; empty if missing."""
     number = value.get(key)
     if number is None:
         return ""
@@ -131,11 +129,11 @@ _MAX_RECORD = 1 << 24
 
 
 def reproduce(config: ReproduceConfig) -> SimpleResult:
-    """Run the unfinished commands of a published table, and compare measured with published values.
+    """Run the unfinished commands for a published table, and compare measured with published values.
 
     Raises:
-        ConfigError: no such table or row, or a folder that other commands wrote.
-        DatasetError: no row has its data.
+        ConfigError: the table or row does not exist.
+        DatasetError: the data for all rows are missing.
     """
     table = read_table(config.table)
     rows, folder = select_rows(table, config.row), config.out / table.name
@@ -145,8 +143,8 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     runnable = [row for row in rows if not missing.keys() & list_row_inputs(row)]
     if missing and not runnable and not config.dry_run:
         first = next(iter(missing.values()))
-        problem = f"data are missing for all rows, for example: {first}"
-        raise DatasetError("reproduce", problem, "Use --dry-run to see what is missing.")
+        problem = f"the data for all rows are missing, for example: {first}"
+        raise DatasetError("reproduce", problem, "Pass --dry-run to see what is missing.")
     for reason in missing.values():
         progress.warning(f"rows skipped: {reason}")
     faults: list[LabelkitError] = []
@@ -172,8 +170,8 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
     if faults:
         failed = type(faults[0])(
             "reproduce",
-            f"{len(faults)} of {len(states)} rows failed, first: {faults[0]}",
-            "Fix it, and run the same command again.",
+            f"{len(faults)} of {len(states)} rows failed; first error: {faults[0]}",
+            "Fix the problem, and run the same command again.",
         )
     return SimpleResult({"tables": [record], "rows": counts}, made, (_build_tables(record),), fault=failed)
 
@@ -181,7 +179,7 @@ def reproduce(config: ReproduceConfig) -> SimpleResult:
 def _run_row(
     config: ReproduceConfig, table: PublishedTable, row: Row, folder: Path
 ) -> tuple[list[dict[str, float]], LabelkitError | None]:
-    """Run the commands of a row; return the values of each seed, and the error that ended it, if any."""
+    """Run the commands for a row; return the values for each seed, and the error that stopped it, if any."""
     progress = current_progress()
     measured: list[dict[str, float]] = []
     for seed in range(config.seeds):
@@ -206,7 +204,7 @@ def _run_row(
 
 
 def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
-    """Run a command and store its JSON; one that ran before is not run again.
+    """Run a command and save its JSON output, or return the saved output if it has already run.
 
     Raises:
         OutputExistsError: the folder contains the output of another command.
@@ -218,7 +216,7 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
         try:
             found = read_json_object(record, limit=_MAX_RECORD)
         except (OSError, ValueError) as error:
-            remedy = "Delete this file; `labelkit reproduce` then repeats the step that wrote it."
+            remedy = "Delete this file; `labelkit reproduce` will then repeat the step that wrote it."
             raise StoreError(str(record), f"cannot be read: {error}", remedy) from error
         if found.get("command") != command:
             raise OutputExistsError(str(folder), "contains the output of another command", "Pass a different --out.")
@@ -233,7 +231,7 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
     current_progress().message(f"labelkit {shlex.join(words)}")
     code, out = run_command([*words, "--json"])
     if code:
-        problem = f"ended with exit code {code}"
+        problem = f"failed with exit code {code}"
         raise StoreError(f"labelkit {shlex.join(words)}", problem, "See the error message above.")
     output = json.loads(out)
     commit_bytes(record, (json.dumps({"command": command, "output": output}, indent=1) + "\n").encode())
@@ -243,13 +241,13 @@ def _run_once(command: list[str], folder: Path, number: int) -> dict[str, Any]:
 def _pair_values(
     table: PublishedTable, row: Row, measured: Sequence[Mapping[str, float]], before: Sequence[Mapping[str, float]]
 ) -> list[dict[str, Any]]:
-    """Return the published and the measured numbers of each value of a row; one without the former has all values.
+    """Return the published and measured numbers for each published value of a row, or for all values if none is.
 
     Args:
         table: the table.
         row: one of its rows.
-        measured: values of each seed.
-        before: those of the row that it is compared with; the mean difference is seed by seed.
+        measured: measured values for each seed.
+        before: measured values of the row to compare with; differences are computed seed by seed.
     """
     values = []
     for name in row.published or table.values:
@@ -304,7 +302,7 @@ def _record(
 
 
 def _command_line(config: ReproduceConfig) -> str:
-    """Return the command line that ran the rows, with the options that affect their numbers."""
+    """Return the command line for these rows, with the options that affect the results."""
     rows = [word for name in config.row or () for word in ("--row", name)]
     how = ["--seeds", str(config.seeds), "--data-root", str(config.data_root)]
     return shlex.join(["labelkit", "reproduce", config.table, *rows, *how])

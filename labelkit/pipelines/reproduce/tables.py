@@ -1,11 +1,11 @@
-"""Read the published tables in ``presets/tables``: their rows, the commands for each row, and published numbers.
+"""Read the published tables in ``presets/tables``: their rows, published numbers, and the commands for each row.
 
-A table is a YAML file. ``commands`` are those of every row, with ``{name}`` for values that a row sets. Measured values
-are from the JSON of the last command, or of another one if the place of a value begins with the number of that command
-(``#1.metrics.accuracy``). A number that was not published is ``null`` or left out. A row may set a whole command; an
-empty command is not run. ``against`` names the row that a row is compared with, if a figure shows the change. ``train``
-gets its folder, seed and data automatically, or another folder by ``--out``; other commands contain ``{here}``,
-``{seed}`` and ``{data_root}``. A row has no data if its file ``{data_root}/...`` does not exist.
+A table is a YAML file. Its ``commands`` apply to every row and contain ``{name}`` for values set by the row. Measured
+values come from the JSON of the last command, or of command n if the place of a value begins with ``#n.``
+(``#1.metrics.accuracy``). Numbers that were not published are ``null`` or omitted. A row may set a whole command; an
+empty command is not run. ``against`` is the row to compare a row with, if a figure shows the change. ``train`` gets its
+folder (unless it contains ``--out``), seed and data automatically; other commands contain ``{here}``, ``{seed}`` and
+``{data_root}``. A row is skipped if its data, such as a file ``{data_root}/...``, do not exist.
 """
 
 import re
@@ -37,7 +37,7 @@ Unit = Literal["%", "error %", "number"]
 
 
 class _Row(BaseModel):
-    """Row of a table file: its name, its numbers, and its values in the commands."""
+    """Row of a table file: its name, published numbers, and values to insert in the commands."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
@@ -56,13 +56,13 @@ class Row:
     """Row of a published table, with its published numbers and the commands that reproduce them."""
 
     name: str  # name in the table
-    # numbers by the name of the value, in the unit of the table; ``None`` or missing: only measured
+    # published numbers by value name, in the unit of the table; ``None`` or missing: measured only
     published: dict[str, float | None]
-    # words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; no words if the
-    # row leaves a command out
+    # words of each command after ``labelkit``, containing ``{here}``, ``{seed}`` and ``{data_root}``; empty if the row
+    # omits a command
     commands: tuple[tuple[str, ...], ...]
-    datasets: tuple[str, ...]  # datasets that the commands read
-    against: str | None = None  # name of the row that it is compared with; ``None``: only with published numbers
+    datasets: tuple[str, ...]  # datasets read by the commands
+    against: str | None = None  # name of the row to compare with; ``None``: compare with published numbers only
 
 
 class PublishedTable(BaseModel):
@@ -70,15 +70,15 @@ class PublishedTable(BaseModel):
 
     Attributes:
         name: name of its file.
-        source: method whose paper contains it.
-        place: place in the paper.
-        title: what it shows.
+        source: method whose paper contains the table.
+        place: number of the table or figure in the paper.
+        title: title of the table.
         unit: unit of the numbers: ``%``, ``error %`` (100 - accuracy), or ``number``.
-        units: units of the values with another unit.
+        units: units of values that have another unit.
         note: differences from the publication, if any.
         values: place of each value in the JSON of the last command, or of command n after ``#n.``.
-        commands: commands of every row.
-        lines: values of each row in the commands.
+        commands: commands for every row.
+        lines: rows, with the values that they insert in the commands.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -98,7 +98,7 @@ class PublishedTable(BaseModel):
     def _rows_fit(self) -> Self:
         names = [row.name for row in self.lines]
         if twice := {name for name in names if names.count(name) > 1}:
-            raise ValueError(f"row names must be unique, but these are repeated: {', '.join(sorted(twice))}")
+            raise ValueError(f"row names must be unique, but these occur twice: {', '.join(sorted(twice))}")
         for row in self.lines:
             if row.against is not None and (row.against not in names or row.against == row.name):
                 raise ValueError(f"row {row.name!r} is compared with {row.against!r}, which is not another row")
@@ -106,7 +106,7 @@ class PublishedTable(BaseModel):
         if max(numbers, default=0) > len(self.commands):
             raise ValueError(f"values refer to command {max(numbers)}, but there are only {len(self.commands)}")
         if strange := self.units.keys() - self.values.keys():
-            raise ValueError(f"units are set for {sorted(strange)}, which are missing from `values`")
+            raise ValueError(f"`units` contains {sorted(strange)}, which are missing from `values`")
         wanted = set(re.findall(r"{(\w+)}", " ".join(self.commands))) - set(_OWN)
         for row in self.lines:
             given = set(row.model_extra or {})
@@ -118,7 +118,7 @@ class PublishedTable(BaseModel):
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """Rows with their commands filled in."""
+        """Rows with their values inserted in the commands."""
         rows = []
         for line in self.lines:
             filled = {name: str(value) for name, value in (line.model_extra or {}).items()}
@@ -130,7 +130,7 @@ class PublishedTable(BaseModel):
         return tuple(rows)
 
     def extract_values(self, outputs: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-        """Extract the measured values of a row from the JSON outputs of its commands.
+        """Extract the measured values of a row from the JSON output of each command.
 
         Raises:
             ConfigError: a value is missing.
@@ -147,7 +147,7 @@ class PublishedTable(BaseModel):
                 near = [one for one in numbers if one.endswith(last)] or numbers
                 problem = f"{place} is not a value in the output of {'this' if numbered else 'the last'} command"
                 shown = ", ".join(near[:_SHOWN]) + (", ..." if len(near) > _SHOWN else "")
-                raise ConfigError(f"table {self.name}", problem, f"Choose one of the numbers there: {shown}.")
+                raise ConfigError(f"table {self.name}", problem, f"Choose one of the numbers in it: {shown}.")
             unit = self.units.get(name, self.unit)
             found[name] = {"%": 100 * value, "error %": 100 * (1 - value), "number": value}[unit]
         return found
@@ -163,24 +163,24 @@ def _numbers(value: object, place: str = "") -> Iterator[str]:
 
 
 def available_tables() -> dict[str, Path]:
-    """Return the YAML files of the tables bundled with labelkit, by table name."""
+    """Return the YAML files of the tables included in labelkit, by table name."""
     presets = shipped_presets()
     found = [] if presets is None else sorted((presets / FOLDER).glob("*.yaml"))
     return {path.stem: path for path in found if path.stem != LEFT_OUT}
 
 
 def left_out() -> list[dict[str, str]]:
-    """Return the published tables that labelkit omits, each with its paper, its number in the paper, and the reason."""
+    """Return the published tables not included in labelkit: for each, its paper, its number there, and the reason."""
     presets = shipped_presets()
     path = None if presets is None else presets / FOLDER / f"{LEFT_OUT}.yaml"
     return [] if path is None else list(yaml.safe_load(read_bytes(path, _MAX_BYTES)))
 
 
 def read_table(name: str) -> PublishedTable:
-    """Read a published table, specified by the name of a bundled table or the path of a YAML file.
+    """Read a published table, given the name of an included table or the path of a YAML file.
 
     Raises:
-        ConfigError: there is no such table, or the file does not contain one.
+        ConfigError: the table does not exist, or the file does not contain a table.
     """
     path = available_tables().get(name)
     if path is None:
@@ -199,7 +199,7 @@ def read_table(name: str) -> PublishedTable:
             place = ".".join(str(part) for part in first["loc"])
             fault = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
         raise ConfigError(
-            "reproduce", f"{path} is not a table: {fault}", "Compare this file with the files in presets/tables."
+            "reproduce", f"{path} is not a valid table: {fault}", "Compare this file with those in presets/tables."
         ) from error
 
 
@@ -209,21 +209,21 @@ def find_dataset_arguments(words: Sequence[str]) -> list[int]:
 
 
 IN_DATA_ROOT = "{data_root}/"
-"""Prefix, in a table, of a file in the data folder."""
+"""Prefix of files in the data folder, as written in tables."""
 
 
 def select_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows of a published table that are selected by parts of their names; ``None`` selects all rows.
+    """Select rows of a published table by parts of their names; ``None`` selects all rows.
 
     Raises:
-        ConfigError: a part is in no name, or in several.
+        ConfigError: a part matches no row, or several.
     """
     if wanted is None:
         return list(table.rows)
     names = {_without_spaces(row.name): row for row in table.rows}
     chosen, at = [], 0
     while at < len(wanted):
-        # commas separate the list, but also occur in names: the longest sequence of parts that fits a row is its name
+        # commas separate the list but also occur in names, so the longest sequence of parts that matches a row is used
         for end in range(len(wanted), at, -1):
             text = _without_spaces(",".join(wanted[at:end]))
             fitting = [names[text]] if text in names else [row for name, row in names.items() if text in name]
@@ -234,7 +234,7 @@ def select_rows(table: PublishedTable, wanted: Sequence[str] | None) -> list[Row
             known = ", ".join(repr(row.name) for row in fitting or table.rows)
             raise ConfigError("--row", f"{text!r} matches {len(fitting)} rows of {table.name}", f"Choose from {known}.")
         chosen += fitting
-    # a change needs both rows
+    # a change requires both rows
     needed = {row.against for row in chosen} | {row.name for row in chosen}
     return [row for row in table.rows if row.name in needed] if any(row.against for row in chosen) else chosen
 
@@ -249,10 +249,10 @@ def list_row_inputs(row: Row) -> set[str]:
 
 
 def describe_missing_data(dataset: str, root: Path) -> str:
-    """Explain why a dataset or file cannot be loaded; return an empty text if it can be loaded."""
+    """Return the reason a dataset or file cannot be loaded, or an empty string if it can."""
     if dataset.startswith(IN_DATA_ROOT):
         path = Path(dataset.format(data_root=root))
-        return "" if path.exists() else f"{path}: there is no such file or folder"
+        return "" if path.exists() else f"{path}: does not exist"
     try:
         load_dataset(dataset, data_root=root)
     except DatasetError as error:
@@ -263,7 +263,7 @@ def describe_missing_data(dataset: str, root: Path) -> str:
 
 
 def complete_command(config: ReproduceConfig, words: Sequence[str], folder: Path, seed: int) -> list[str]:
-    """Fill in a table command's paths; for ``train``, also add the data folder, device, seed and output folder."""
+    """Fill in the paths and seed of a command; for ``train``, also add data folder, device, seed and output folder."""
     filled = [word.format(here=folder, seed=seed, data_root=config.data_root) for word in words]
     if filled[0] != "train":
         return filled

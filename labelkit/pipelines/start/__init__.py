@@ -1,1 +1,1 @@
-"""``labelkit start``: all steps from a folder of photos to a table of labels, each one a command of its own."""
+"""``labelkit start``: run all steps from a folder of photos to a table of labels, each of which is a command."""

@@ -1,4 +1,4 @@
-"""Run steps of ``start`` in another process: most steps use one core, and some do not need the results of others."""
+"""Run steps of ``start`` in a background process: most steps use one core, and some are independent of the others."""
 
 import os
 import signal
@@ -18,7 +18,7 @@ Run = Callable[[StageConfig], SimpleResult]
 
 
 class _Notes(Progress):
-    """Collects messages and warnings, to be shown later."""
+    """Progress that collects messages and warnings, to be shown later."""
 
     def __init__(self) -> None:
         self.texts: list[tuple[str, str]] = []
@@ -32,10 +32,10 @@ class _Notes(Progress):
 
 @contextmanager
 def in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mapping[str, Callable[[], SimpleResult]]]:
-    """Run steps, given by name, one after another in another process, which ends with this block.
+    """Run steps one after another in a background process, which ends with the ``with`` block.
 
-    Yields, by the name of each step, a function that waits for its result and shows its messages. ``run``, which runs
-    the command of a step, must be a function of a module.
+    Yields, for each step name, a function that waits for the step's result and shows its messages. ``run``, which runs
+    the command of a step, must be a module-level function.
     """
     if not steps or (os.cpu_count() or 1) < 2:
         yield {}
@@ -54,7 +54,7 @@ def in_background(run: Run, steps: Mapping[str, StageConfig]) -> Iterator[Mappin
 
 def _begin() -> None:
     exit_with_parent("the steps in the background")
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; the main process ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; the main process ends this one
 
 
 def _run_quietly(run: Run, step: StageConfig) -> tuple[SimpleResult, list[tuple[str, str]]]:
@@ -66,7 +66,7 @@ def _run_quietly(run: Run, step: StageConfig) -> tuple[SimpleResult, list[tuple[
 def _wait(future: Future[tuple[SimpleResult, list[tuple[str, str]]]], run: Run, step: StageConfig) -> SimpleResult:
     try:
         result, texts = future.result()
-    except BrokenProcessPool:  # such as by the system, for its memory
+    except BrokenProcessPool:  # for example, the system killed it because of its memory use
         return run(step)
     for kind, text in texts:
         getattr(current_progress(), kind)(text)

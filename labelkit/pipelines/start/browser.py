@@ -1,6 +1,6 @@
-"""``start --serve``, and ``label --serve`` on what ``start`` made: labeling in the browser, and then the tables anew.
+"""``start --serve``, and ``label --serve`` on output of ``start``: label in the browser, then update the tables.
 
-"Ask again" is a call of ``start`` in a process of its own, so that page and tables show the same predictions.
+"Predict again" runs ``start`` in a separate process, so that the page and the tables show the same predictions.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,14 +30,14 @@ _STEP = "labels of the browser"
 def start_in_browser(
     config: StartConfig, once: Callable[[StartConfig], SimpleResult], shown: LabelConfig | None = None
 ) -> SimpleResult:
-    """Run ``start``, serve the labeling page until it is interrupted, and run ``start`` again.
+    """Run ``start``, serve the labeling page until interrupted, and run ``start`` again.
 
-    Labels are in a result of the store as soon as they are given: if this is killed, the next call takes them.
+    Labels are immediately saved in a result of the store: if the process is killed, the next run reads them.
 
     Args:
-        config: of the command.
-        once: a call without a browser.
-        shown: options of ``label --serve``, if that was called.
+        config: options of ``start``.
+        once: function that runs ``start`` without a browser.
+        shown: options of ``label --serve``, if this command was run.
     """
     check_server()
     config = config.model_copy(update={"serve": False})
@@ -59,7 +59,7 @@ def start_in_browser(
         served["skip"] = folder / SKIPPED
     label = (shown or LabelConfig(index=store, serve=True)).model_copy(update=served)
     noted = {"store": store.name, "session": label.result}
-    # given.csv holds the labels of --labels by now, and nobody answers a question; a number changes with each name
+    # given.csv already contains the labels of --labels, nobody can answer questions, and each name changes the number
     said = Record.read(folder).rounds[-1].get("new_classes", "auto")
     later = said if said in ("auto", "none") else "some"
     changes = {"out": folder, "labels": None, "label_column": None, "new_classes": later}
@@ -69,32 +69,32 @@ def start_in_browser(
         asking.run_command(*again)
         last = Record.read(folder).rounds[-1]
         if last["store"] != store.name:
-            raise ValueError("photos were added, changed or removed: press Ctrl-C, then run the command again")
+            raise ValueError("photos have been added, changed or removed: press Ctrl-C, then run the command again")
         return read_result(asking.session.store, str(last["answer"] or last["groups"]))
 
     Record.read(folder).note(_STEP, "", {}, [], noted)
     done: Any = serve_labels(label, predict).to_json()
-    current_progress().message(f"the page is closed; the tables in {folder} are updated now, which takes a while")
+    current_progress().message(f"the server has stopped; updating the tables in {folder}, which takes a while")
     return once(config.model_copy(update={"new_classes": later if done["actions"] else said}))
 
 
 def read_start_call(config: LabelConfig) -> StartConfig | None:
-    """Return the ``start`` call that created the store of ``label --serve``, to be rerun with labels from the browser.
+    """Return the options of the ``start`` run that created the store of ``label --serve``, to rerun it with new labels.
 
-    ``None`` if there was none, or it cannot be repeated: the photos are elsewhere now, another result is to be shown,
-    or earlier labels of the browser are in a result that ``start`` has not read, which is continued then.
+    Returns ``None`` if there was no such run, or it cannot be repeated: the photos have been moved, another result is
+    to be shown, or earlier browser labels are in a session that ``start`` has not read, which is resumed instead.
     """
     folder = config.index.parent
     if not config.serve or not config.own_labels or config.labels or config.result or config.grouping or config.dataset:
         return None
     try:
         record = Record.read(folder)
-    except StoreError:  # a file of another program, or of a later version
+    except StoreError:  # a file written by another program, or by a later version
         return None
     if not record.call or config.index.name not in [entry["store"] for entry in record.rounds]:
         return None
     call = dict(record.call)
-    # paths as in the last call, where they still lead there, so that no step has another command than then
+    # keep the paths of the last run if they are still valid, so that the commands of the steps do not change
     photos = Path(call.pop("photos_at"))
     if Path(call["photos"]).resolve() != photos:
         call["photos"] = str(photos)
@@ -109,14 +109,14 @@ def read_start_call(config: LabelConfig) -> StartConfig | None:
     labels = {"labels": (config.from_,), "label_column": config.label_column} if is_table else {}
     try:
         return StartConfig(**{**call, "out": out, "serve": True, **labels})
-    except ValidationError:  # options of another version
+    except ValidationError:  # options written by another version
         return None
 
 
 def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
-    """Return the last round of the latest browser session, and its labels unless an earlier call has read that round.
+    """Return the last round of the latest browser session, and its labels unless an earlier run has read that round.
 
-    The text of a label is empty if it was removed there: by hand, or since an earlier call read it.
+    The text of a label is empty if it was removed in the browser, possibly after an earlier run read it.
     """
     noted = record.steps.get(_STEP, {}).get("values", {})
     path = record.path.with_name(str(noted.get("store")))
@@ -132,7 +132,7 @@ def read_browser_labels(record: Record) -> tuple[int, list[TableLabel]]:
 
 
 def record_browser_round(record: Record, last_round: int, labels: Sequence[TableLabel]) -> None:
-    """Record the last round whose labels have been read from the latest browser session."""
+    """Record the last round read from the latest browser session, and the photos whose labels it contains."""
     if labels:
         values = record.steps[_STEP]["values"]
         gone = {(label.path, label.file) for label in labels}

@@ -1,9 +1,9 @@
-"""Labels that ``start`` knows: those of earlier calls, those entered in its own tables, and those in files.
+"""Collect the user's labels for ``start``: from earlier runs, from its own tables, from the browser and from files.
 
-A label belongs to a photo, not to a path: it follows a photo that was moved or renamed, identified by the bytes of the
-file, even if its old path now belongs to another photo. If a photo is gone and its path contains a file that no earlier
-call has seen, the photo was edited and keeps its label. Labels of missing photos are kept in a separate file until the
-photos return.
+A label belongs to a photo, not to a path: it follows a photo that was moved or renamed, identified by the content of
+the file, even if its old path now belongs to another photo. If a photo is gone and its path contains a file that no
+earlier run has seen, the photo is assumed to have been edited and keeps its label. Labels of missing photos are kept in
+a separate file until the photos return.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from labelkit.store.embeddings import EmbeddingStore
 
 GIVEN, AWAY, LABELS = "given.csv", "away.csv", "labels.csv"
 NEXT, SKIPPED, NOVEL, SEEN, CHECK = "next.csv", "skipped.csv", "novel.csv", "novel-seen.csv", "check.csv"
-FOLDERS = Path("folders")  # --labels folders: the names of the folders are the labels
+FOLDERS = Path("folders")  # --labels folders: folder names are the labels
 FILLED = (NEXT, SKIPPED, NOVEL, SEEN, CHECK)
-"""Tables whose labels people fill in or correct."""
+"""Tables in which users fill in or correct labels."""
 _SHOWN = 5
-# labels of a class up to which its name may be a slip
+# maximum number of labels of a class whose name may be a typo
 _FEW = 2
 
 
@@ -41,9 +41,9 @@ class TableLabel:
     """Label of a photo in a table, with the path and file digest that the photo had when the label was recorded.
 
     Attributes:
-        path: below the folder of the photos.
+        path: path relative to the photo folder.
         text: the label.
-        file: SHA-256 in hex; empty if it is not known.
+        file: SHA-256 of the file in hex; empty if unknown.
     """
 
     path: str
@@ -53,22 +53,22 @@ class TableLabel:
 
 @dataclass(frozen=True)
 class CollectedLabels:
-    """All labels that people have given so far, matched to the photos in the folder.
+    """All labels from the user so far, matched to the photos in the folder.
 
     Attributes:
-        placed: by place of the photo in the listing.
-        files: SHA-256 of the photo at each of these places, in hex; empty if it cannot be read.
-        away: of photos that are not there.
-        followed: labels that are at another path than they were written for.
-        left: by path, labels that a photo took along from there, or that were corrected in a table of ``start``, in
-            this call or earlier; a table of the user may still have them.
+        by_position: labels by position of the photo in the listing.
+        files: SHA-256 of the photo at each of these positions, in hex; empty if it cannot be read.
+        missing: labels of missing photos.
+        num_moved: number of labels whose photos have moved to another path.
+        outdated: by path, labels that moved with a photo or were corrected in a table of ``start``, in this run
+            or earlier; a table of the user may still contain them.
     """
 
-    placed: dict[int, str]
+    by_position: dict[int, str]
     files: dict[int, str]
-    away: list[TableLabel]
-    followed: int
-    left: dict[str, list[str]]
+    missing: list[TableLabel]
+    num_moved: int
+    outdated: dict[str, list[str]]
 
 
 def collect_labels(
@@ -88,22 +88,22 @@ def collect_labels(
     """Collect the labels of photos from tables and the browser; later sources override earlier ones.
 
     Args:
-        tables: of ``start``.
+        tables: tables written by ``start``.
         labels: CSVs of the user, or ``FOLDERS``.
         dataset: the photos.
-        label_column: header of the column of labels in the CSVs of the user; ``None`` for the usual one.
-        stores: of earlier calls, the newest first, which know what file was at a path.
-        left: see :class:`CollectedLabels`; of the last call.
-        checked: labels by path as ``check.csv`` was written; those that are other ones by now were corrected, and
-            those that are empty were removed.
-        corrected: labels that were corrected in ``labels.csv``.
-        given_before: returns the labels by path that were given for the last call; those that were changed or removed
-            in ``given.csv`` since are not taken from a table of the user again.
-        browser: labels that were given in the browser; without a text, labels that were taken back there.
-        is_same: the photos are those of the newest store, so that labels that wait for theirs need not look for them.
+        label_column: name of the label column in the CSVs of the user; ``None`` for the usual one.
+        stores: stores of earlier runs, newest first, which record the file at each path.
+        left: ``outdated`` of the last run, see :class:`CollectedLabels`.
+        checked: labels by path as written to ``check.csv``; if they differ now, they were corrected, and if they are
+            empty, they were removed.
+        corrected: labels corrected in ``labels.csv``.
+        given_before: returns the labels by path on which the last run was based; those changed or removed in
+            ``given.csv`` since then are not read from a table of the user again.
+        browser: labels entered in the browser; an empty text removes a label.
+        is_same: whether the photos are those of the newest store, so that labels of missing photos need no new search.
 
     Raises:
-        DatasetError: a file cannot be used, or names photos that are not there and were not in an earlier call.
+        DatasetError: a file cannot be used, or lists photos that are missing and were not in an earlier run.
     """
     progress = current_progress()
     place_of = {escape_path(name): place for place, name in enumerate(dataset.sample_ids)}
@@ -117,7 +117,7 @@ def collect_labels(
         for name, text in given_before().items():
             if now.get(name) != text:
                 gone_from.setdefault(name, set()).add(text)
-    # by path and file: the same path may have been that of several photos
+    # by path and file, since different photos may have had the same path
     earlier = {(label.path, label.file): label for label in (*kept, *given)}
     changed: Counter[Path] = Counter()
     own = [*(folder / name for name in (*FILLED, LABELS)), folder / "the browser"]
@@ -149,20 +149,20 @@ def collect_labels(
     newest: set[TableLabel] = set()
     for path in labels:
         if path == FOLDERS:
-            # as they are read from given.csv
+            # as if read from given.csv
             classes = {k: usual for k, name in enumerate(dataset.class_names) if (usual := class_name(name))}
             fresh, written = {i: classes[k] for i, k in enumerate(dataset.labels.tolist()) if k in classes}, []
             if bad := [name for k, name in enumerate(dataset.class_names) if k not in classes]:
                 progress.message(f"images in {', '.join(bad)} have no label; rename these folders if they are classes")
             if not fresh:
-                problem = f"no photo in {dataset.root} is in a folder that could name its class"
+                problem = f"no photo in {dataset.root} is in a folder whose name could be a class"
                 raise DatasetError("--labels folders", problem, "Pass a CSV with the columns path,label.")
         else:
             is_own = path.resolve().parent == folder.resolve()
             fresh, written = _read_user_table(path, label_column, dataset, stores, gone_from, is_own=is_own)
         take(path, written)
         newest |= set(written)
-        # of two tables the last one counts
+        # the last table takes precedence
         again = {place_of.get(label.path) for label in written}
         placed = {place: one for place, one in placed.items() if place not in again}
         placed |= {place: (text, path) for place, text in fresh.items()}
@@ -182,36 +182,36 @@ def collect_labels(
     for label in (*moved, *away):
         gone_from.setdefault(label.path, set()).add(label.text)
     if moved:
-        progress.message(f"{_labels(len(moved))} of moved or renamed photos, carried over")
+        progress.message(f"{_labels(len(moved))} carried over for moved or renamed photos")
     if waiting := [label for label in away if label not in known_away]:
         progress.warning(
-            f"{_labels(len(waiting))} of missing photos ({_names(waiting)}): the labels are kept in {folder / AWAY} "
-            "until the photos return"
+            f"{_labels(len(waiting))} for missing photos ({_names(waiting)}): kept in {folder / AWAY} until the photos "
+            "return"
         )
     if edited:
         progress.warning(
-            f"{_labels(len(edited))} of photos whose files have changed ({_names(edited)}): "
-            "assumed to be edited, so they keep their labels; if they are different photos, delete their lines in "
-            f"{folder / GIVEN} and run again"
+            f"{_labels(len(edited))} for photos whose files have changed ({_names(edited)}): assumed to be edited "
+            "versions, which keep their labels; if they are different photos, delete their lines in "
+            f"{folder / GIVEN} and run the command again"
         )
     class_table: dict[str, Path] = {}
     outdated = {place_of[path]: texts for path, texts in gone_from.items() if path in place_of}
     for path in labels:
         fresh = {place: text for place, (text, table) in placed.items() if table == path}
-        # of a photo which had the path before, or corrected since
+        # labels of a photo that had the path before, or that have been corrected
         stale = {place for place, text in fresh.items() if text in outdated.get(place, ()) and text != known.get(place)}
         if stale:
             progress.warning(
-                f"{path}: {_labels(len(stale))} ignored, since the photos or classes have been corrected, deleted or "
-                "renamed. The labels are already recorded, so you can leave out --labels. If they are right for the "
-                f"photos that now have these names, add them to {folder / GIVEN}"
+                f"{path}: {_labels(len(stale))} ignored, because the photos or labels have been corrected, deleted or "
+                "renamed since. Earlier labels are already recorded, so you can omit --labels. If the ignored labels "
+                f"are right for the photos that now have these names, add them to {folder / GIVEN}"
             )
         fresh = {place: text for place, text in fresh.items() if place not in stale}
         changed[path] += sum(known.get(place, text) != text for place, text in fresh.items())
         known |= fresh
         class_table |= dict.fromkeys(fresh.values(), path)
     for path, count in (+changed).items():
-        progress.warning(f"{path}: {_labels(count)} of photos that had another label before; the new labels are used")
+        progress.warning(f"{path}: {_labels(count)} for photos that had another label; the new labels are used")
     counts = Counter(known.values())
     for name, count in counts.items():
         commoner = [other for other, more in counts.items() if (more, other) > (count, name)]
@@ -220,8 +220,8 @@ def collect_labels(
             near = similar_names(name, (other for other in commoner if counts[other] > _FEW))
         if near is not None:
             progress.warning(
-                f"the class {name!r} ({_labels(count)}) looks like {near!r}: if both are the same class, replace "
-                f"{name!r} in {class_table.get(name, folder / GIVEN)} and run again"
+                f"the class {name!r} ({_labels(count)}) resembles {near!r}: if both are the same class, replace "
+                f"{name!r} in {class_table.get(name, folder / GIVEN)} and run the command again"
             )
     gone_texts = {path: sorted(texts) for path, texts in sorted(gone_from.items())}
     return CollectedLabels(known, {place: files.digest(place) for place in known}, away, len(moved), gone_texts)
@@ -245,11 +245,11 @@ def _read_user_table(
     *,
     is_own: bool,
 ) -> tuple[dict[int, str], list[TableLabel]]:
-    """Read the table of ``--labels``: labels by place, and labels of the files that were at a path in an earlier call.
+    """Read a table passed by ``--labels``: labels by position, and labels of files that earlier runs found at a path.
 
-    A table that ``start`` made, or one that tells files, is of the photos of that time. In others a path is that of the
-    photo that is there now; one that is there no more is that of the photo which was there last, unless its label was
-    taken along before.
+    Tables written by ``start``, or with file digests, refer to the photos at the time of writing. In other tables, a
+    path refers to the photo there now or, if the path no longer exists, to the last photo there, unless its label has
+    already moved with it.
     """
     read_label_csv(labels, label_column, tell=current_progress().message)
     written = [TableLabel(*row) for row in read_file_labels(labels, label_column)]
@@ -276,16 +276,16 @@ def _follow(
     stores: Sequence[EmbeddingStore],
     known: dict[int, str],
 ) -> tuple[list[TableLabel], list[TableLabel], list[TableLabel]]:
-    """Reassign labels whose path is gone or now belongs to another file, unless a file has contradicting labels.
+    """Reassign labels whose path is gone or now belongs to another file, unless a file has contradictory labels.
 
-    Returns the labels of photos with another path, of none, and of photos that are other files at the same path.
+    Returns the labels of moved photos, of missing photos, and of edited photos (another file at the same path).
     """
     texts = defaultdict(set)
     for label in strays:
         texts[label.file].add(label.text)
     wanted = {label.file for label in sought if label.file and len(texts[label.file]) == 1}
     found = _find_moved_files(wanted, files, stores)
-    # a photo of any earlier call, which came back or has another's name
+    # photos of any earlier run, which may have returned or been renamed
     described = {digest.tobytes().hex() for store in stores if strays for digest in store.sha256}
     moved: list[TableLabel] = []
     away: list[TableLabel] = []
@@ -307,9 +307,9 @@ def _follow(
 
 
 def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[str]:
-    """Return the sorted paths that a person left unlabeled in a table while filling in others, now or (kept) earlier.
+    """Return the sorted paths that the user left empty in a table while filling in others, now or earlier (``kept``).
 
-    A photo that has a label by now is skipped no longer.
+    Photos that have since been labeled are no longer skipped.
     """
     following, before = ({} if not path.is_file() else read_paths_and_labels(path) for path in (table, kept))
     left = [path for path, text in following.items() if not text] if any(following.values()) else []
@@ -317,12 +317,12 @@ def skipped_photos(table: Path, kept: Path, labels: Mapping[str, str]) -> list[s
 
 
 class GeneratedTables:
-    """Tables that ``start`` wrote, protected from being overwritten after a person edits them.
+    """Tables written by ``start``, which are not overwritten if the user has edited them.
 
     Args:
-        folder: of ``start``.
-        written: SHA-256 of each table as it was written, by its name; kept up to date.
-        save: saves ``written``; called after each change of a table.
+        folder: output folder of ``start``.
+        written: SHA-256 of each table as it was written, by name; kept up to date.
+        save: function that saves ``written``; called after each table is written.
     """
 
     def __init__(self, folder: Path, written: dict[str, str], save: Callable[[], None]) -> None:
@@ -330,38 +330,38 @@ class GeneratedTables:
         self._read: dict[Path, str] = {}
 
     def read(self, path: Path) -> list[TableLabel]:
-        """Read the labels in a table that ``start`` wrote; return an empty list if it is missing or has no rows."""
+        """Read the labels in a table written by ``start``; return an empty list if it is missing or has no rows."""
         if not path.is_file():
             return []
-        self._read[path] = sha256_file(path)  # first: who saves it now saves another one
-        # of away.csv, one path may be that of two photos, which came one after the other; labels.csv has guesses
+        self._read[path] = sha256_file(path)  # before reading, so that a version saved in the meantime is noticed
+        # in away.csv, two successive photos may have the same path; labels.csv contains guesses
         if path.name not in (AWAY, LABELS):
             read_label_csv(path, empty_ok=True, tell=current_progress().message)
         return [TableLabel(*row) for row in read_file_labels(path)]
 
     def was_edited(self, name: str) -> bool:
-        """Return whether a person edited a table: whether its content, when read, differs from what ``start`` wrote."""
+        """Return whether the user has edited a table, i.e. whether its content, when read, was not that written."""
         read = self._read.get(self.folder / name)
         return read is not None and read != self._written.get(name)
 
     def can_replace(self, path: Path) -> bool:
-        """Return whether a table may be replaced; an edited table that ``start`` never reads is renamed first."""
+        """Return whether a table may be replaced; an edited table that ``start`` does not read is renamed first."""
         now = sha256_file(path) if path.is_file() else None
         if now in (None, self._read.get(path)):
             return True
         if path.name in (AWAY, GIVEN, *FILLED):
             current_progress().warning(
-                f"{path} was changed during this run: it is left as is, and the next run reads it"
+                f"{path} was changed during this run, so it is left unchanged; the next run will read it"
             )
             return False
         if now != self._written.get(path.name):
             other = path.rename(path.with_stem(f"{path.stem}-edited-{now[:8]}"))
-            told = f"{path} was edited and is kept as {other}; pass lines that you corrected with --labels"
+            told = f"{path} was edited and has been renamed to {other}; to use corrected lines, pass them by --labels"
             current_progress().warning(told)
         return True
 
     def replace(self, path: Path, made: Path) -> bool:
-        """Replace a table with a finished file unless it changed since it was read; return whether it was replaced."""
+        """Replace a table with a finished file, unless it has changed since it was read; return whether it was."""
         if not self.can_replace(path):
             made.unlink()
             return False
@@ -371,10 +371,10 @@ class GeneratedTables:
         return True
 
     def write(self, name: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Write a table, replacing the one that ``start`` wrote before.
+        """Write a table, replacing the one previously written by ``start``.
 
         Raises:
-            DatasetError: it was changed since it was read.
+            DatasetError: the table has changed since it was read.
         """
         path = self.folder / name
         if not self.can_replace(path):
@@ -384,7 +384,7 @@ class GeneratedTables:
         self._save()
 
     def remove(self, *names: str) -> None:
-        """Remove tables that ``start`` wrote, except those that have changed since they were read."""
+        """Remove tables written by ``start``, except those that have changed since they were read."""
         for name in names:
             if not name.endswith(".csv") or self.can_replace(self.folder / name):
                 (self.folder / name).unlink(missing_ok=True)
@@ -403,7 +403,7 @@ def _with_files(labels: Sequence[TableLabel], stores: Sequence[EmbeddingStore]) 
 
 
 class _Files:
-    """The files of a listing, each read at most once."""
+    """Files of a listing, each of which is read at most once."""
 
     def __init__(self, dataset: ImageDataset, known: Mapping[int, str]) -> None:
         assert dataset.root is not None
@@ -411,7 +411,7 @@ class _Files:
         self._digests = dict(known)
 
     def digest(self, place: int) -> str:
-        """Return a file's SHA-256 digest in hex, or "" if the file cannot be read; ``embed`` reports that error."""
+        """Return a file's SHA-256 digest in hex, or "" if it cannot be read, which ``embed`` will report."""
         if place not in self._digests:
             try:
                 self._digests[place] = sha256_file(self.paths[place])
@@ -421,7 +421,7 @@ class _Files:
 
 
 def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[EmbeddingStore]) -> dict[str, list[int]]:
-    """Return the current locations of files that earlier stores contained."""
+    """Return the current positions in the listing of files with the wanted digests, by digest."""
     sizes: set[int] = set()
     for store in stores if wanted else ():
         rows = [row for row, digest in enumerate(store.sha256) if digest.tobytes().hex() in wanted]
@@ -435,7 +435,7 @@ def _find_moved_files(wanted: Set[str], files: _Files, stores: Sequence[Embeddin
 
 
 def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int]) -> int:
-    """Count the given rows of a store whose image files are now at a path that the store does not list."""
+    """Count the rows whose image files are now at a path that the store does not list."""
     wanted, old = {store.sha256[row].tobytes().hex() for row in rows}, set(store.sample_ids)
     found = _find_moved_files(wanted, _Files(dataset, {}), [store])
     return sum(any(dataset.sample_ids[place] not in old for place in places) for places in found.values())
@@ -444,19 +444,19 @@ def count_moved(dataset: ImageDataset, store: EmbeddingStore, rows: Sequence[int
 def write_labels(
     tables: GeneratedTables, dataset: ImageDataset, known: CollectedLabels, unread: Set[str] = frozenset()
 ) -> None:
-    """Write the known labels, with the SHA-256 of each photo: first those of photos that are not there or ``unread``.
+    """Write the known labels with the SHA-256 of each photo; those of missing or unreadable (``unread``) photos first.
 
-    Whenever this ends, no label is lost.
+    No label is lost if this is interrupted.
     """
     names, columns = dataset.sample_ids, ("path", "label", FILE_COLUMN)
-    given = [(names[i], known.placed[i], known.files[i]) for i in sorted(known.placed)]
-    # without the file, since it may become the one that it was, or another one
+    given = [(names[i], known.by_position[i], known.files[i]) for i in sorted(known.by_position)]
+    # without a digest, since the file may be restored or replaced by another one
     aside = [(escape_path(name), text, "") for name, text, _ in given if name in unread]
     if aside:
         current_progress().warning(
             f"{_labels(len(aside))} for unreadable photos: kept in {tables.folder / AWAY} until the photos can be read"
         )
-    away = [*((label.path, label.text, label.file) for label in known.away), *aside]
+    away = [*((label.path, label.text, label.file) for label in known.missing), *aside]
     if away:
         tables.write(AWAY, columns, sorted(away, key=lambda row: (row[0], row[2])))
     if given or (tables.folder / GIVEN).is_file():

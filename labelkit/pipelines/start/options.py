@@ -44,7 +44,7 @@ class StartConfig(LabelColumnOption, ListingOptions, NewClassesOption):
     )
     serve: bool = _LABELS(
         False,
-        'Label in the browser after the tables are written. "Ask again" on the page, and Ctrl-C at the end, update '
+        'After writing the tables, label in the browser. "Predict again" on the page, and Ctrl-C at the end, update '
         "all tables. Requires starlette and uvicorn.",
     )
     seed: int = _RUN(0, "Random seed for all steps.", ge=0)

@@ -1,6 +1,6 @@
-"""What ``start`` has done in its folder: read before each step, written after it.
+"""Record of the work of ``start`` in its output folder, read before each step and written after it.
 
-A step is done if its command, and the digests of what it reads, are those that were noted, and its files are there.
+A step is finished if its command and the digests of its inputs match the record, and its output files exist.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ class Record(BaseModel):
     """Contents of ``start.json``: the rounds and finished steps of ``start`` in one folder.
 
     Attributes:
-        path: of the file.
-        rounds: for each its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
+        path: path of the file.
+        rounds: for each round, its ``inputs`` (digest of photos, labels, options), ``photos`` (digest of the listing),
             ``backbone``, ``new_classes``, ``store``, and the names of its results, ``groups`` and ``answer``.
-        left: by path, labels that photos took along from there.
-        tables: SHA-256 of each table as it was written, by its name.
-        confirmed: by path and by SHA-256 in hex, labels that were corrected in ``labels.csv``, or that a saved
-            ``check.csv`` had listed.
-        call: options of the last call, but for labels and output, and ``photos_at``, the whole path of the photos.
-        steps: by name, what was done: ``command``, ``inputs`` (digest), ``files``, and ``values`` that are told.
+        left: by path, labels of photos that have since moved to another path.
+        tables: by name, SHA-256 of each table as it was written.
+        confirmed: by path and by SHA-256 in hex, labels that were corrected in ``labels.csv`` or listed in an edited
+            ``check.csv``.
+        call: options of the last run except labels and output, and ``photos_at``, the absolute path of the photos.
+        steps: finished steps by name: ``command``, ``inputs`` (digest), ``files``, and the reported ``values``.
     """
 
     path: Path = Field(exclude=True)
@@ -51,10 +51,10 @@ class Record(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Record:
-        """Read ``start.json`` from a folder; return an empty record if there is none.
+        """Read ``start.json`` from a folder; return an empty record if the file does not exist.
 
         Raises:
-            StoreError: the file is damaged, or of a later version.
+            StoreError: the file is damaged, or was written by a later version.
         """
         path = folder / RECORD
         try:
@@ -64,13 +64,13 @@ class Record(BaseModel):
             return cls(path=path)
         except ValidationError as error:
             problem = "was not written by this version of labelkit"
-            raise StoreError(str(path), problem, "Pass a different value for --out.") from error
+            raise StoreError(str(path), problem, "Pass a different --out.") from error
         except (OSError, ValueError) as error:
             problem = f"cannot be read: {error}"
-            raise StoreError(str(path), problem, "Restore the file, or choose a new --out.") from error
+            raise StoreError(str(path), problem, "Restore the file, or pass a different --out.") from error
 
     def finished_values(self, name: str, command: str, inputs: Mapping[str, object]) -> dict[str, Any] | None:
-        """Return the recorded values of a step that finished with this command and input; ``None`` if it must run."""
+        """Return the recorded values of a step that finished with this command and inputs; ``None`` if it must run."""
         step = self.steps.get(name)
         if step is None or step["command"] != command or step["inputs"] != json_digest(inputs):
             return None
@@ -88,9 +88,9 @@ class Record(BaseModel):
         self.write()
 
     def follow_confirmed(self, labels: Mapping[str, str], files: Mapping[str, str]) -> dict[str, str]:
-        """Return the confirmed ones of all labels by path, and record their paths and files, which may be other ones.
+        """Return the labels, by path, that have been confirmed, and record their current paths and file digests.
 
-        ``files`` has the SHA-256 of each of these photos, in hex; empty if it cannot be read.
+        ``files`` contains the SHA-256 of each of these photos, in hex; empty if the photo cannot be read.
         """
         found = {}
         for path, text in labels.items():
@@ -105,36 +105,36 @@ class Record(BaseModel):
 
 
 def given_labels(folder: Path, rounds: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """Return the labels, by path, that a person had given for the last round that is finished."""
+    """Return the user's labels, by path, on which the last finished round was based."""
     entry = find_last_finished_round(rounds, folder, "answer", "groups")
     if entry is None:
         return {}
     try:
         store = open_store(folder / str(entry["store"]))
         found = read_stored_predictions(read_result(store, str(entry["answer"] or entry["groups"])))
-    except StoreError:  # it is made again
+    except StoreError:  # it will be recreated
         return {}
     lines = zip(store.sample_ids, found.labels, found.kinds, strict=True)
     return {escape_path(name): text for name, text, kind in lines if kind == "given"}
 
 
 def remove_confirmed(table: Path, values: dict[str, Any], confirmed: Mapping[str, str]) -> None:
-    """Remove labels, by path, that a person has confirmed from ``check.csv`` and the values reported with it."""
+    """Remove labels confirmed by the user, given by path, from ``check.csv`` and from the reported values."""
     kept = [one for one in values["doubtful"] if confirmed.get(one["path"]) != one["label"]]
     if len(kept) < len(values["doubtful"]):
         lines = ([f"{one[name]:.4f}" if name == "doubt" else one[name] for name in COLUMNS] for one in kept)
         commit_bytes(table, csv_bytes(COLUMNS, lines))
         left = len(values["doubtful"]) - len(kept)
         current_progress().message(
-            f"labels not questioned, since you corrected them in labels.csv or had them in a saved check.csv: {left}"
+            f"{left} labels not listed for checking, because you corrected them in labels.csv or kept them in check.csv"
         )
         values |= {"doubtful": kept, "doubtful_labels": len(kept)}
 
 
 def find_last_finished_round(rounds: Sequence[dict[str, Any]], folder: Path, *results: str) -> dict[str, Any] | None:
-    """Return the last round of ``start`` whose result is stored; ``None`` if there is none.
+    """Return the last round of ``start`` whose result exists; ``None`` if there is none.
 
-    ``results`` says which: ``groups``, or ``answer`` and ``groups``, of which the first that the round has counts.
+    ``results`` is the kind of result: ``groups``, or ``answer`` and ``groups``, of which the round's first is required.
     """
     entry: dict[str, Any]
     for entry in reversed(rounds):

@@ -1,7 +1,7 @@
-"""From a folder of photos to a table of labels: embed, group, answer, suggest, look, report, each by its own command.
+"""From a folder of photos to a table of labels: embed, group, predict, suggest, check and report, each by a command.
 
-Photos, labels or options that change begin a round. A round has results of its own, so that an interrupted one goes on
-with the same files, and its groups keep the ids of the round before.
+A change of photos, labels or options starts a new round. A round has its own results, so that an interrupted round
+continues with the same files, and its groups keep the ids of the previous round.
 """
 
 import contextlib
@@ -62,18 +62,18 @@ DUPLICATES, ODD, NOVEL_SHEET, NEXT_SHEET = "duplicates.csv", "odd.csv", "novel.p
 
 _CHECKING = "labels to check"
 _TIMED_PHOTOS = 16
-#: steps that need the embeddings alone, and the photos from which on they run in a process of their own
+#: steps that only need the embeddings, and minimum number of photos to run them in a separate process
 _NEED_NO_LABELS, _MIN_FOR_PROCESS = ("duplicates", "odd"), 1000
-#: photos that came later up to which no time is told: to load the network and time it takes longer than they do
+#: maximum number of new photos without a time estimate, which would take longer than embedding them
 _FEW_LATER = 100
-#: photos up to which the map of the page is made by t-SNE, in 6 CPU seconds at most
+#: maximum number of photos for a t-SNE map on the page, which takes up to 6 CPU seconds
 _MAX_BY_TSNE = 2000
-#: photos up to which small copies are kept for the next search of duplicates, in 120 MB at most
+#: maximum number of photos whose thumbnails are cached for the next search for duplicates, in up to 120 MB
 _MAX_CACHED = 30_000
 _NOVEL_PHOTOS = 50
-#: photos that came later from which on they are compared with those that were there
+#: minimum number of new photos to compare with the earlier ones
 _MIN_LATER = 10
-#: share of photos that may be unreadable: they are listed, and the others are what the user came for
+#: maximum fraction of unreadable photos: they are listed, and the user still gets results for the others
 _MAX_UNREADABLE = 0.5
 _OF_ONE_CALL = ("labels", "label_column", "out", "other_photos", "serve", "dry_run")
 _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
@@ -81,20 +81,20 @@ _OPTIONS = ("backbone", "num_classes", "new_classes", "min_confidence", "seed")
 
 @dataclass(frozen=True)
 class _Round:
-    """What one round works on.
+    """Inputs and outputs of a round.
 
     Attributes:
-        folder: where everything is written.
-        record: its entry in ``start.json``.
-        before: the entry of the last round whose groups are there; ``None`` for none.
-        described: the newest store of other photos by the same backbone, whose rows are copied; ``None`` for none.
-        labels: label by place of the photo.
-        num_photos: in the listing.
-        skipped: paths of photos that a person could not label, which are suggested last.
-        seen: paths of photos that a person left empty in ``novel.csv``, which are listed there last.
-        confirmed: labels by path that are not to be doubted.
-        previous: the newest store that lacks enough of its photos without a label; ``None``: none, or not known yet.
-        answered: store and answers of the last round that had some; ``None``: there is none, or this one has none.
+        folder: output folder.
+        record: entry of the round in ``start.json``.
+        before: entry of the last round whose groups exist; ``None`` if there is none.
+        described: newest store of other photos with the same backbone, to copy embeddings from; ``None`` if none.
+        labels: labels by position of the photo in the listing.
+        num_photos: number of photos in the listing.
+        skipped: paths of photos that the user could not label, which are suggested last.
+        seen: paths of photos that the user left empty in ``novel.csv``, which are listed last there.
+        confirmed: labels by path that the user has confirmed.
+        previous: newest store that lacks enough of the unlabeled photos; ``None``: none, or not yet determined.
+        answered: store and predictions of the last round that had any; ``None``: none, or this round has none.
     """
 
     folder: Path
@@ -124,28 +124,28 @@ def start(config: StartConfig) -> SimpleResult:
     """Turn a folder of photos into a table of labels by running all unfinished steps, and report the results.
 
     Raises:
-        DatasetError: no photos, or labels that fit none.
-        ConfigError: the output is no folder, or lies among the photos; fewer classes than have labels.
-        BusyError: another call works on this output.
-        ResourceError: no room, no permission.
-        LabelkitError: what a step cannot do; the steps before it are kept.
+        DatasetError: there are no photos, or labels match none of them.
+        ConfigError: the output is not a folder, or is inside the photo folder; fewer classes than labeled classes.
+        BusyError: another run is using this output folder.
+        ResourceError: the disk is full, permission is denied, ...
+        LabelkitError: a step failed; the results of earlier steps are kept.
     """
     if config.serve and not config.dry_run:
         return start_in_browser(config, start)
-    dataset = _photos(config)
+    dataset = _list_photos(config)
     photos = config.photos.resolve()
     folder = config.out or photos.with_name(f"{photos.name}-labeled")
     if folder.exists() and not folder.is_dir():
         raise ConfigError("--out", f"{folder} is a file", "Choose a folder.")
     if photos in (folder.resolve(), *folder.resolve().parents):
         raise ConfigError("--out", f"{folder} is inside the photo folder", "Choose a folder outside it.")
-    with contextlib.nullcontext() if config.dry_run else _held(folder):
+    with contextlib.nullcontext() if config.dry_run else _lock_folder(folder):
         return _start(config, dataset, folder)
 
 
 @contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Hold the lock of the folder; the folder is removed again if it stays empty."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Hold the lock of the folder, and remove the folder if it remains empty."""
     with translate_os_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with hold_lock(folder) as is_there:
@@ -164,9 +164,9 @@ def _held(folder: Path) -> Iterator[None]:
 def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleResult:
     record = Record.read(folder)
     tables = GeneratedTables(folder, record.tables, record.write)
-    stores = [open_store(folder / name) for name in _stores(record, folder)]
+    stores = [open_store(folder / name) for name in _existing_stores(record, folder)]
     alone = bool(stores) and _count_remaining_photos(config, folder, dataset, stores[0]) == 0
-    listing = _listing(dataset)
+    listing = _digest_listing(dataset)
     last = record.rounds[-1] if record.rounds else {}
     is_same = bool(stores) and (last["store"], last["photos"]) == (stores[0].path.name, listing)
     checked = record.steps.get(_CHECKING, {}).get("values", {}).get("doubtful", [])
@@ -185,7 +185,7 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         browser=browser,
         is_same=is_same,
     )
-    labels = known.placed
+    labels = known.by_position
     now = {escape_path(dataset.sample_ids[place]): text for place, text in labels.items()}
     if tables.was_edited(CHECK):
         record.confirmed |= {one["path"]: now[one["path"]] for one in checked if one["path"] in now}
@@ -198,55 +198,55 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
     if len(labels) == len(dataset) and len(set(labels.values())) == 1:
         problem = f"all {len(dataset)} photos have the label {labels[0]!r}, so there are no classes to distinguish"
         raise DatasetError(str(config.photos), problem, "Remove the labels, or add photos of other classes.")
-    # where their number is estimated, each half of the photos is to show one more than the classes there are at least
+    # to estimate the number, each half of the photos must be able to show one more than the minimum number of classes
     estimated = config.num_classes is None and config.new_classes in ("auto", "some")
     fewest = 2 * max(2, len(set(labels.values()))) + 2 if estimated else 4
     if len(labels) < len(dataset) < fewest:
         problem = f"{len(dataset)} photos are too few to distinguish classes; at least {fewest} are required"
         raise DatasetError(str(config.photos), problem, "Add photos, or label every photo.")
     config = _ask_about_new_classes(config, len(set(labels.values())), all_labeled=len(labels) == len(dataset))
-    this = _round(config, record, folder, listing, labels, len(dataset), alone=alone)
+    this = _choose_round(config, record, folder, listing, labels, len(dataset), alone=alone)
     skipped, seen = (skipped_photos(folder / a, folder / b, now) for a, b in ((NEXT, SKIPPED), (NOVEL, SEEN)))
     this = replace(this, answered=_last_answers(record, this), skipped=skipped, seen=seen)
     record.confirmed |= {one.path: now[one.path] for one in corrected if one.path in now}
     hashes = {escape_path(dataset.sample_ids[place]): file for place, file in known.files.items()}
     this = replace(this, confirmed=record.follow_confirmed(now, hashes))
-    steps = _steps(config, this)
+    steps = _build_steps(config, this)
     progress = current_progress()
     _report_photos(config, dataset, labels)
     waiting = [name for name, step in steps.items() if _done(record, this, name, step) is None]
     if waiting and "report" not in waiting:
-        waiting.append("report")  # it shows what they find
+        waiting.append("report")  # it shows their results
     if last and waiting and not config.dry_run:
-        progress.message(f"steps to run again: {', '.join(waiting)} (--dry-run shows their commands)")
+        progress.message(f"steps to rerun: {', '.join(waiting)} (--dry-run shows their commands)")
     elif not last and not config.dry_run:
         for number, (name, step) in enumerate(steps.items(), 1):
             progress.message(f"{number}. {name}: {command_line(step)}")
-    minutes = None if _done(record, this, "embed", steps["embed"]) else _minutes(steps["embed"], this, dataset)
-    if minutes is not None and minutes >= 0.05:  # less is 0.0
-        progress.message(f"embedding the photos takes about {minutes:.1f} minutes here; the other steps take more time")
+    minutes = None if _done(record, this, "embed", steps["embed"]) else _estimate_time(steps["embed"], this, dataset)
+    if minutes is not None and minutes >= 0.05:  # less would be shown as 0.0
+        progress.message(f"embedding the photos will take about {minutes:.1f} minutes, plus time for the other steps")
     if config.dry_run:
         return _plan(dataset, labels, minutes, steps)
     if this.record not in record.rounds:
         record.rounds.append(this.record)
-    record.left = known.left
+    record.left = known.outdated
     record.call = {name: value for name, value in config.to_yaml_dict().items() if name not in _OF_ONE_CALL}
     record.call["photos_at"] = str(config.photos.resolve())
     record.write()
     write_labels(tables, dataset, known)
     record_browser_round(record, browser_round, browser)
     record.write()
-    if known.followed:
-        # what they say of paths held before; their labels are in the tables that were written
+    if known.num_moved:
+        # their paths are outdated; their labels are in the tables that were just written
         tables.remove(*FILLED)
     for name, paths in ((SKIPPED, skipped), (SEEN, seen)):
         if paths:
             tables.write(name, ("path", "label"), ([path, ""] for path in paths))
         else:
             tables.remove(name)
-    told = {"embed": _do(record, this, "embed", steps["embed"], tables, {})}
+    told = {"embed": _do_step(record, this, "embed", steps["embed"], tables, {})}
     for other in {str(entry["store"]) for entry in record.rounds} - {this.store.name}:
-        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # of a call that was interrupted
+        shutil.rmtree(embedding_run_folder(folder / other), ignore_errors=True)  # left by an interrupted run
     unread = {name for name, _ in open_store(this.store).skipped}
     if unread & {dataset.sample_ids[place] for place in labels}:
         write_labels(tables, dataset, known, unread)
@@ -255,40 +255,40 @@ def _start(config: StartConfig, dataset: ImageDataset, folder: Path) -> SimpleRe
         this = replace(this, labels=readable, num_photos=len(dataset) - len(unread))
         if not 1 < len(readable) < this.num_photos:
             this.record["answer"] = None
-    this = _with_earlier(this, [folder / name for name in _stores(record, folder)], dataset)
+    this = _link_earlier_round(this, [folder / name for name in _existing_stores(record, folder)], dataset)
     if this.previous is not None:
-        progress.message(f"novel photos: those added since {this.previous.name} (--previous)")
-    steps = _steps(config, this)
+        progress.message(f"novel photos: comparing photos added since {this.previous.name} with earlier ones")
+    steps = _build_steps(config, this)
     apart: dict[str, StageConfig] = {}
     if len(dataset) >= _MIN_FOR_PROCESS:
         waiting = [name for name in _NEED_NO_LABELS if _done(record, this, name, steps[name]) is None]
-        apart = {name: _beside(steps[name]) for name in waiting}
+        apart = {name: _write_beside(steps[name]) for name in waiting}
     with in_background(_run, apart) as running:
         told |= {
-            name: _do(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
+            name: _do_step(record, this, name, step, tables, running) for name, step in steps.items() if name != "embed"
         }
     for undone, files in (("suggest", (NEXT, NEXT_SHEET)), ("novel photos", (NOVEL, NOVEL_SHEET))):
-        if undone not in steps:  # of an earlier call; given.csv has the labels in them
+        if undone not in steps:  # left by an earlier run; their labels are in given.csv
             tables.remove(*files)
-    old = [folder / name for name in _stores(record, folder) if name != this.store.name]
+    old = [folder / name for name in _existing_stores(record, folder) if name != this.store.name]
     result = write_summary(config, this.store, old, this.record, told, this.answered, tables)
     record.write()
     return result
 
 
 def _ask_about_new_classes(config: StartConfig, classes: int, *, all_labeled: bool) -> StartConfig:
-    """Ask the user, in a terminal, whether there are new classes, which ``--new-classes auto`` can only guess."""
+    """In a terminal, ask the user whether there are new classes, which ``--new-classes auto`` can only estimate."""
     said = config.num_classes is not None or config.new_classes != "auto"
     if said or config.dry_run or all_labeled or classes < 2:
         return config
     answer = current_progress().ask(
-        f"Does every photo belong to one of your {classes} classes? Enter: guess; none: yes, there are no others; "
-        "some, or a number: there are others"
+        f"Does every photo belong to one of your {classes} classes? Press Enter to estimate this, type none if there "
+        "are no other classes, or type some or the number of other classes"
     )
     try:
         return config if not answer else StartConfig(**(config.model_dump() | {"new_classes": answer}))
     except ValidationError:
-        current_progress().message(f"{answer!r} is not none, some, or a number, so the number is estimated")
+        current_progress().message(f"{answer!r} is not none, some or a number; estimating the number instead")
         return config
 
 
@@ -297,10 +297,10 @@ def _report_photos(config: StartConfig, dataset: ImageDataset, labels: Mapping[i
     classes = f"{len(labels)} of them labeled, in {named} {'class' if named == 1 else 'classes'}"
     progress.message(f"{len(dataset)} photos in {config.photos}, {classes if labels else 'none of them labeled'}")
     if len(labels) == len(dataset) and config.num_classes not in (None, named):
-        progress.message(f"every photo has a label: there are {named} classes, and --num-classes is ignored")
+        progress.message(f"every photo is labeled, so --num-classes is ignored: there are {named} classes")
     if not labels and len(dataset.class_names) > 1:
         some = " and ".join(dataset.class_names[:2])
-        progress.message(f"to use the names of their folders (such as {some}) as labels, pass --labels folders")
+        progress.message(f"to use folder names (such as {some}) as labels, pass --labels folders")
     for note in dataset.notes:
         progress.message(note)
 
@@ -320,7 +320,7 @@ def _plan(
     return SimpleResult(values, (), (Table("plan (nothing was written)", ["step", "what", "command"], rows),))
 
 
-def _photos(config: StartConfig) -> ImageDataset:
+def _list_photos(config: StartConfig) -> ImageDataset:
     folder = config.photos
     if not folder.is_dir():
         if folder.exists():
@@ -333,14 +333,14 @@ def _photos(config: StartConfig) -> ImageDataset:
     return dataset
 
 
-def _stores(record: Record, folder: Path) -> list[str]:
+def _existing_stores(record: Record, folder: Path) -> list[str]:
     """Return the names of the existing stores of all rounds, newest first."""
     names = dict.fromkeys(str(entry["store"]) for entry in reversed(record.rounds))
     return [name for name in names if (folder / name).is_file()]
 
 
 def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDataset, store: EmbeddingStore) -> int:
-    """Count the photos of the last call that still exist anywhere in the folder."""
+    """Count the photos of the last run that still exist anywhere in the folder."""
     there = set(dataset.sample_ids)
     elsewhere = [row for row, name in enumerate(store.sample_ids) if name not in there]
     left = store.n - len(elsewhere)
@@ -353,21 +353,21 @@ def _count_remaining_photos(config: StartConfig, folder: Path, dataset: ImageDat
     return left
 
 
-def _listing(dataset: ImageDataset) -> str:
+def _digest_listing(dataset: ImageDataset) -> str:
     """Return a digest of the names, sizes and times of all files, which identifies the photos."""
     assert dataset.root is not None
     found: list[list[object]] = []
     for name in dataset.sample_ids:
         try:
             status = (dataset.root / name).stat()
-        except OSError:  # embed will say why it cannot be read
+        except OSError:  # embed will report why it cannot be read
             found.append([name])
         else:
             found.append([name, status.st_size, status.st_mtime_ns])
     return json_digest(found)
 
 
-def _round(
+def _choose_round(
     config: StartConfig,
     record: Record,
     folder: Path,
@@ -377,9 +377,9 @@ def _round(
     *,
     alone: bool,
 ) -> _Round:
-    """Return the round to continue, or a new one if photos, labels or options have changed.
+    """Return the round to continue, or a new round if photos, labels or options have changed.
 
-    One that is ``alone`` has none of the photos of the last: its groups do not go on from any.
+    A round that is ``alone`` shares no photos with the last one, so its groups do not continue earlier groups.
     """
     options = {name: value for name, value in config.to_yaml_dict().items() if name in _OPTIONS}
     inputs = json_digest({"photos": listing, "labels": sorted(labels.items()), **options})
@@ -388,7 +388,7 @@ def _round(
         earlier, last = record.rounds, mine
         suffix = f"-{len(earlier) + 1}" if earlier else ""
         goes_on = (last.get("photos"), last.get("backbone")) == (listing, config.backbone)
-        # one label alone says nothing, and nothing is left to say where every photo has one
+        # a single label is not informative, and if every photo is labeled, there is nothing to predict
         can_answer = 1 < len(labels) < num_photos
         mine = {
             "inputs": inputs,
@@ -406,12 +406,12 @@ def _round(
     return _Round(folder, mine, before, described, labels, num_photos)
 
 
-def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
-    """Return the round with the earlier round that it continues, now that its photos are embedded."""
+def _link_earlier_round(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -> _Round:
+    """Complete a round whose photos are embedded by the earlier round that it continues."""
     store, labeled = open_store(this.store), {dataset.sample_ids[place] for place in this.labels}
     before = this.before
     if before is not None and not find_images_in_other_store(open_store(this.folder / before["store"]), store).any():
-        before = None  # each photo is another one under a name that was there
+        before = None  # only the names are the same, not the photos
     unlabeled = np.array([name not in labeled for name in store.sample_ids])
     for path in stores if this.record["answer"] else ():
         if path.name == this.store.name:
@@ -423,7 +423,7 @@ def _with_earlier(this: _Round, stores: Sequence[Path], dataset: ImageDataset) -
 
 
 def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
-    """Return store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
+    """Return the store and predictions of the last round with predictions; ``None`` if they cannot be compared."""
     answered = [entry for entry in record.rounds if entry is not this.record and entry["answer"]]
     entry = find_last_finished_round(answered, this.folder, "answer")
     if entry is None or not this.record["answer"] or this.record.get("alone"):
@@ -431,11 +431,11 @@ def _last_answers(record: Record, this: _Round) -> tuple[Path, str] | None:
     return this.folder / str(entry["store"]), str(entry["answer"])
 
 
-def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
-    """Return the network that embeds the photos, and the stores whose embeddings are copied.
+def _choose_network(config: StartConfig, described: Path | None) -> tuple[str, Path | None]:
+    """Return the network for embedding the photos, and the store from which to copy embeddings.
 
-    ``auto`` goes on with the network of the photos that are there, although a better one was installed since. Where its
-    weights are gone, all photos are described anew.
+    ``auto`` continues with the network of the earlier photos, even if a better one has been installed since. If its
+    weights no longer exist, all photos are embedded again.
     """
     if config.backbone != "auto" or described is None:
         return config.backbone, described
@@ -445,12 +445,12 @@ def _network(config: StartConfig, described: Path | None) -> tuple[str, Path | N
     return "auto", None
 
 
-def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
+def _build_steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
     """Return the options of each step, by name, in order."""
     groups, answer = str(this.record["groups"]), this.record["answer"]
     folder, given = this.folder, this.given
     shared: dict[str, Any] = {"seed": config.seed}
-    backbone, described = _network(config, this.described)
+    backbone, described = _choose_network(config, this.described)
     steps: dict[str, StageConfig] = {
         "embed": EmbedConfig(
             dataset=str(config.photos),
@@ -471,7 +471,7 @@ def _steps(config: StartConfig, this: _Round) -> dict[str, StageConfig]:
         if this.answered is not None and this.answered[0] == earlier["previous"]:
             earlier["previous_answers"] = this.answered[1]
     named = {"index": this.store, "result": groups, "overwrite": True, **earlier, **shared}
-    # where all photos have a label, the classes are known
+    # if all photos are labeled, the classes are known
     known = len(set(this.labels.values())) if len(this.labels) == this.num_photos else None
     number = known or config.num_classes
     new = config.new_classes if number is None else "auto"
@@ -536,8 +536,8 @@ def command_line(config: StageConfig) -> str:
     return shlex.join(("labelkit", *command_words(config)))
 
 
-def _inputs(this: _Round, name: str) -> dict[str, object]:
-    """Return the inputs of a step besides its options: photos, or photos and labels, and photos not to suggest."""
+def _step_inputs(this: _Round, name: str) -> dict[str, object]:
+    """Return the inputs of a step besides its options: photos, labels, and skipped, seen and confirmed photos."""
     if name in ("embed", "duplicates", "odd"):
         return {"photos": this.record["photos"]}
     skipped, seen, confirmed = list(this.skipped), list(this.seen), sorted(this.confirmed.items())
@@ -547,19 +547,19 @@ def _inputs(this: _Round, name: str) -> dict[str, object]:
 
 
 def _done(record: Record, this: _Round, name: str, config: StageConfig) -> dict[str, Any] | None:
-    return record.finished_values(*_key(this, name, config), _inputs(this, name))
+    return record.finished_values(*_step_key(this, name, config), _step_inputs(this, name))
 
 
-def _beside(config: StageConfig) -> StageConfig:
-    """Let a step write its table next to the existing one, which may be edited while the step runs."""
+def _write_beside(config: StageConfig) -> StageConfig:
+    """Let a step write its table next to the existing table, which the user may edit while the step runs."""
     out = Path(getattr(config, "out", ""))
     return config.model_copy(update={"out": out.with_name(f".{out.name}")}) if out.suffix == ".csv" else config
 
 
-def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
+def _step_key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
     """Return the name and command under which a step is recorded, independent of the folder's location.
 
-    A store is taken whatever store its rows were copied from. The page has links to the photos.
+    For embed, it does not matter from which store embeddings were copied. The report page contains links to the photos.
     """
     if name == "embed":
         return this.store.name, "embed"
@@ -569,7 +569,7 @@ def _key(this: _Round, name: str, config: StageConfig) -> tuple[str, str]:
     return name, shlex.join(word.removeprefix(inside) for word in command_words(config))
 
 
-def _do(
+def _do_step(
     record: Record,
     this: _Round,
     name: str,
@@ -577,14 +577,14 @@ def _do(
     tables: GeneratedTables,
     running: Mapping[str, Callable[[], SimpleResult]],
 ) -> dict[str, Any]:
-    """Run a step unless it is finished, or wait for it if it runs elsewhere; return what its command reported."""
+    """Run a step unless it is finished, or wait for it if it runs in the background; return the reported values."""
     progress = current_progress()
     found = _done(record, this, name, config)
     if found is not None:
         progress.message(f"{name}: already done")
         return found | ({"already_done": True} if name == "embed" else {})
     started = time.monotonic()
-    beside = _beside(config)
+    beside = _write_beside(config)
     out, made = (Path(getattr(one, "out", "")) for one in (config, beside))
     result = running[name]() if name in running else _run(beside)
     values = to_json_types(result.to_json())
@@ -597,24 +597,24 @@ def _do(
         if not tables.replace(out, made):
             return values
     if name != "report":
-        record.steps.pop("report", None)  # the page shows what this step found
-    record.note(*_key(this, name, config), _inputs(this, name), files, values)
-    took = "done beside the other steps" if name in running else f"{time.monotonic() - started:.0f} s"
+        record.steps.pop("report", None)  # the page shows the results of this step
+    record.note(*_step_key(this, name, config), _step_inputs(this, name), files, values)
+    took = "done in the background" if name in running else f"{time.monotonic() - started:.0f} s"
     progress.message(f"{name}: {took}")
     return values
 
 
 def _run(config: StageConfig) -> SimpleResult:
-    """Run the command of a step; remedies that name options missing in ``start`` are removed from errors."""
+    """Run the command of a step; remedies that mention options that ``start`` lacks are removed from errors."""
     try:
         result, fault = all_commands()[config.command].run(config)
     except LabelkitError as error:
         mine = {flag(name) for name in StartConfig.model_fields}
-        # --backbone NAME fetches published weights here
+        # in start, --backbone NAME uses published weights
         said = re.split(r"(?<=\.) ", error.remedy.replace(" --pretrained", ""))
         kept = [one for one in said if mine.issuperset(re.findall(r"--[a-z][a-z-]+", one))]
         if kept != said and isinstance(config, EmbedConfig):
-            kept.append("`--backbone auto` uses the best network on this machine, and `--backbone pixels` needs none.")
+            kept.append("`--backbone auto` uses the best network on this machine; `--backbone pixels` requires none.")
         error.remedy = " ".join(kept)
         raise
     if fault is not None:
@@ -622,8 +622,8 @@ def _run(config: StageConfig) -> SimpleResult:
     return result
 
 
-def _minutes(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
-    """Estimate the time to embed the remaining photos from a few of them; ``None`` if it is short."""
+def _estimate_time(config: StageConfig, this: _Round, dataset: ImageDataset) -> float | None:
+    """Estimate the minutes to embed the remaining photos by timing a few of them; ``None`` if there are only a few."""
     assert isinstance(config, EmbedConfig)
     there = set() if this.described is None else set(open_store(this.described).sample_ids)
     missing = sum(name not in there for name in dataset.sample_ids)

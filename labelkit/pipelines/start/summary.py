@@ -1,4 +1,4 @@
-"""The output of ``start``: the table of labels, and a summary in a few sentences."""
+"""Write the output of ``start``: the table of labels, the table of changes, and a summary in a few sentences."""
 
 import hashlib
 from collections import Counter
@@ -22,25 +22,25 @@ from labelkit.store.embeddings import EmbeddingStore, open_store
 from labelkit.store.results import read_result
 
 COLUMNS = ("path", "label", "kind", "confidence", "best_class", "best_confidence", "group", "new_chance")
-"""Of ``labels.csv``. kind: given (your label), known (a class with labels), new (a group without a name), unsure (the
-label is a guess). confidence: chance that the label is right, in [0, 1]; empty where nothing is known of it. The rest
-stands whatever the label is: best_class and best_confidence, the likeliest class with labels and its chance; group, the
-group that the photo is in; new_chance, the chance of all groups without a label together."""
+"""Columns of ``labels.csv``. kind: given (your label), known (a labeled class), new (an unnamed group), unsure (the
+label is a guess). confidence: probability that the label is correct, in [0, 1]; empty if unknown. The other columns are
+independent of the label: best_class and best_confidence, the most probable labeled class and its probability; group,
+the group of the photo; new_chance, the total probability of all unlabeled groups."""
 CHANGED = "changed.csv"
 CHANGED_COLUMNS = ("path", "label_before", "kind_before", "label", "kind", "confidence")
-"""Of ``changed.csv``: photos whose label or kind is another one; the last three are those of ``labels.csv``."""
+"""Columns of ``changed.csv``: photos whose label or kind has changed; the last three are those of ``labels.csv``."""
 REPORT = "report.html"
 _ANSWERED = ("known", "new")
 _SHOWN = 5
-# earlier photos for each later one, from which on it means something that later ones are nearer to each other
+# minimum number of earlier photos per new photo for which it is meaningful that new photos are closer to each other
 _FEW_LATER = 4
-# largest and smallest number of classes, of which nothing is said if the one is more times the other
+# maximum ratio of the largest to the smallest plausible number of classes at which the number is reported
 _WIDEST = 2
-# labels of a class from which on it is told if no other photo is predicted as it
+# minimum number of labels of a class for reporting that no other photo is predicted as this class
 _SOME_LABELS = 3
-# share of the photos that classes without a label have together, below which the test finds half of them at most
+# total fraction of photos in unlabeled classes below which the test for such classes detects at most half of them
 _OFTEN_MISSED = 0.1
-# Later photos that are nearer to each other, below which none is said to be of a new class.
+# minimum number of new photos that are closer to each other for reporting a new class
 _MIN_OF_A_CLASS = 3
 
 
@@ -56,13 +56,13 @@ def write_summary(
     """Write ``labels.csv`` and ``changed.csv``, and return the summary that ``start`` prints.
 
     Args:
-        config: of the command.
+        config: options of the command.
         path: the store.
-        old: stores of earlier calls that are still there.
+        old: remaining stores of earlier runs.
         this: entry of the round in ``start.json``.
-        told: what each step told, by its name.
-        last: store and answers of the last call that had some; ``None``: there is none, or this one has none.
-        tables: of ``start``.
+        told: values reported by each step, by name.
+        last: store and predictions of the last run that had any; ``None``: none, or this run has none.
+        tables: tables written by ``start``.
     """
     folder = tables.folder
     made = (folder / LABELS, folder / NEXT, folder / REPORT)
@@ -111,11 +111,11 @@ def write_summary(
 def corrected_labels(
     tables: GeneratedTables, rounds: Sequence[Mapping[str, Any]], written: str | None
 ) -> list[TableLabel]:
-    """Return the labels that a person changed in ``labels.csv``; empty if its original content is unknown.
+    """Return the labels that the user has changed in ``labels.csv``; empty if its original content is unknown.
 
     Args:
-        tables: of ``start``.
-        rounds: those of the record, which are tried in turn.
+        tables: tables written by ``start``.
+        rounds: rounds of the record, tried from the newest.
         written: SHA-256 of the table as it was written.
 
     Raises:
@@ -129,11 +129,11 @@ def corrected_labels(
         try:
             store = open_store(tables.folder / str(entry["store"]))
             found = read_stored_predictions(read_result(store, str(entry["answer"] or entry["groups"])))
-        except StoreError:  # a call that did not come so far, or an old store that was removed
+        except StoreError:  # an unfinished run, or an old store that was removed
             continue
         rows = _rows(store, found)
         made = hashlib.sha256(csv_bytes(COLUMNS, rows)).hexdigest()
-        if made == now:  # a call that was stopped wrote it, and could not record it
+        if made == now:  # written by a run that was interrupted before recording it
             tables.read(path)
             return []
         if made != written:
@@ -142,14 +142,14 @@ def corrected_labels(
         given = {escape_path(row[0]) for row in rows if row[2] == "given"}
         if emptied := sum(not text and name in given for name, text in read_paths_and_labels(path).items()):
             current_progress().warning(
-                f"{path}: {emptied} of your labels {'was' if emptied == 1 else 'were'} emptied there, and "
-                f"{'is' if emptied == 1 else 'are'} kept: to remove a label, delete its line in {tables.folder / GIVEN}"
+                f"{path}: {emptied} of your labels {'was' if emptied == 1 else 'were'} emptied, but "
+                f"{'is' if emptied == 1 else 'are'} kept; to remove a label, delete its line in {tables.folder / GIVEN}"
             )
         changed = [one for one in tables.read(path) if before.get(one.path, one.text) != one.text]
         counts = Counter((before[one.path], one.text) for one in changed)
         shown = ", ".join(f"{count} from {old!r} to {new!r}" for (old, new), count in counts.most_common(_SHOWN))
         if changed:
-            current_progress().message(f"{path}: {len(changed)} labels corrected, {shown}")
+            current_progress().message(f"{path}: {len(changed)} labels corrected: {shown}")
         return changed
     return []
 
@@ -167,13 +167,13 @@ def _rows(store: EmbeddingStore, found: StoredPredictions) -> list[tuple[str, ..
 def _compare_with_earlier_result(
     store: EmbeddingStore, rows: Sequence[tuple[str, ...]], then: Path, result: str
 ) -> tuple[list[tuple[str, ...]], dict[str, Any]] | tuple[None, None]:
-    """Compare rows of ``labels.csv`` with those of an earlier result; ``None``: it has no such photo, or is damaged."""
+    """Compare the rows of ``labels.csv`` with an earlier result; ``None`` if it shares no photo or is damaged."""
     try:
         store_then = open_store(then)
         found_then = read_stored_predictions(read_result(store_then, result))
         rows_then = _rows(store_then, found_then)
     except StoreError as error:
-        current_progress().warning(f"changes since the last call are not shown: {error}")
+        current_progress().warning(f"cannot show changes since the last run: {error}")
         return None, None
     changed, counts = compare_answers(store, [row[1:4] for row in rows], store_then, [row[1:4] for row in rows_then])
     expected = found_then.expected_right(("given", *_ANSWERED, "unsure"))
@@ -188,33 +188,33 @@ def _found_table(
 ) -> Table:
     """Return the table of counts, with one line per finding."""
     answered = counts["known"] + counts["new"]
-    of_answered, of_guesses = ("", "") if right is None else (f"; expect about {one} to be right" for one in right)
+    of_answered, of_guesses = ("", "") if right is None else (f"; about {one} expected to be correct" for one in right)
     classes = len({row[1] for row in rows if row[2] == "given"})
     yours = f"in {classes} {'class' if classes == 1 else 'classes'}"
     if told.get("labels to check", {}).get("doubtful_labels"):
-        yours += "; check.csv has those to check first: correct or delete lines"
+        yours += "; check.csv lists those to check first: correct or delete lines"
     lines: list[list[Cell]] = [["labeled by you", counts["given"], yours]]
     if "answer" in told:
         sure = f"{counts['known']} in your classes, {counts['new']} new{of_answered if answered else ''}"
-        guessed = f"labels.csv has a best guess for each{of_guesses if counts['unsure'] else ''}"
-        lines += [["answered", answered, sure], ["unsure", counts["unsure"], guessed]]
+        guessed = f"labels.csv contains the best guess for each{of_guesses if counts['unsure'] else ''}"
+        lines += [["predicted", answered, sure], ["unsure", counts["unsure"], guessed]]
     elif counts["given"] < len(rows):
         number = len({row[1] for row in rows if row[2] != "given"})
         lines.append(["grouped", len(rows) - counts["given"], f"in {number} groups"])
     novel = told.get("novel photos", {})
     if novel.get("in_new_groups"):
-        groups = "a group" if len(novel["new_groups"]) == 1 else f"{len(novel['new_groups'])} groups"
-        where = f"in {groups} without a label (novel.csv)"
+        count = len(novel["new_groups"])
+        where = f"in {count} unlabeled {'group' if count == 1 else 'groups'} (novel.csv)"
         lines.append(["likely of a new class", novel["in_new_groups"], where])
-    lines.append(["to look at", *_count_images_to_check(told, len(rows))])
-    total = "" if right is None else f", about {counts['given'] + sum(right)} of them with the right label"
+    lines.append(["to check", *_count_images_to_check(told, len(rows))])
+    total = "" if right is None else f", about {counts['given'] + sum(right)} of them labeled correctly"
     if total and _found_no_class(told["groups"]):
-        total += ", if you labeled photos of every class"
+        total += ", if you have labeled photos of every class"
     return Table(f"{len(rows)} photos{total}", ["", "photos", ""], lines)
 
 
 def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -> tuple[int, str]:
-    """Count copies, pairs of one scene, and outliers; more pairs than photos are named and not counted."""
+    """Count copies, pairs of one scene, and outliers; if there are more pairs than photos, only mention them."""
     scene, scenes = "of photos of the same scene", told["duplicates"]["pairs"].get("same_scene", 0)
     alike, scenes = (0, scenes) if scenes <= photos else (scenes, 0)
     found = [
@@ -224,37 +224,37 @@ def _count_images_to_check(told: Mapping[str, Mapping[str, Any]], photos: int) -
     ]
     parts = [f"{count} {one if count == 1 else many} ({table})" for count, one, many, table in found if count]
     if alike:
-        parts.append(f"not counted: {alike} pairs {scene}, which is likely wrong where all photos look alike")
+        parts.append(f"not counted: {alike} pairs {scene}, which is unreliable if all photos look alike")
     return sum(count for count, *_ in found), ", ".join(parts)
 
 
 def _fewer_sentence(since: Mapping[str, Any], photos: int, expected: int | None) -> list[str]:
-    """Return a sentence that explains why fewer photos are expected to be right than in the last call, if so."""
+    """Return a sentence that explains why fewer labels are expected to be correct than in the last run, if so."""
     then = since["expected_right_then"]
     if then is None or expected is None or expected >= then or since["photos"] != photos:
         return []
     return [
-        f"About {expected} photos are expected to be right, and {then} were at that call, since your labels, hidden in "
-        "turn, are guessed right less often now: the estimate fell, which does not mean that the labels got worse."
+        f"About {expected} labels are expected to be correct, after {then} in that run, because fewer of your held-out "
+        "labels are predicted correctly now: the estimate fell, which does not mean that the labels got worse."
     ]
 
 
 def _since_sentence(since: Mapping[str, Any], changes: Path) -> str:
     said = (
-        f"Since the last call with answers, {since['changed']} of its {since['photos']} photos changed ({changes}): "
-        f"{since['other_label']} have a different label or guess, and {since['changed'] - since['other_label']} have "
-        f"the same one, but another kind (known, new, unsure). {since['now_answered']} that were unsure are answered, "
-        f"{since['now_unsure']} that were answered are unsure."
+        f"Since the last run with predictions, {since['changed']} of its {since['photos']} photos have changed "
+        f"({changes}): {since['other_label']} have a different label or guess, and "
+        f"{since['changed'] - since['other_label']} have the same label but a different kind (known, new, unsure). "
+        f"{since['now_answered']} are no longer unsure, and {since['now_unsure']} have become unsure."
     )
     if since["guessed_right"]:
         photos = "photo" if since["labeled"] == 1 else "photos"
         right = since["guessed_right"]
-        said += f" You labeled {since['labeled']} {photos} of known classes: {right} had been guessed right."
+        said += f" You labeled {since['labeled']} {photos} of known classes: {right} had been guessed correctly."
     return said
 
 
 def _unused_sentence(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a sentence that lists labeled classes to which no other photo is assigned, if there are any."""
+    """Return a sentence that lists labeled classes as which no other photo is predicted, if there are any."""
     predicted = {row[1] for row in rows if row[2] != "given"}
     counts = Counter(row[1] for row in rows if row[2] == "given" and row[1] not in predicted)
     names = [repr(name) for name, count in counts.most_common() if count >= _SOME_LABELS]
@@ -262,8 +262,8 @@ def _unused_sentence(rows: Sequence[tuple[str, ...]]) -> list[str]:
         return []
     more = f" and {len(names) - _SHOWN} more classes" if len(names) > _SHOWN else ""
     return [
-        f"No other photo is predicted as {', '.join(names[:_SHOWN])}{more}, although you labeled {_SOME_LABELS} or "
-        "more: if there are others, label one of them."
+        f"No other photo is predicted as {', '.join(names[:_SHOWN])}{more}, although you labeled at least "
+        f"{_SOME_LABELS} photos: if there are others, label one of them."
     ]
 
 
@@ -272,29 +272,27 @@ def _next_sentences(
 ) -> list[str]:
     """Return sentences about what limits the predictions, if anything, and what to do next."""
     table, following, page = made
-    look = f'Look at {page}: "Groups" has all photos of each class. The label of each photo is in {table}.'
+    look = f'Open {page}: "Groups" shows all photos of each class. The label of each photo is in {table}.'
     if "suggest" not in told:
-        return ["Every photo has a label already: there is nothing left to predict.", look]
+        return ["Every photo is already labeled: there is nothing left to predict.", look]
     said = []
     if not counts["given"]:
-        said.append("No photo has a label yet: groups have numbers, and it is unknown how reliable they are.")
+        said.append("No photo is labeled yet: groups are only numbered, and their reliability is unknown.")
     elif "answer" not in told:
         said.append("A single label cannot distinguish classes: photos are grouped, but have no predictions.")
     elif not told["answer"]["calibration"]["labels"]:
-        said.append(
-            "No class has two labels yet: every photo has its best guess, and it is unknown how reliable it is."
-        )
+        said.append("No class has two labels yet: every photo has a best guess, but its reliability is unknown.")
     said += _later_sentence(told.get("novel photos", {}), table.parent)
     suggested = told["suggest"]
     like_them, wrong = suggested["like_them"], suggested["like_them_wrong"]
     why = ""
     if like_them and suggested["labels"]:
         why = f" ({like_them} others resemble them"
-        why += ")" if wrong is None else f", and about {round(wrong)} of the guesses for these are wrong)"
+        why += ")" if wrong is None else f", and about {round(wrong)} of the guesses for those are wrong)"
     said.append(look)
     said.append(
-        f"Next: fill in the column label of {following} for its {len(suggested['images'])} photos{why}, and "
-        "call the same command again."
+        f"Next: fill in the label column of {following} for its {len(suggested['images'])} photos{why}, and run "
+        "the same command again."
     )
     return said
 
@@ -303,17 +301,17 @@ def _later_sentence(novel: Mapping[str, Any], folder: Path) -> list[str]:
     """Return a sentence on whether photos added later belong to a new class, if any were added."""
     if novel.get("earlier") is None:
         return []
-    first = f"stand first in {folder / 'novel.csv'}"
-    # the larger the part of later photos, the more are nearer to each other by chance
+    first = f"are listed first in {folder / 'novel.csv'}"
+    # the larger the fraction of new photos, the more of them are closer to each other by chance
     few = _FEW_LATER * novel["images"] <= novel["earlier"]
     if few and novel["nearer_to_each_other"] < _MIN_OF_A_CLASS:
         return [
-            f"None of the {novel['images']} photos that came later seems to be of a new class; the likeliest {first}."
+            f"None of the {novel['images']} new photos seems to belong to a new class; the most likely ones {first}."
         ]
     told = f"{novel['nearer_to_each_other']} of the" if few else "Of the"
-    told += f" {novel['images']} photos that came later"
-    told += " are nearer to each other than to all that was there: those that" if few else ", those that"
-    return [f"{told} are most likely of a new class {first}."]
+    told += f" {novel['images']} new photos"
+    told += " are closer to each other than to all earlier photos: those that" if few else ", those that"
+    return [f"{told} most likely belong to a new class {first}."]
 
 
 def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequence[tuple[str, ...]]) -> str:
@@ -321,20 +319,20 @@ def _classes_sentence(config: StartConfig, groups: Mapping[str, Any], rows: Sequ
     if all(row[2] == "given" for row in rows):
         return f"{len(rows)} photos in {used} classes, as you labeled them."
     if config.num_classes is not None:
-        return f"{len(rows)} photos in {used} groups, as many as you asked for."
+        return f"{len(rows)} photos in {used} groups, as requested."
     if config.new_classes not in ("auto", "some"):
-        return f"{len(rows)} photos in {used} classes, as --new-classes {config.new_classes} says."
+        return f"{len(rows)} photos in {used} classes, as specified by --new-classes {config.new_classes}."
     if _found_no_class(groups):
         return (
-            f"{len(rows)} photos in {used} classes: no other class was found, but classes with together fewer than "
-            f"about {round(_OFTEN_MISSED * len(rows))} photos are often missed. To check this, look at novel.csv, "
+            f"{len(rows)} photos in {used} classes: no other class was found, but classes with fewer than about "
+            f"{round(_OFTEN_MISSED * len(rows))} photos in total are often missed. To check this, look at novel.csv, "
             "which lists the photos least like the labeled ones; if there are other classes, pass --new-classes some."
         )
     low, high = groups["interval"]
     more = ", or larger if you labeled the most frequent classes" if any(row[2] == "given" for row in rows) else ""
     if high > _WIDEST * low:
         return (
-            f"{len(rows)} photos in {used} groups; how many classes there are cannot be told yet. Label two photos of "
+            f"{len(rows)} photos in {used} groups; the number of classes cannot be determined yet. Label two photos of "
             "each class that you know of, name and merge groups on the page, or pass --num-classes if you know it."
         )
     likely = f"{low}" if low == high else f"between {low} and {high}"
@@ -352,16 +350,16 @@ def compare_answers(
     store_then: EmbeddingStore,
     answers_then: Sequence[tuple[str, ...]],
 ) -> tuple[list[tuple[str, ...]], dict[str, int]]:
-    """Compare label, kind and confidence of each row now and in an earlier store, for photos whose files are identical.
+    """Compare label, kind and confidence of each photo now and in an earlier store, for photos with identical files.
 
     Returns:
-        Rows of ``changed.csv``, in the order of the store; and how many ``photos`` were there then and are now, have
-        another label or kind than they had (``changed``, the rows), have another label or guess (``other_label``), were
-        unsure and are answered (``now_answered``), were answered and are unsure (``now_unsure``), and were ``labeled``
-        since with a class that had labels then; how many of these had been ``guessed_right``.
+        Rows of ``changed.csv``, in the order of the store; and the numbers of ``photos`` in both stores, of photos
+        whose label or kind changed (``changed``, the rows), whose label or guess changed (``other_label``), that are no
+        longer unsure (``now_answered``), that have become unsure (``now_unsure``), that have been ``labeled`` since
+        with a class that had labels then, and how many of these had been ``guessed_right``.
     """
     digests_then = [digest.tobytes() for digest in store_then.sha256]
-    # of copies, the one with the same path; the first of others
+    # among copies, prefer the one with the same path, then the first
     then = {(digest, ""): answer for digest, answer in zip(reversed(digests_then), reversed(answers_then), strict=True)}
     then |= dict(zip(zip(digests_then, store_then.sample_ids, strict=True), answers_then, strict=True))
     labeled_then = {label for label, kind, _ in answers_then if kind == "given"}

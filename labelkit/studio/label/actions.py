@@ -1,16 +1,16 @@
 """Labeling actions as small steps that can be checked, applied, and undone.
 
-The page turns every action (naming a group, merging two, marking an image as wrong) into steps of six kinds. The
-server knows only these steps, so that the meaning of an action is defined once, in the page.
+The page translates every action (naming a group, merging two groups, marking an image as wrong) into steps of six
+kinds. The server knows only these steps, so that the meaning of an action is defined in one place, the page.
 
-    {"do": "label",  "rows": [3, 4], "name": "umbrella"}   label the images themselves; name null removes the label
-    {"do": "not",    "rows": [3], "name": "umbrella", "value": true}   mark the images as not of this class
-    {"do": "reject", "rows": [3], "value": true}           give the images no label at all: blurred, not wanted
-    {"do": "group",  "rows": [3, 4], "group": 2}           move the images to a group; -1: to none
+    {"do": "label",  "rows": [3, 4], "name": "umbrella"}   label individual images; name null removes the label
+    {"do": "not",    "rows": [3], "name": "umbrella", "value": true}   mark images as not belonging to this class
+    {"do": "reject", "rows": [3], "value": true}           exclude images from labeling, such as blurred images
+    {"do": "group",  "rows": [3, 4], "group": 2}           move images to a group; -1: to no group
     {"do": "name",   "group": 2, "name": "umbrella"}       label all images of a group; name null removes the label
-    {"do": "make",   "group": 7, "name": "part of new-3"}  make a new group, with the next number
+    {"do": "make",   "group": 7, "name": "part of new-3"}  create a group, with the next number
 
-A label of the image itself takes precedence over the name of its group. A rejected image has no label.
+The label of an individual image takes precedence over the name of its group. A rejected image has no label.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ from labelkit.formatting import is_displayable
 
 MAX_LETTERS = 200
 MAX_STEPS = 2_000
-#: Number of typical images that represent a named group: those nearest to its mean.
+#: Number of typical images, nearest to the mean, that represent a named group.
 TYPICAL = 12
 _KEYS = {
     "label": {"do", "rows", "name"},
@@ -37,7 +37,7 @@ _KEYS = {
 }
 
 
-class InvalidStep(ValueError):  # noqa: N818 - the page's name for it
+class InvalidStepError(ValueError):
     """Raised for an invalid labeling step; the message gives the reason."""
 
 
@@ -46,11 +46,11 @@ class Step:
     """Validated step of a labeling action, such as naming a group or moving images.
 
     Attributes:
-        do: its kind, see the docstring of this module.
-        rows: rows of the store, without repeats.
+        do: kind of step; see the docstring of this module.
+        rows: rows of the store, without duplicates.
         group: number of a group; -1 = none.
-        name: name of a class or group; None removes a name.
-        value: whether a mark is set or removed.
+        name: name of a class or group; ``None`` removes a name.
+        value: whether to set or remove a mark.
     """
 
     do: str
@@ -60,7 +60,7 @@ class Step:
     value: bool = True
 
     def to_json(self) -> dict[str, Any]:
-        """Return the labeling step in the JSON form that the page uses."""
+        """Return the labeling step in the page's JSON format."""
         whole = {"do": self.do, "rows": list(self.rows), "group": self.group, "name": self.name, "value": self.value}
         return {key: whole[key] for key in ("do", "rows", "group", "name", "value") if key in _KEYS[self.do]}
 
@@ -68,41 +68,41 @@ class Step:
 def read_steps(raw: object, num_rows: int, classes: Sequence[str] = ()) -> list[Step]:
     """Validate the steps of a labeling action, received as JSON from a browser, and return them.
 
-    Names of the ``classes`` that there are may be any text, and are used as they are spelled there.
+    The names of existing ``classes`` may be any text; other names are adjusted to the spelling of these.
 
     Raises:
-        InvalidStep: it is not a list of steps, a row or name is invalid, ...
+        InvalidStepError: this is not a list of steps, or a row or name is invalid, ...
     """
     if not isinstance(raw, list) or not raw or len(raw) > MAX_STEPS:
-        raise InvalidStep(f"an action must be a list of 1 to {MAX_STEPS} steps")
+        raise InvalidStepError(f"an action must be a list of 1 to {MAX_STEPS} steps")
     return [_check_name(read_stored_step(one, num_rows), classes) for one in raw]
 
 
 def read_stored_step(raw: object, num_rows: int) -> Step:
-    """Validate one step of a stored action, which may have the name of any class of the store."""
+    """Validate one step of a stored action, which may contain the name of any class of the store."""
     if not isinstance(raw, dict) or not isinstance(raw.get("do"), str) or raw["do"] not in _KEYS:
-        raise InvalidStep(f"a step must be an object whose `do` is one of {', '.join(_KEYS)}")
+        raise InvalidStepError(f"a step must be an object whose `do` is one of {', '.join(_KEYS)}")
     do = raw["do"]
     if set(raw) != _KEYS[do]:
-        raise InvalidStep(f"a step {do!r} must have the keys {', '.join(sorted(_KEYS[do]))}")
+        raise InvalidStepError(f"a step {do!r} must have the keys {', '.join(sorted(_KEYS[do]))}")
     rows: tuple[int, ...] = ()
     if "rows" in raw:
         listed = raw["rows"]
         if not isinstance(listed, list) or not listed or not all(type(row) is int for row in listed):
-            raise InvalidStep("rows must be a list of whole numbers, at least one")
+            raise InvalidStepError("rows must be a non-empty list of integers")
         if min(listed) < 0 or max(listed) >= num_rows:
-            raise InvalidStep(f"rows must be from 0 to {num_rows - 1}")
+            raise InvalidStepError(f"rows must be from 0 to {num_rows - 1}")
         rows = tuple(dict.fromkeys(listed))
     group = raw.get("group", -1)
     if type(group) is not int or not -1 <= group <= num_rows + MAX_STEPS * num_rows:
-        raise InvalidStep("group must be the number of a group, or -1")
+        raise InvalidStepError("group must be the number of a group, or -1")
     value = raw.get("value", True)
     if type(value) is not bool:
-        raise InvalidStep("value must be true or false")
+        raise InvalidStepError("value must be true or false")
     name = raw.get("name")
     if name is not None or do in ("not", "make"):
         if not isinstance(name, str) or not name.strip():
-            raise InvalidStep("a name must not be empty")
+            raise InvalidStepError("a name must not be empty")
     return Step(do, rows, group, name, value)
 
 
@@ -111,11 +111,11 @@ def _check_name(step: Step, classes: Sequence[str]) -> Step:
         return step
     name = class_name(step.name)
     if name is None:
-        raise InvalidStep(f"{step.name.strip()!r} stands for no label: choose another name")
+        raise InvalidStepError(f"{step.name.strip()!r} means unlabeled: choose another name")
     if len(name) > MAX_LETTERS:
-        raise InvalidStep(f"a name may have at most {MAX_LETTERS} characters, but this one has {len(name):,}")
+        raise InvalidStepError(f"a name may have at most {MAX_LETTERS} characters, got {len(name):,}")
     if not all(map(is_displayable, name)):
-        raise InvalidStep("a name must not contain line breaks or unprintable characters")
+        raise InvalidStepError("a name must not contain line breaks or unprintable characters")
     return replace(step, name=match_known_spelling({0: name}, classes)[0])
 
 
@@ -125,12 +125,12 @@ class LabelingState:
 
     Attributes:
         classes: names of the classes, in order of first use.
-        hand: (n,) int64 class given to the image itself, -1 = none.
-        rejected: (n,) bool, whether the image is to have no label.
+        hand: (n,) int64 class of individually labeled images, -1 = none.
+        rejected: (n,) bool, whether the image is excluded from labeling.
         groups: (n,) int64 group, -1 = none.
-        group_names: names of groups before the user names them.
+        group_names: names of the groups before the user names them.
         named: class of each group, -1 = not named by the user.
-        refused: (row, class) pairs of images that are marked as not of a class.
+        refused: (row, class) pairs of images marked as not belonging to a class.
     """
 
     classes: list[str]
@@ -147,7 +147,7 @@ class LabelingState:
 
     def labels(self) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Return each image's class (n,) int64, -1 = none, and whether it comes from the image's group (n,) bool."""
-        of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last entry serves group -1
+        of_group = np.array([*self.named, -1], dtype=np.int64)[self.groups]  # the last entry is for group -1
         for row, label in self.refused:
             if of_group[row] == label:
                 of_group[row] = -1
@@ -156,21 +156,21 @@ class LabelingState:
         return labels, (self.hand < 0) & (labels >= 0)
 
     def apply(self, steps: Sequence[Step]) -> list[Step]:
-        """Apply labeling steps, and return the steps that undo them, in the order in which they must be applied.
+        """Apply labeling steps, and return the steps that undo them, in the order in which to apply them.
 
         Raises:
-            InvalidStep: a group does not exist, or a new one lacks the next number or images; nothing was changed.
+            InvalidStepError: a group does not exist, or a new group lacks the next number or images; nothing changed.
         """
         if all(step.do == "make" for step in steps):
-            raise InvalidStep("a new group must come with its images")
+            raise InvalidStepError("a new group must contain images")
         count = len(self.named)
         for step in steps:
             if step.do == "make":
                 if step.group != count:
-                    raise InvalidStep(f"the next group must have number {count}")
+                    raise InvalidStepError(f"the next group must have number {count}, got {step.group}")
                 count += 1
             elif step.group >= count or (step.do == "name" and step.group < 0):
-                raise InvalidStep(f"there is no group {step.group}")
+                raise InvalidStepError(f"there is no group {step.group}")
         back: list[Step] = []
         for step in steps:
             back[:0] = self._apply(step)
@@ -182,7 +182,7 @@ class LabelingState:
             assert step.name is not None
             self.group_names.append(step.name)
             self.named.append(-1)
-            return []  # an empty group is not shown
+            return []  # nothing to undo, since an empty group is not shown
         if step.do == "name":
             before = self.named[step.group]
             self.named[step.group] = self._class(step.name)
@@ -217,21 +217,21 @@ class LabelingState:
 
 
 def _parts(rows: NDArray[np.int64], values: NDArray[np.int64]) -> list[tuple[int, tuple[int, ...]]]:
-    """Return (value, rows with this value) for each distinct value."""
+    """Group rows by their value: return (value, rows) for each distinct value."""
     return [(int(value), tuple(rows[values == value].tolist())) for value in np.unique(values)]
 
 
 def changed_rows_and_groups(steps: Sequence[Step]) -> tuple[set[int], set[int]]:
-    """Return the rows and groups that steps change; moving images into a group does not count as changing the group."""
+    """Return the rows and groups changed by steps; moving images into a group does not count as changing the group."""
     rows = {row for step in steps for row in step.rows}
     return rows, {step.group for step in steps if step.do in ("name", "make")}
 
 
 def choose_training_labels(work: LabelingState, features: NDArray[np.float32]) -> NDArray[np.int64]:
-    """Return the labels (n,) int64 to train on, -1 = none: from single images and typical images of named groups.
+    """Return the labels (n,) int64 to train on, -1 = none: those of individual and of typical images of named groups.
 
-    All images of a named group would be too many: errors of the grouping would be learned as correct labels. Features
-    (n, d) are in the metric of the store.
+    Training on all images of a named group would also learn the errors of the grouping. ``features`` (n, d) are
+    those that the metric of the store compares.
     """
     learned = np.where(work.rejected, -1, work.hand)
     labels, by_group = work.labels()

@@ -1,6 +1,6 @@
-"""The button "Ask again": group and predict again from the labels so far, in subprocesses, and report the changes.
+"""Predict again from the labels so far, in subprocesses, and report the changes (the button "Predict again").
 
-The user's decisions stay: labels of images, rejected images, and groups named by the user. All other images move to
+The user's decisions remain: labels of images, rejected images, and groups named by the user. All other images move to
 the groups of the new prediction; groups with the same name as before keep their number.
 """
 
@@ -22,7 +22,7 @@ from labelkit.data.path_rule import escape_path
 from labelkit.errors import LabelkitError
 from labelkit.store.csv_table import csv_text
 from labelkit.store.results import Result, find_free_name, list_results, read_result
-from labelkit.studio.label.actions import InvalidStep, LabelingState, Step, choose_training_labels
+from labelkit.studio.label.actions import InvalidStepError, LabelingState, Step, choose_training_labels
 from labelkit.studio.label.browser import BrowsedStore
 from labelkit.studio.label.session import Session
 from labelkit.studio.report.groups import describe_groups
@@ -33,7 +33,7 @@ _LAST_WORDS = 600
 def regrouping_steps(work: LabelingState, ids: NDArray[np.int64], names: list[str]) -> list[Step]:
     """Return the steps that move all images outside named groups into the groups of a new prediction.
 
-    ``ids`` (n,) has the group of each image in the new prediction, -1 = none; ``names`` their names.
+    ``ids`` (n,) are the groups of the images in the new prediction, -1 = none; ``names`` are the names of the groups.
     """
     is_named = np.array([*(label >= 0 for label in work.named), False])
     free = ~work.rejected & ~is_named[work.groups]
@@ -70,14 +70,14 @@ class BackgroundPredictor:
     """Background job that updates the predictions from the labels so far, one request at a time.
 
     Args:
-        session: session whose labels are used for training, and whose groups change.
-        browsed: the store that pages show; it receives the new confidences.
+        session: session whose labels are used for training, and whose groups are updated.
+        browsed: the store shown on the pages, which receives the new confidences.
         predict: function that returns the new predictions, instead of ``discover categories`` and ``discover answer``;
             it runs its commands with ``run_command``.
 
     Attributes:
         asked: the last request as reported to pages: its ``number``, from 1 (0: no request yet); its ``state``,
-            ``idle``, ``running``, ``done`` or ``failed``; its ``step``, the current work or the reason of a failure;
+            ``idle``, ``running``, ``done`` or ``failed``; its ``step``, the current step or the reason for a failure;
             and what ``changed``, see ``group_changes``.
     """
 
@@ -94,15 +94,15 @@ class BackgroundPredictor:
         """Start updating the predictions from the labels so far, in a background thread.
 
         Raises:
-            InvalidStep: a prediction is already running, or there is nothing to learn from.
+            InvalidStepError: a prediction is already running, or there is nothing to learn from.
         """
         with self._lock:
             if self.asked["state"] == "running":
-                raise InvalidStep("a prediction is already running")
+                raise InvalidStepError("a prediction is already running")
             work, _, _ = self.session.snapshot()
             learned = choose_training_labels(work, self.browsed.images.features)
             if not (learned >= 0).any():
-                raise InvalidStep("name a group or label an image first: there is nothing to learn from")
+                raise InvalidStepError("there are no labels to learn from: name a group or label an image first")
             number = self.asked["number"] + 1
             self.asked = {"number": number, "state": "running", "step": "grouping the images", "changed": None}
         threading.Thread(target=self._run, args=(learned, work.classes, by, client), daemon=True).start()
@@ -125,14 +125,14 @@ class BackgroundPredictor:
         except Exception as error:
             self.asked = {**self.asked, "state": "failed", "step": str(error) or type(error).__name__}
             if not isinstance(error, (LabelkitError, OSError, ValueError)):
-                raise  # a bug: the thread prints where
+                raise  # a bug: the thread prints the traceback
 
     def _answer(self, table: Path, learned: NDArray[np.int64], classes: list[str]) -> Result:
-        """Run the commands; return the predictions, or the groups if there are too few labels to predict."""
+        """Run the commands, and return the predictions, or the groups if there are too few labels to predict."""
         store = self.session.store
         labeled = np.flatnonzero(learned >= 0).tolist()
         lines = ([escape_path(store.sample_ids[row]), classes[int(learned[row])]] for row in labeled)
-        # strict encoding, because a name that is not valid text would come back changed
+        # strict encoding, because a name that is not valid text would change in a round trip
         table.write_bytes(csv_text(["path", "label"], lines).encode())
         groups, answer = find_free_name(store, "groups"), find_free_name(store, "answer")
         shared = ["--index", str(store.path), "--labels", str(table), "--no-own-labels"]
@@ -145,7 +145,7 @@ class BackgroundPredictor:
         self.run_command("discover", "categories", *shared, "--result", groups, *previous)
         if np.bincount(learned[learned >= 0]).max() < 2:
             return read_result(store, groups)
-        self.asked = {**self.asked, "step": "answering"}
+        self.asked = {**self.asked, "step": "predicting labels"}
         self.run_command("discover", "answer", *shared, "--grouping", groups, "--result", answer)
         return read_result(store, answer)
 
@@ -153,7 +153,7 @@ class BackgroundPredictor:
         """Run a labelkit command in a subprocess, and return its JSON output.
 
         Raises:
-            ValueError: it failed, with its message as the text.
+            ValueError: the command failed; the text is its error message.
         """
         command = [sys.executable, "-m", "labelkit", *words, "--json"]
         pipe = subprocess.PIPE
@@ -162,18 +162,18 @@ class BackgroundPredictor:
             self._process.kill()
         told, problem = self._process.communicate()
         if self._process.returncode:
-            raise ValueError(problem.strip()[-_LAST_WORDS:] or f"ended with {self._process.returncode}")
+            raise ValueError(problem.strip()[-_LAST_WORDS:] or f"exit code {self._process.returncode}")
         values: dict[str, Any] = json.loads(told)
         return values
 
     def _apply_prediction(self, result: Result, *, by: str, client: str) -> dict[str, Any]:
-        made = describe_groups(self.browsed.store, self.browsed.images, result, "asked again", 1)
+        made = describe_groups(self.browsed.store, self.browsed.images, result, "predicted again", 1)
         if made is None:
-            raise ValueError(f"{result.name} assigns no image to a group")
+            raise ValueError(f"result {result.name} does not assign any image to a group")
         before, _, _ = self.session.snapshot()
         names = [group.name for group in made.groups]
         done = self.session.plan_and_commit(
-            "ask again", lambda work: regrouping_steps(work, made.ids, names), by=by, client=client
+            "predict again", lambda work: regrouping_steps(work, made.ids, names), by=by, client=client
         )
         self.browsed.grouping = made
         after, _, _ = self.session.snapshot()

@@ -1,4 +1,4 @@
-"""Data for the pages of ``labelkit label --serve``: groups, confidences, the map, suggestions, and images by row."""
+"""Data for the pages of ``labelkit label --serve``: groups, confidences, map, suggestions, and image files."""
 
 import io
 import re
@@ -28,7 +28,7 @@ from labelkit.studio.report.work import build_labeling_data, find_likely_groups,
 
 #: Longer side of thumbnails and of large images, in pixels.
 THUMBNAIL, LARGE = 160, 1280
-#: Number of nearest images that are reported for an image.
+#: Number of similar images returned for an image.
 LIKE = 200
 
 
@@ -38,11 +38,11 @@ class BrowsedStore:
 
     Attributes:
         store: the store.
-        images: all of its rows.
-        grouping: grouping of the result with the confidences of the groups; None without one.
+        images: all images of the store.
+        grouping: groups of a result, with their confidences; ``None`` if there are none.
         pictures: the image files, by row.
         places: (n, 2) uint16 positions on the map.
-        skipped: rows that were skipped in earlier labeling, which are suggested last.
+        skipped: rows skipped in earlier labeling, which are suggested last.
     """
 
     store: EmbeddingStore
@@ -53,7 +53,7 @@ class BrowsedStore:
     skipped: Set[int] = frozenset()
 
     def data(self, session: Session) -> dict[str, Any]:
-        """Return the data that the labeling page's script loads, in the same format as for a report page."""
+        """Return the data loaded by the script of the labeling page, in the format of a report page."""
         n = self.store.n
         work, log, last_round = session.snapshot()
         sizes = np.asarray(self.store.image_sizes, dtype=np.float64)
@@ -92,9 +92,9 @@ class BrowsedStore:
         )
 
     def suggested(self, session: Session, skipped: Set[int] = frozenset()) -> list[list[Any]]:
-        """Return [row, reason] for each image to label next, most useful first and skipped ones last."""
+        """Return [row, reason] for each image to label next, most useful first and skipped images last."""
         work, _, _ = session.snapshot()
-        # an image whose only label is the name of its group may be suggested
+        # an image labeled only by the name of its group may be suggested
         learned, truth = choose_training_labels(work, self.images.features), np.full(self.store.n, -1, dtype=np.int64)
         given = UsableLabels(learned, truth, tuple(work.classes), session.name, {})
         found = list_suggested_images(self.store, self.images, self.grouping, given, 0, skipped | self.skipped)
@@ -117,23 +117,23 @@ class BrowsedStore:
         return [{"image": int(one), "score": sign * float(near[one])} for one in rows if np.isfinite(near[one])]
 
     def split_group(self, session: Session, group: int) -> list[list[int]]:
-        """Split a group in two by hierarchical clustering; return the rows of both parts, the larger first.
+        """Split a group in two by hierarchical clustering; return the rows of both parts, larger part first.
 
-        A group of one image is one part; rejected rows are left out.
+        A group that cannot be split is returned as one part; rejected images are excluded.
         """
         work, _, _ = session.snapshot()
         rows = np.flatnonzero((work.groups == group) & ~work.rejected)
         if len(rows) < 2:
             return [rows.tolist()]
         tree = build_hierarchy(self.images.features[rows], generator=np.random.default_rng(0))
-        if tree.most < 2:  # thousands of equal images
+        if tree.most < 2:  # thousands of identical images
             return [rows.tolist()]
         ids, _ = tree.cut(2)
         found = [rows[ids == part].tolist() for part in np.unique(ids)]
         return sorted(found, key=lambda part: (-len(part), part))
 
     def picture(self, row: int, side: int) -> bytes | str:
-        """Return an image as WebP bytes, at most ``side`` pixels on each side, or the reason why it cannot be shown."""
+        """Return an image as WebP bytes, with sides of at most ``side`` pixels, or the reason it cannot be shown."""
         found = self.pictures.read(row, side)
         if isinstance(found, str):
             return found
@@ -143,10 +143,10 @@ class BrowsedStore:
 
 
 def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedStore:
-    """Load everything about a store that a labeling page shows.
+    """Load everything that a labeling page shows of a store.
 
     Raises:
-        StoreError: the store, or the requested result, cannot be used.
+        StoreError: the store or the requested result cannot be used.
         DatasetError: the images in ``dataset`` cannot be listed.
     """
     images = choose_images(store, store.n, 0)
@@ -161,13 +161,13 @@ def open_browsed_store(config: LabelConfig, store: EmbeddingStore) -> BrowsedSto
 
 
 def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping | None) -> Session:
-    """Continue the labeling session stored in a result, or start a new one.
+    """Resume the labeling session stored in a result, or start a new one.
 
-    Without a name, the newest session is continued, unless initial labels are named.
+    Without a name, the newest session is resumed, unless initial labels are specified.
 
     Raises:
         StoreError: the result is not a session, or cannot be used.
-        OutputExistsError: it already exists, and initial labels are named.
+        OutputExistsError: the session already exists, but initial labels are specified.
         DatasetError: the initial labels cannot be used.
     """
     there = list_results(store)
@@ -177,7 +177,7 @@ def open_session(config: LabelConfig, store: EmbeddingStore, grouping: Grouping 
         if begins:
             raise output_exists(name, "--result", instead="neither --labels nor --from to continue it")
         session = restore_session(store, read_result(store, name))
-        current_progress().message(f"continuing {name}: {len(session.log)} actions so far")
+        current_progress().message(f"resuming {name}: {len(session.log)} actions so far")
         return session
     begun = initial_labels(config, store)
     if config.from_ is not None:

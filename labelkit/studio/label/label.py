@@ -1,4 +1,4 @@
-"""``labelkit label``: merge the labels of a CSV with earlier ones into a named result, or serve the labeling page."""
+"""``labelkit label``: merge labels from a CSV with earlier labels into a named result, or serve the labeling page."""
 
 import contextlib
 import importlib.util
@@ -38,19 +38,19 @@ def label_images(config: LabelConfig) -> SimpleResult:
     """Merge labels from a CSV into those of a store, and write them as a result, a CSV or a label set.
 
     The result, kind ``labels``, contains ``labels`` (n,) int64, ``labeled`` (n,) uint8, ``class_names`` and
-    ``label_rounds`` (n,) int64: the round in which each label was given, 0 = came with the store, -1 = none.
+    ``label_rounds`` (n,) int64: the round in which each label was added, 0 = from the store, -1 = none.
 
     Raises:
-        StoreError: the store, or the result to add to, cannot be used.
-        DatasetError: the CSV cannot be used, names unknown images, or contradicts existing labels.
-        ConfigError: files would be overwritten, or there is no such split.
+        StoreError: the store, or the earlier result, cannot be used.
+        DatasetError: the CSV cannot be used, lists unknown images, or contradicts existing labels.
+        ConfigError: files would be overwritten, or the split does not exist.
     """
     if config.serve:
         return serve_labels(config)
     check_set(config)
     warn_of_newer_store(config.index)
     store = open_store(config.index)
-    split_rows(store, config.split)  # an unknown split is an error before anything is written
+    split_rows(store, config.split)  # rejects an unknown split before anything is written
     base = initial_labels(config, store)
     values: dict[str, object] = {"index": config.index}
     made: list[Path] = []
@@ -72,7 +72,7 @@ def label_images(config: LabelConfig) -> SimpleResult:
     values |= {"classes": counts, "labels": int((final.labels >= 0).sum()), "rows": store.n}
     tables.append(table)
     if config.export is not None and not (final.labels >= 0).any():
-        current_progress().warning("no image has a label; to export predictions, pass --predictions RESULT")
+        current_progress().warning("no image is labeled; to export predictions, pass --predictions RESULT")
     if config.csv is not None:
         commit_bytes(config.csv, _table(config, config.csv, store, final))
         made.append(config.csv)
@@ -112,35 +112,35 @@ def _write(config: LabelConfig, store: EmbeddingStore, name: str, final: Labels,
 
 
 def _build_label_tables(told: dict[str, Any]) -> list[Table]:
-    """Return tables of what was added, and of the images that had another label."""
+    """Build tables of the labels added, and of the images that had another label."""
     columns = ["round", "labels before", "added", "confirmed", "in conflict", "by"]
     row = [told[key] for key in ("round", "labels_before", "added", "confirmed")]
     tables = [Table("labels", columns, [[*row, len(told["conflicts"]), told["by"] or None]])]
     if told["conflicts"]:
         kept = "the new label is used" if told["conflict_rule"] == "new" else "the old label is kept"
         rows = [list(one.values()) for one in told["conflicts"]]
-        tables.append(Table(f"another label than before: {kept}", ["path", "old", "new"], rows))
+        tables.append(Table(f"conflicting labels: {kept}", ["path", "old", "new"], rows))
     return tables
 
 
 def _class_counts(labels: NDArray[np.int64], names: Sequence[str]) -> tuple[list[dict[str, object]], Table]:
-    """Count the labels of each class that has any, as values for programs and as a table for people."""
+    """Count the labels of each class that has any, for JSON and as a table."""
     counts = np.bincount(labels[labels >= 0], minlength=len(names)).tolist()
     cells = [[name, count] for name, count in zip(names, counts, strict=True) if count]
     values: list[dict[str, object]] = [{"class": name, "images": count} for name, count in cells]
-    return values, Table("labels of each class", ["class", "images"], cells)
+    return values, Table("labels per class", ["class", "images"], cells)
 
 
 def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels) -> bytes:
-    """Return all images of the store as a CSV: paths relative to its folder or absolute, and labels or nothing."""
+    """Return a CSV of all images of the store: paths, relative to its folder or absolute, and labels or empty cells."""
     images = open_store_images(store, config.dataset, config.data_root)
     if images.root is None:
-        raise DatasetError(images.name, "its images are not files, so they cannot be listed in a CSV", "Remove --csv.")
+        raise DatasetError(images.name, "its images are not files, so a CSV cannot list them", "Remove --csv.")
     folder, root = path.absolute().parent, images.root.absolute()
     there = set(images.sample_ids)
     missing = [name for name in store.sample_ids if name not in there]
     if missing:
-        problem = f"{len(missing)} of {store.n} images of {store.path} are missing, first: {missing[0]}"
+        problem = f"{len(missing)} of the {store.n} images in {store.path} are missing, first: {missing[0]}"
         raise DatasetError(str(root), problem, "Pass --dataset (and --data-root).")
     has_splits = store.splits is not None and bool(store.split_names)
     lines, unwritable = [], 0
@@ -157,12 +157,12 @@ def _table(config: LabelConfig, path: Path, store: EmbeddingStore, final: Labels
             line.append(store.split_names[split] if split >= 0 else "")
         lines.append(line)
     if unwritable:
-        current_progress().warning(f"{path}: {unwritable} images are left out: their names are not valid text")
+        current_progress().warning(f"{path}: omitted {unwritable} images whose names are not valid text")
     return csv_bytes(["path", "label", *(["split"] if has_splits else [])], lines)
 
 
 def check_server() -> None:
-    """Raise a ``ConfigError`` unless Starlette and uvicorn, which serve the labeling page, are installed."""
+    """Raise a ``ConfigError`` unless Starlette and uvicorn, which ``--serve`` requires, are installed."""
     for name in ("starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:
             problem = f"requires Starlette and uvicorn, but {name} is not installed"
@@ -170,11 +170,11 @@ def check_server() -> None:
 
 
 def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], Result] | None = None) -> SimpleResult:
-    """Serve the labeling page until it is interrupted, and return the result with the labels.
+    """Serve the labeling page until interrupted, and return the result with the labels.
 
     Args:
         config: options of the command.
-        predict: function behind "Ask again"; see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
+        predict: function that predicts again; see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
 
     Raises:
         ConfigError: Starlette or uvicorn is not installed.
@@ -194,8 +194,8 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
         server = LabelServer(session, browsed, by=config.by, predict=predict)
         if predict is None and (folder := store.path.parent).joinpath("start.json").is_file():
             current_progress().warning(
-                f"{folder} was made by `labelkit start`. Its tables do not receive the labels entered here. To update "
-                f"them, afterward run `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
+                f"{folder} was created by `labelkit start`, but labels entered here do not update its tables. To do so "
+                f"later, run `labelkit label --index {store.path} --labels {session.name} --csv mine.csv` "
                 f"and `labelkit start PHOTOS --out {folder} --labels mine.csv`"
             )
 
@@ -212,13 +212,13 @@ def serve_labels(config: LabelConfig, predict: Callable[[BackgroundPredictor], R
 def read_session_labels(
     store: EmbeddingStore, name: str, since: int | None
 ) -> tuple[int, list[tuple[str, str, str]], list[tuple[str, str, str]]]:
-    """Return the last round of a labeling session, all labels in it, and those that changed after the round ``since``.
+    """Return the last round of a labeling session, all its labels, and those that changed after the round ``since``.
 
-    A label is the path, label and SHA-256 in hex of an image: one labeled alone, or a most typical one of a named
-    group. Among those that changed, the label is empty for an image that was labeled or rejected and now has none.
+    A label is a tuple of an image's path, label and SHA-256 in hex, for individually labeled images and the most
+    typical images of named groups. Among the changes, the label is empty if it was removed or the image rejected.
 
     Raises:
-        StoreError: there is no such session, or it cannot be used.
+        StoreError: the session does not exist or cannot be used.
     """
     session = restore_session(store, read_result(store, name))
     work = session.work
@@ -230,12 +230,12 @@ def read_session_labels(
     fresh = (learned >= 0) & (session.label_rounds > since)
     fresh[sorted(rows)] = True
     labels, by_group = work.labels()
-    # an image keeps its label when others become more typical of its group
+    # an image keeps its label even if others become more typical of its group
     kept = (learned >= 0) | ((labels >= 0) & (session.label_rounds <= since))
     if predicted := int((by_group & (learned < 0) & (session.label_rounds > since)).sum()):
         current_progress().message(
-            f"of each named group, only the {TYPICAL} most typical images become labels; the other {predicted} images "
-            "are predicted again"
+            f"only the {TYPICAL} most typical images of each named group are used as labels; the labels of the other "
+            f"{predicted} images are predicted again"
         )
     names = [*work.classes, ""]  # -1: none
     every, new = (
@@ -249,12 +249,12 @@ def read_session_labels(
 
 
 def _lock_results_folder(held: contextlib.ExitStack, folder: Path) -> None:
-    """Take the lock of a folder of results, and remove the leftovers of killed servers."""
+    """Lock a folder of results for this server."""
     try:
         held.enter_context(hold_lock(folder))
     except BusyError as error:
         problem = "another `labelkit label --serve` is running on this store"
-        raise BusyError(str(folder), problem, "Open its link, or stop that process with Ctrl-C first.") from error
+        raise BusyError(str(folder), problem, "Use its link, or stop it with Ctrl-C first.") from error
 
 
 def _summarize_session(config: LabelConfig, session: Session) -> SimpleResult:

@@ -1,4 +1,4 @@
-"""Labels of a store, round by round: the initial ones, and additions from a file."""
+"""Labels of a store in rounds: the initial labels, and labels added from a file or from predictions."""
 
 import re
 from dataclasses import dataclass, replace
@@ -25,14 +25,14 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Labels:
-    """Labels of all images of a store, with the round in which each was given.
+    """Labels of all images of a store, with the round in which each was added.
 
     Attributes:
         labels: (n,) int64, -1 = none.
         class_names: name of class i.
-        rounds: (n,) int64 round in which the label was given, 0 = came with the store, -1 = none.
+        rounds: (n,) int64 round in which the label was added, 0 = from the store, -1 = none.
         round: number of the last round.
-        source: the result from which they come; empty for the store's own labels.
+        source: the result they come from; empty for the store's own labels.
     """
 
     labels: NDArray[np.int64]
@@ -43,7 +43,7 @@ class Labels:
 
 
 def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
-    """Return the labels to build on: those of an earlier result, or those of the store that training may use."""
+    """Return the initial labels: those of an earlier result, or those of the store that training may use."""
     rows = np.arange(store.n, dtype=np.int64)
     if config.labels is None:
         given = choose_usable_labels(None, store, rows)
@@ -56,28 +56,28 @@ def initial_labels(config: LabelConfig, store: EmbeddingStore) -> Labels:
     given = choose_usable_labels(config.labels, store, rows)
     rounds, last = result.arrays.get("label_rounds"), result.params.get("round")
     if rounds is None or len(rounds) != store.n or not isinstance(last, int):
-        problem = "does not record the round of its labels"
-        raise StoreError(str(result.path), problem, "Create the result with `labelkit label`.")
+        problem = "does not record the rounds of its labels"
+        raise StoreError(str(result.path), problem, "Pass a result created by `labelkit label`.")
     return Labels(given.labels, given.class_names, np.asarray(rounds, dtype=np.int64), last, given.source)
 
 
 def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base: Labels) -> Labels:
-    """Return labels with the predictions of a result for images without one, to be written elsewhere.
+    """Add the predictions of a result for unlabeled images to the labels, for export.
 
-    Without ``labels``, a result of `label`, the labels that were given for the predictions are added, too. With it,
-    images that were rejected there stay without a label.
+    Without ``labels`` (a result of `label`), the labels on which the predictions are based are also added. With it,
+    images rejected there remain unlabeled.
 
     Raises:
-        ConfigError: the result has no predictions.
+        ConfigError: the result contains no predictions.
     """
     newest = newest_name(list_results(store), "answer")
     result = read_result(store, newest if name == "newest" else name)
     if name != newest and re.fullmatch(r"answer(-\d+)?", name):
-        told = f"{store.path}: {newest} is newer than {name}; to export it, pass --predictions newest"
+        told = f"{store.path}: {newest} is newer than {name}; to export the newest, pass --predictions newest"
         current_progress().warning(told)
     if result.kind != "answers":
         there = ", ".join(other for other in list_results(store) if read_result(store, other).kind == "answers")
-        problem = f"result {name!r} has no predictions ({result.stage} made it)"
+        problem = f"result {name!r} contains no predictions (it was created by {result.stage})"
         remedy = f"Pass one of these: {there}." if there else "Run `labelkit discover answer` first."
         raise ConfigError("--predictions", problem, remedy)
     found = read_stored_predictions(result)
@@ -92,15 +92,15 @@ def add_predictions(name: str, labels: Path | None, store: EmbeddingStore, base:
     merged[written] = [number[text] for text in texts]
     predicted = int(np.isin(np.array(found.kinds)[written], ("known", "new")).sum())
     unsure = int(((merged < 0) & np.isin(found.kinds, ("unsure",))).sum())
-    told = f"{predicted} predictions are written as labels; {unsure} unsure images have no label"
+    told = f"{predicted} predictions are exported as labels; {unsure} unsure images remain unlabeled"
     current_progress().message(told)
     return replace(base, labels=merged, class_names=names)
 
 
 def drop_unused_classes(final: Labels) -> Labels:
-    """Return the labels without the classes that have none, if no label came with the store.
+    """Remove classes without labels, unless labels came from the store.
 
-    The classes of the store are then, for example, folders that are not named after classes.
+    Otherwise, the classes of the store may be folders that are not named after classes.
     """
     if (final.rounds == 0).any():
         return final
@@ -111,10 +111,10 @@ def drop_unused_classes(final: Labels) -> Labels:
 
 
 def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Labels) -> tuple[Labels, dict[str, Any]]:
-    """Add labels from a CSV to existing ones; return the merged labels and a summary of the changes.
+    """Add labels from a CSV to existing labels; return the merged labels and a summary of the changes.
 
     Raises:
-        DatasetError: images already have another label, and no option says which one to keep.
+        DatasetError: images already have another label, and no option specifies which label to keep.
     """
     placed = read_csv_labels(path, LabeledImages.of_store(store), config.label_column)
     texts = match_known_spelling(placed, base.class_names)
@@ -126,8 +126,8 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
         if near is not None:
             slips[name] = near
             current_progress().warning(
-                f"{path}: the new class {name!r} looks like {near!r}; if they are the same, correct the file and label "
-                "again with --overwrite"
+                f"{path}: the new class {name!r} resembles {near!r}; if they are the same, correct the file and run "
+                "the command again with --overwrite"
             )
     names = (*base.class_names, *fresh)
     number = {name: label for label, name in enumerate(names)}
@@ -147,12 +147,12 @@ def add_labels(config: LabelConfig, path: Path, store: EmbeddingStore, base: Lab
             added += 1
         labels[row], rounds[row] = new, base.round + 1
     if conflicts and config.conflicts == "error":
-        shown = "\n  ".join(f"{one['path']}: was {one['old']!r}, is {one['new']!r} here" for one in conflicts[:_SHOWN])
+        shown = "\n  ".join(f"{one['path']}: {one['old']!r}, but {one['new']!r} here" for one in conflicts[:_SHOWN])
         more = f"\n  and {len(conflicts) - _SHOWN} more" if len(conflicts) > _SHOWN else ""
         raise DatasetError(
             str(path),
             f"{len(conflicts)} images already have another label\n  {shown}{more}\n",
-            "Pass --conflicts new to use the new labels, or --conflicts old to keep the old ones.",
+            "Pass --conflicts new to use the new labels, or --conflicts old to keep the old labels.",
         )
     told = {
         "round": base.round + 1,

@@ -1,7 +1,7 @@
-"""The server of ``labelkit label --serve``; only this module imports Starlette and uvicorn.
+"""Server of ``labelkit label --serve``; only this module imports Starlette and uvicorn.
 
-It accepts requests whose Host is this server (against DNS rebinding by other pages), whose Origin, if any, is this
-server, and that carry the token of the link. Images are requested by row number, never by path. There are no cookies.
+It accepts only requests whose Host is this server (to prevent DNS rebinding), whose Origin, if any, is this server, and
+that carry the token from the link. Images are requested by row number, never by path. There are no cookies.
 """
 
 import asyncio
@@ -33,15 +33,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from labelkit.errors import Interrupted, LabelkitError, ResourceError
 from labelkit.progress import current_progress
 from labelkit.store.results import Result
-from labelkit.studio.label.actions import InvalidStep
+from labelkit.studio.label.actions import InvalidStepError
 from labelkit.studio.label.asking import BackgroundPredictor
 from labelkit.studio.label.browser import LARGE, THUMBNAIL, BrowsedStore
-from labelkit.studio.label.session import Conflict, Session
+from labelkit.studio.label.session import EditConflictError, Session
 from labelkit.studio.report.page import render_label_page
 
-#: Maximum size of a request: 100,000 rows as numbers.
+#: Maximum size of a request in bytes, sufficient for 100,000 row numbers.
 MAX_BYTES = 2 << 20
-#: Time after which an incomplete request is dropped.
+#: Time in seconds after which an incomplete request is dropped.
 PATIENCE_SECONDS = 30.0
 _LONGEST_PATH = 200
 _KEPT_PICTURES = 4096
@@ -56,7 +56,7 @@ _HEADERS = {
 
 
 class _RequestTimeoutProtocol(H11Protocol):
-    """Connection that is closed if no complete request arrives in time; uvicorn would wait without limit."""
+    """Connection that is closed if no complete request arrives in time; uvicorn would wait forever."""
 
     _late: asyncio.TimerHandle | None = None
 
@@ -91,9 +91,9 @@ class Guard:
     """ASGI middleware that rejects requests unless they come from a page of this server.
 
     Args:
-        app: application that answers accepted requests.
-        host: address that the server listens on; if it listens on all, any IP address with the port is accepted.
-        port: port that the server listens on.
+        app: application that handles accepted requests.
+        host: address on which the server listens; if it listens on all, any IP address with the port is accepted.
+        port: port on which the server listens.
         token: token that requests to ``/api/`` must carry.
     """
 
@@ -116,19 +116,19 @@ class Guard:
         headers = Headers(scope=scope)
         host = headers.getlist("host")
         if len(host) != 1 or not self._is_allowed_host(host[0]):
-            return _refuse(421, "this server does not have that name")
+            return _refuse(421, "the Host header does not match this server")
         is_foreign = any(origin != f"http://{host[0]}" for origin in headers.getlist("origin"))
         if is_foreign or any(site not in ("same-origin", "none") for site in headers.getlist("sec-fetch-site")):
-            return _refuse(403, "requests from other sites are refused")
+            return _refuse(403, "requests from other sites are rejected")
         if scope["path"].startswith("/api/"):
             given = headers.getlist("authorization")
             if len(given) != 1 or not hmac.compare_digest(given[0].encode("latin-1"), b"Bearer " + self._token):
                 return _refuse(401, "the link is incomplete: open the link that the command printed")
         if len(scope["path"]) > _LONGEST_PATH:  # Python refuses to parse numbers with very many digits
-            return _refuse(404, "nothing has this name")
+            return _refuse(404, "not found")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length) > MAX_BYTES:
-            return _refuse(413, f"a request has at most {MAX_BYTES:,} bytes")
+            return _refuse(413, f"a request may have at most {MAX_BYTES:,} bytes")
         return None
 
     def _is_allowed_host(self, host: str) -> bool:
@@ -145,7 +145,7 @@ class Guard:
 
 
 def _limit_body_size(receive: Receive) -> Callable[[], Awaitable[Message]]:
-    """Stop reading a body that exceeds the limit, whatever length its header states."""
+    """Stop reading a body that exceeds the limit, regardless of the length stated in its header."""
     total = 0
 
     async def read() -> Message:
@@ -165,8 +165,8 @@ class LabelServer:
     """HTTP server for the pages of one labeling session.
 
     Args:
-        session: session that receives the actions.
-        browsed: the store that pages show.
+        session: session to which actions are committed.
+        browsed: the store shown on the pages.
         by: name of the annotator.
         predict: see :class:`~labelkit.studio.label.asking.BackgroundPredictor`.
     """
@@ -186,7 +186,7 @@ class LabelServer:
         self._data = threading.Lock()
 
     def app(self) -> Starlette:
-        """Return the Starlette application without the guard that checks requests."""
+        """Return the Starlette application, without the guard that checks requests."""
         return Starlette(
             routes=[
                 Route("/", self.page),
@@ -204,10 +204,10 @@ class LabelServer:
             exception_handlers={404: _missing, 405: _missing},
         )
 
-    # Starlette runs what is not asynchronous in a pool of threads
+    # Starlette runs synchronous handlers in a thread pool
 
     def page(self, request: Request) -> Response:
-        """Return the HTML of the labeling page, which contains no data of the store except its name."""
+        """Return the HTML of the labeling page, which contains no data from the store except its name."""
         return HTMLResponse(self._page, headers={**_HEADERS, "Content-Security-Policy": self._policy})
 
     def data(self, request: Request) -> Response:
@@ -219,7 +219,7 @@ class LabelServer:
         return Response(content, media_type="application/json", headers=_HEADERS)
 
     def suggested(self, request: Request) -> Response:
-        """Return the images to label next, given the labels so far and the rows in the query, which were skipped."""
+        """Return the images to label next, given the labels so far and the skipped rows in the query."""
         rows = request.query_params.get("skip", "").split(",")
         skipped = {int(row) for row in rows if row.isdecimal() and len(row) <= 12}
         return JSONResponse({"suggested": self.browsed.suggested(self.session, skipped)}, headers=_HEADERS)
@@ -228,7 +228,7 @@ class LabelServer:
         """Return the labeling actions committed after the round in the query."""
         since = request.query_params.get("since", "")
         if not since.isdecimal() or len(since) > 12:
-            return _refuse(400, "since must be the number of a round")
+            return _refuse(400, "since must be a round number")
         return self._told(int(since))
 
     async def act(self, request: Request) -> Response:
@@ -237,7 +237,7 @@ class LabelServer:
         return await self._do(request, keys, lambda told, who: act(_text(told["kind"], "kind"), told["steps"], **who))
 
     async def undo(self, request: Request) -> Response:
-        """Undo the labeling action that the request names."""
+        """Undo the labeling action with the round number in the request."""
         undo = self.session.undo
         return await self._do(request, ("round",), lambda told, who: undo(_number(told["round"], "round"), **who))
 
@@ -249,9 +249,9 @@ class LabelServer:
             seen = _number(told["seen"], "seen")
             who = {"by": self.by, "client": _text(told["client"], "client"), "seen": seen}
             await run_in_threadpool(do, told, who)
-        except InvalidStep as error:
+        except InvalidStepError as error:
             return _refuse(413 if isinstance(error.__cause__, ClientDisconnect) else 400, str(error))
-        except Conflict as conflict:
+        except EditConflictError as conflict:
             return self._told(seen, 409, theirs=conflict.theirs, rows=conflict.rows, groups=conflict.groups)
         except LabelkitError as error:
             return _refuse(507 if isinstance(error, ResourceError) else 500, f"Nothing was changed: {error}")
@@ -262,7 +262,7 @@ class LabelServer:
         return await self._do(request, (), lambda told, who: self.asking.start(by=who["by"], client=who["client"]))
 
     def _told(self, since: int, status: int = 200, **more: Any) -> JSONResponse:
-        """Return the changes since a round: actions, and the state of the last request to predict again."""
+        """Return the changes since a round: the actions, and the state of the last prediction request."""
         actions = [done.to_json() for done in self.session.actions_since(since)]
         return JSONResponse({"actions": actions, "asked": self.asking.asked, **more}, status, headers=_HEADERS)
 
@@ -279,7 +279,7 @@ class LabelServer:
         return self._of_row(request, lambda row: {"images": self.browsed.similar_images(row)})
 
     def _of_row(self, request: Request, read: Callable[[int], bytes | str | dict[str, Any]]) -> Response:
-        """Return a picture or values about the row that the request names; a text says why there is none."""
+        """Return an image or JSON for the row in the request; a string returned by ``read`` explains a 404."""
         row = request.path_params["row"]
         if row >= self.session.store.n:
             return _refuse(404, f"rows must be from 0 to {self.session.store.n - 1}")
@@ -300,7 +300,7 @@ class LabelServer:
 
 
 async def _missing(request: Request, error: Exception) -> Response:
-    return _refuse(getattr(error, "status_code", 404), "nothing has this name")
+    return _refuse(getattr(error, "status_code", 404), "not found")
 
 
 async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -308,23 +308,23 @@ async def _body(request: Request, keys: tuple[str, ...]) -> dict[str, Any]:
     try:
         told = json.loads(await request.body())
     except ClientDisconnect as error:
-        raise InvalidStep(f"a request has at most {MAX_BYTES:,} bytes") from error
+        raise InvalidStepError(f"a request may have at most {MAX_BYTES:,} bytes") from error
     except (ValueError, RecursionError) as error:
-        raise InvalidStep(str(error)) from error
+        raise InvalidStepError(str(error)) from error
     if not isinstance(told, dict) or set(told) != set(keys):
-        raise InvalidStep(f"an object with {', '.join(keys)}")
+        raise InvalidStepError(f"a request must be an object with the keys {', '.join(keys)}")
     return told
 
 
 def _text(value: object, key: str) -> str:
     if not isinstance(value, str) or len(value) > _LONGEST or not value.isprintable():
-        raise InvalidStep(f"{key} must be a string of at most {_LONGEST} characters")
+        raise InvalidStepError(f"{key} must be a string of at most {_LONGEST} characters")
     return value
 
 
 def _number(value: object, key: str) -> int:
     if type(value) is not int or value < 0:
-        raise InvalidStep(f"{key} must be the number of a round")
+        raise InvalidStepError(f"{key} must be a round number")
     return value
 
 
@@ -347,7 +347,7 @@ def open_listening_socket(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    """Server that does not raise the signal that ended it again, because a second signal ends a command at once."""
+    """Server that does not re-raise the signal that stopped it, because a second signal would kill the command."""
 
     ended_by: int | None = None  # the last signal
 
@@ -379,7 +379,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool) -> None:
 
     Raises:
         ResourceError: the server cannot listen on the address.
-        Interrupted: a signal other than Ctrl-C ended the server.
+        Interrupted: a signal other than Ctrl-C stopped the server.
     """
     listening = open_listening_socket(host, port)
     port = listening.getsockname()[1]
@@ -388,7 +388,7 @@ def serve(server: LabelServer, host: str, port: int, *, opened: bool) -> None:
     link = f"http://{shown}:{port}/#{token}"
     progress = current_progress()
     progress.message(f"label in the browser: {link}")
-    progress.message(f"every action is saved in {server.session.name} immediately; Ctrl-C stops the server")
+    progress.message(f"every action is immediately saved in {server.session.name}; press Ctrl-C to stop the server")
     if opened:
         webbrowser.open(link)
     running = _Server(uvicorn.Config(Guard(server.app(), host, port, token), **SETTINGS))

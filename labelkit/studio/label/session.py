@@ -1,8 +1,8 @@
-"""A labeling session: each action is committed to a result next to the store before it is acknowledged.
+"""Labeling sessions, in which each action is committed to a result next to the store before it is acknowledged.
 
-The result, kind ``labels``, has the arrays that ``labelkit label`` writes (``labels``, ``labeled``, ``class_names``,
-``label_rounds``) and those that the session needs to continue. Every action is a round; ``params`` lists who did what,
-when, and the steps that undo it. The whole file is replaced at each write, as for every result.
+The result, kind ``labels``, contains the arrays that ``labelkit label`` writes (``labels``, ``labeled``,
+``class_names``, ``label_rounds``) and those needed to resume the session. Every action is a round; ``params`` lists who
+did what and when, and the steps that undo it. As for every result, each write replaces the whole file.
 """
 
 import threading
@@ -21,7 +21,7 @@ from labelkit.errors import Mismatch, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import Result, results_folder, write_result
 from labelkit.studio.label.actions import (
-    InvalidStep,
+    InvalidStepError,
     LabelingState,
     Step,
     changed_rows_and_groups,
@@ -30,21 +30,21 @@ from labelkit.studio.label.actions import (
 )
 
 STAGE = "label"
-#: Number of last actions whose undo steps are stored in the file.
+#: Number of most recent actions whose undo steps are stored in the file.
 KEPT_BACK = 200
 
 
-class Conflict(Exception):  # noqa: N818 - the page's name for it
-    """Raised for an action on images or groups that another user has changed since the page was last updated.
+class EditConflictError(Exception):
+    """Raised for an action on images or groups that another page has changed since this page was last updated.
 
     Args:
-        theirs: the conflicting actions: dicts with ``round``, ``by``, ``kind``.
-        rows: rows of the store that both change.
-        groups: groups that both change.
+        theirs: the conflicting actions, as dicts with ``round``, ``by``, ``kind``.
+        rows: rows of the store that both actions change.
+        groups: groups that both actions change.
     """
 
     def __init__(self, theirs: list[dict[str, Any]], rows: list[int], groups: list[int]) -> None:
-        super().__init__("changed by somebody else")
+        super().__init__("changed by someone else")
         self.theirs, self.rows, self.groups = theirs, rows, groups
 
 
@@ -53,14 +53,14 @@ class CommittedAction:
     """Committed labeling action, with the steps that undo it.
 
     Attributes:
-        round: its number.
-        kind: kind of the user's action, in one word.
+        round: number of the action.
+        kind: kind of user action, such as ``merge``.
         by: name of the user.
         client: id of the page.
-        when: time in seconds since 1970.
+        when: Unix time in seconds.
         steps: the steps that were applied.
-        back: the steps that undo it.
-        undoes: round that it undoes; 0 = none.
+        back: the steps that undo them.
+        undoes: number of the action that this one undoes; 0 = none.
     """
 
     round: int
@@ -73,27 +73,27 @@ class CommittedAction:
     undoes: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """Return the action as JSON for the pages, without the steps that undo it."""
+        """Return the action as JSON for the pages, without its undo steps."""
         told = {**vars(self), "steps": [step.to_json() for step in self.steps]}
         del told["back"]
         return told
 
 
 class Session:
-    """Labeling session of one or more people on a store, which can be used from several threads.
+    """Thread-safe labeling session of one or more people on a store.
 
     Args:
         store: the store.
         name: name of the result.
         work: the current labeling state.
-        rounds: (n,) int64 round in which each label was given, -1 = none.
+        rounds: (n,) int64 round in which each label was added, -1 = none.
         params: parameters of the result, in addition to those that this class adds.
         log: actions so far.
-        first_round: round of the labels with which the session began.
-        path: path of the result, if it is on the disk.
+        first_round: round of the initial labels.
+        path: path of the result, if it has been written.
 
     Attributes:
-        known_groups: names of groups that are known classes, according to the result that created the groups.
+        known_groups: names of groups that are known classes according to the result that created the groups.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Session:
 
     @property
     def round(self) -> int:
-        """Return the number of the last committed labeling action."""
+        """Number of the last committed labeling action."""
         return self.log[-1].round if self.log else self.first_round
 
     def actions_since(self, number: int) -> list[CommittedAction]:
@@ -129,16 +129,16 @@ class Session:
         """Validate a labeling action received as JSON, apply it, and commit it.
 
         Args:
-            kind: kind of the user's action, for the history.
+            kind: kind of user action, for the history.
             raw: the steps as parsed JSON.
             by: name of the user.
             client: id of the page.
-            seen: last round that the page knows.
+            seen: last round known to the page.
 
         Raises:
-            InvalidStep: the action is invalid.
-            Conflict: another page changed the same images or groups since ``seen``.
-            LabelkitError: it cannot be written; nothing was changed.
+            InvalidStepError: the action is invalid.
+            EditConflictError: another page has changed the same images or groups since ``seen``.
+            LabelkitError: the result cannot be written; nothing was changed.
         """
         with self._lock:
             steps = tuple(read_steps(raw, self.store.n, self.work.classes))
@@ -158,11 +158,11 @@ class Session:
             return deepcopy(self.work), list(self.log), self.round
 
     def undo(self, number: int, *, by: str, client: str, seen: int) -> CommittedAction:
-        """Undo a labeling action that was not undone yet, and commit the undo as a new action, like ``act``."""
+        """Undo a labeling action that has not been undone, and commit the undo as a new action, like ``act``."""
         with self._lock:
             found = next((done for done in self.log if done.round == number), None)
             if found is None or not found.back or any(done.undoes == number for done in self.log):
-                raise InvalidStep(f"there is no action {number} that can be undone")
+                raise InvalidStepError(f"action {number} cannot be undone")
             kind = "redo" if found.undoes else "undo"
             return self._commit(kind, found.back, by=by, client=client, seen=max(seen, number), undoes=number)
 
@@ -174,7 +174,7 @@ class Session:
         num_classes, num_groups = len(self.work.classes), len(self.work.named)
         back = tuple(self.work.apply(steps))
         if not back:
-            raise InvalidStep("nothing would change")
+            raise InvalidStepError("the action would not change anything")
         done = CommittedAction(self.round + 1, kind, by, client, int(time.time()), steps, back, undoes)
         after, _ = self.work.labels()
         rounds = np.where(after == before, self.label_rounds, np.where(after >= 0, done.round, -1))
@@ -202,18 +202,18 @@ class Session:
                 both_rows |= rows & their_rows
                 both_groups |= groups & their_groups
         if theirs:
-            raise Conflict(theirs, sorted(both_rows), sorted(both_groups))
+            raise EditConflictError(theirs, sorted(both_rows), sorted(both_groups))
 
     def write(self) -> None:
         """Write the labels and the history of a labeling session to its result.
 
         Raises:
-            Mismatch: the result on the disk is not the one that this session wrote.
-            LabelkitError: it cannot be written (disk full, ...).
+            Mismatch: the result on disk is not the one that this session wrote.
+            LabelkitError: the result cannot be written (disk full, ...).
         """
         path = results_folder(self.store.path) / f"{self.name}.h5"
         if path.exists() and _read_file_version(path) != self._written:
-            problem = "another program wrote this result while the page was open"
+            problem = "was written by another program while the page was open"
             raise Mismatch(str(path), problem, "Stop the server, then start it again with another --result.")
         labels, by_group = self.work.labels()
         refused = sorted(self.work.refused)
@@ -247,7 +247,7 @@ class Session:
 
 
 def _read_file_version(path: Path) -> tuple[int, int, int]:
-    """Return inode, time and size of a file, which distinguish its versions, since every version is a new file."""
+    """Return the inode, time and size of a file, which identify its version, since every version is a new file."""
     status = path.stat()
     return status.st_ino, status.st_mtime_ns, status.st_size
 
@@ -261,10 +261,10 @@ def restore_session(store: EmbeddingStore, result: Result) -> Session:
     """Restore the labeling session that is stored in a result.
 
     Raises:
-        StoreError: it contains no session, or one that cannot be read.
+        StoreError: the result does not contain a session, or the session cannot be read.
     """
     if not is_session(result):
-        problem = "was not made by `labelkit label --serve`"
+        problem = "was not created by `labelkit label --serve`"
         raise StoreError(str(result.path), problem, "Choose a new name for --result, and pass this result as --labels.")
     arrays, params = result.arrays, dict(result.params)
     try:

@@ -1,12 +1,12 @@
-"""``labelkit label --export``: images and their labels in the layouts that other programs read.
+"""``labelkit label --export``: write images and labels in the formats of other programs.
 
     imagefolder  OUT/CLASS/FILE                        torchvision, timm, and `labelkit embed --dataset OUT`
     huggingface  OUT/metadata.csv, README.md, images   datasets.load_dataset(OUT), and `labelkit label --from`
     fiftyone     OUT/data/FILE, OUT/labels.json        FiftyOneImageClassificationDataset
-    coco         OUT.json: images, categories, and per label a box around the whole image
-    atlas        OUT.parquet: a row per image, for embedding-atlas
+    coco         OUT.json: images, categories, and for each label a box around the whole image
+    atlas        OUT.parquet: one row per image, for embedding-atlas
 
-Files have exactly the embedded bytes: an image that changed since then is refused, because its label may be wrong now.
+Exported files are identical to the embedded ones: an image changed since then is rejected, as its label may be wrong.
 """
 
 import hashlib
@@ -43,13 +43,13 @@ _PLACES = 65_535
 _NO_VALUES = frozenset(
     "#N/A|#N/A N/A|#NA|-1.#IND|-1.#QNAN|-NaN|-nan|1.#IND|1.#QNAN|<NA>|N/A|NA|NULL|NaN|None|n/a|nan|null".split("|")
 )
-#: Without this file, the datasets library takes folders and files called train or test for splits.
+#: Without this file, the datasets library interprets folders and files named train or test as splits.
 _README = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: '**'\n---\n"
 
 
 @dataclass(frozen=True)
 class _Set:
-    """The images that can be written, and their labels."""
+    """Images to export, with their labels."""
 
     rows: NDArray[np.int64]
     ids: list[str]  # all are valid text
@@ -63,10 +63,10 @@ class _Set:
 
 
 def check_set(config: LabelConfig) -> None:
-    """Check, before any work is done, that a label set can be written to ``out``.
+    """Check in advance that a label set can be written to ``out``.
 
     Raises:
-        ConfigError, OutputExistsError: the name is taken or invalid, or pyarrow is not installed.
+        ConfigError, OutputExistsError: the name exists or is invalid, or pyarrow is not installed.
     """
     out = config.out
     if config.export is None or out is None:
@@ -82,15 +82,15 @@ def check_set(config: LabelConfig) -> None:
     elif out.exists() and not (out.is_dir() and not any(out.iterdir())):
         raise output_exists(out, replaceable=False, note="A folder is never replaced: it may contain other files.")
     elif not out.absolute().parent.is_dir():
-        raise ConfigError("--out", f"the folder of {out} does not exist", "Create the folder first.")
+        raise ConfigError("--out", f"the parent folder of {out} does not exist", "Create this folder first.")
 
 
 def write_set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> int:
-    """Write images and their labels in another program's format, completely or not at all; return how many.
+    """Write images and labels atomically in another program's format, and return the number of images.
 
     Raises:
         DatasetError: images are not files, or are missing or changed.
-        ConfigError: there is no such split, or a class name cannot be a folder name or would be read as no label.
+        ConfigError: the split does not exist, or a class name is no valid folder name or would be read as no label.
         StoreError: the sizes of the images are unknown.
         ResourceError: the files cannot be written (disk full, ...).
     """
@@ -112,17 +112,17 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
     written = [row for row in chosen.tolist() if not any("\ud800" <= one <= "\udfff" for one in ids[row])]
     left_out = len(chosen) - len(written)
     if left_out:
-        current_progress().warning(f"{config.out}: {left_out} images are left out: their names are not valid text")
+        current_progress().warning(f"{config.out}: omitted {left_out} images whose names are not valid text")
     if config.export == "imagefolder":
         written = [row for row in written if final.labels[row] >= 0]
         if not written:
             raise DatasetError(
-                str(store.path), "no image has a label, so there are no class folders", "Label some images first."
+                str(store.path), "no image is labeled, so there are no class folders", "Label some images first."
             )
     rows = np.array(written, dtype=np.int64)
     names = [store.split_names[number] for number in np.unique(splits[rows[final.labels[rows] >= 0]]) if number >= 0]
     if len(names) > 1 and config.export != "atlas":
-        told = f"{config.out}: labels of {' and '.join(names)} are exported together; to export one split, pass --split"
+        told = f"{config.out}: labels of {' and '.join(names)} are exported together; to choose a split, pass --split"
         current_progress().warning(told)
     return _Set(rows, [store.sample_ids[row] for row in written], final.labels[rows], final.class_names)
 
@@ -130,7 +130,7 @@ def _set(config: LabelConfig, store: EmbeddingStore, final: Labels) -> _Set:
 def _coco(store: EmbeddingStore, found: _Set) -> bytes:
     """Return COCO JSON in which the label of an image is an annotation with a box around the whole image."""
     if not store.has_images:
-        problem = "does not record the size of its images"
+        problem = "does not record the image sizes"
         raise StoreError(str(store.path), problem, "Create a store of the images with `labelkit embed`.")
     sizes = np.asarray(store.image_sizes)[found.rows].tolist()
     images = [
@@ -156,7 +156,7 @@ def _coco(store: EmbeddingStore, found: _Set) -> bytes:
 
 
 def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: Labels, found: _Set) -> None:
-    """Write a table of images; ``kind`` says whether the image or its group was labeled."""
+    """Write a table of images; the column ``kind`` records whether the image or its group was labeled."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -182,11 +182,11 @@ def _write_atlas(config: LabelConfig, out: Path, store: EmbeddingStore, final: L
 
 
 def _by_group(config: LabelConfig, store: EmbeddingStore, final: Labels) -> NDArray[np.bool_]:
-    """Return which labels come from the name of a group in a session of `label --serve`, (n,) bool."""
+    """Return a bool mask (n,) of the labels that come from a group name in a `label --serve` session."""
     result = None if config.labels is None else find_labels_result(config.labels, store)
     arrays = {} if result is None else result.arrays
     said = np.asarray(arrays.get("by_group", np.zeros(store.n)), dtype=np.bool_)
-    if config.from_ is not None:  # these label single images
+    if config.from_ is not None:  # such labels are of individual images
         said = said & (final.rounds != final.round)
     return said
 
@@ -202,8 +202,8 @@ def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: 
         )
     root = images.root.resolve()
     if out.resolve().is_relative_to(root):
-        problem = f"{out} is inside {root}, from which images are copied"
-        raise ConfigError("--out", problem, "Choose a folder outside the image folder.")
+        problem = f"{out} is inside the image folder {root}"
+        raise ConfigError("--out", problem, "Choose a folder outside it.")
     layouts = {"imagefolder": _imagefolder, "huggingface": _huggingface, "fiftyone": _fiftyone}
     places, tables = layouts[str(config.export)](found)
     temporary = out.absolute().parent / temporary_name()
@@ -220,7 +220,7 @@ def _write_folder(config: LabelConfig, out: Path, store: EmbeddingStore, found: 
 
 
 def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, places: Sequence[Path]) -> None:
-    """Copy the files, or make links to them."""
+    """Copy or link the image files."""
     bad: list[str] = []
     digests = np.asarray(store.sha256) if store.has_images else None
     with current_progress().task("images", total=len(places)) as task:
@@ -243,7 +243,7 @@ def _fill(config: LabelConfig, store: EmbeddingStore, found: _Set, root: Path, p
                 place.write_bytes(content)
     if bad:
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-        problem = f"{len(bad)} of {len(places)} images cannot be written: {'; '.join(bad[:_SHOWN])}{more}"
+        problem = f"{len(bad)} of {len(places)} images cannot be exported: {'; '.join(bad[:_SHOWN])}{more}"
         raise DatasetError(str(root), problem, "Embed these images again, or pass --dataset (and --data-root).")
 
 
@@ -252,14 +252,14 @@ def _imagefolder(found: _Set) -> tuple[list[str], dict[str, str]]:
     bad = [name for name in used if not _is_folder_name(name)]
     bad += [one for one, count in Counter(name.casefold() for name in used).items() if count > 1]
     if bad:
-        problem = f"{len(bad)} class names cannot be folder names: {', '.join(map(repr, bad[:_SHOWN]))}"
+        problem = f"{len(bad)} class names are not valid folder names: {', '.join(map(repr, bad[:_SHOWN]))}"
         raise ConfigError("--export imagefolder", problem, "Rename these classes, or use another format.")
     files = _flat_names(found.ids, stems=False)
     return [f"{found.name(place)}/{file}" for place, file in enumerate(files)], {}
 
 
 def _is_folder_name(name: str) -> bool:
-    # programs that list folders skip names that begin with a dot
+    # other programs skip folders whose names begin with a dot
     fits = len(os.fsencode(name)) <= _MAX_BYTES
     return fits and not name.startswith(".") and not any(letter in '/\\:*?"<>|\0' for letter in name)
 
@@ -271,7 +271,7 @@ def _huggingface(found: _Set) -> tuple[list[str], dict[str, str]]:
         raise ConfigError("--export huggingface", problem, "Rename these classes, or use another format.")
     taken = {"metadata.csv", "README.md"} & {name.split("/", 1)[0] for name in found.ids}
     if taken:
-        raise DatasetError(sorted(taken)[0], "is the name of both an image and a table", "Rename the image.")
+        raise DatasetError(sorted(taken)[0], "is the name of both an image and an exported table", "Rename the image.")
     table = csv_text(["file_name", "label"], ([name, found.name(place) or ""] for place, name in enumerate(found.ids)))
     return found.ids, {"metadata.csv": table, "README.md": _README}
 
@@ -285,7 +285,7 @@ def _fiftyone(found: _Set) -> tuple[list[str], dict[str, str]]:
 
 
 def _flat_names(ids: Sequence[str], *, stems: bool) -> list[str]:
-    """Return a file name for each image: its own if (for ``stems``, without suffix) unique, otherwise its path."""
+    """Return a unique file name for each image: its own if unique (for ``stems``, without suffix), else its path."""
 
     def key(name: str) -> str:
         return (PurePosixPath(name).stem if stems else name).casefold()

@@ -1,7 +1,7 @@
-"""Write one page about a store: its contents, groups, map, neighbors, findings of `find`, scores and curves.
+"""Write a report page about a store: its contents, groups, map, neighbors, findings of `find`, scores and curves.
 
-Every part is computed here and stored in the file. Neighbors are precomputed exactly: an index and a score of two bytes
-each, so that 12 take no more space than a row of 48 one-byte numbers, from which a page could only guess them.
+Everything is computed here and stored in the file. Neighbors are precomputed exactly: with two bytes each for index and
+score, 12 neighbors take no more space than 48 one-byte features, from which a page could only approximate them.
 """
 
 import time
@@ -39,9 +39,9 @@ from labelkit.studio.report.work import build_labeling_data, find_likely_groups,
 
 # Maximum number of typical images, and of doubtful images, of a group.
 _EXAMPLES = 18
-# Number of typical images that are shown next to the name of a group; they get thumbnails before all other images.
+# Number of typical images shown next to the name of a group; they get thumbnails before all other images.
 _STRIP = 8
-# Bytes of the page around each sheet of thumbnails, and a limit for texts that differ with and without thumbnails.
+# Bytes of HTML around each sheet of thumbnails, and a limit for text that differs with and without thumbnails.
 _BYTES_PER_SHEET, _WORDS = 64, 4096
 
 
@@ -49,10 +49,10 @@ def write_report(config: ReportConfig) -> SimpleResult:
     """Write the HTML report page of a store.
 
     Raises:
-        StoreError: the store, or the requested result, cannot be used.
-        CheckpointError: ``run`` is not a run.
+        StoreError: the store or the requested result cannot be used.
+        CheckpointError: ``run`` is not a run folder.
         DatasetError: the images in ``dataset`` cannot be listed, or a table in ``tables`` cannot be used.
-        ConfigError: the page exists, its folder does not, or the page cannot be as small as required.
+        ConfigError: the page already exists, its folder does not, or the page exceeds the maximum size.
     """
     started = time.monotonic()
     store = override_store_labels(open_store(config.index), config.labels, config.label_column)
@@ -131,7 +131,7 @@ def write_report(config: ReportConfig) -> SimpleResult:
     thumbnails = _thumbnails(config, store, images, pictures, order, len(rendered(nothing)))
     content = rendered(thumbnails)
     if len(content) > config.max_bytes:
-        problem = f"the page requires {len(content):,} bytes"
+        problem = f"the page takes {len(content):,} bytes"
         raise ConfigError("--max-size", problem, f"Set --max-size to at least {len(content) // 1000 + 1}kB.")
     commit_bytes(config.out, content)
     return _summary(config, {**page, "thumbnails": thumbnails}, len(content), time.monotonic() - started)
@@ -149,8 +149,8 @@ def _thumbnails(
     if room < 0:
         raise ConfigError(
             "--max-size",
-            f"the page requires {config.max_bytes - room:,} bytes even without images, more than {config.max_size}",
-            "Raise --max-size, or lower --max-images or --neighbors.",
+            f"even without images, the page takes {config.max_bytes - room:,} bytes, more than {config.max_size}",
+            "Increase --max-size, or reduce --max-images or --neighbors.",
         )
     known = np.asarray(store.image_sizes)[images.rows] if store.has_images else np.zeros((len(images), 2), np.uint32)
     earlier = read_thumbnails(config.out, config.max_size) if store.has_images else None
@@ -164,7 +164,7 @@ def _thumbnails(
 
 
 def _order(images: ShownImages, grouping: Grouping | None, findings: tuple[Finding, ...]) -> list[int]:
-    """Return all images, the most important first: the first ones of each group, those in lists, then the others."""
+    """Return all images, most important first: the most typical of each group, those in lists, then the others."""
     groups = () if grouping is None else grouping.groups
     listed = chain(
         (image for group in groups for image in group.typical[:_STRIP]),

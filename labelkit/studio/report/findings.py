@@ -1,7 +1,4 @@
-"""Findings of other commands about a store, as cards for the page: their tables are read, not computed again.
-
-Only the nearest images of each image are computed here.
-"""
+"""Read tables of `labelkit find` and `labelkit suggest` as cards for the report page, and find nearest neighbors."""
 
 import csv
 import io
@@ -34,14 +31,14 @@ class Finding:
     Attributes:
         name: name of the section, for links.
         title: title of the section.
-        unit: what is counted, for the overview; empty if the number of lines in the table was chosen by the user.
+        unit: what is counted, for the overview; empty if the user chose the number of lines in the table.
         table: file name of the table.
-        command: command that makes the table.
-        words: description of what the section shows.
+        command: command that writes the table.
+        words: description of the section.
         count: number of findings; ``None`` without a table.
-        total: number of all cards.
-        cards: the first cards, each with ``images`` of the page (-1: not on the page), ``names``, their paths as shown
-            texts, and ``texts``, one per line.
+        total: total number of cards.
+        cards: the first cards, each with ``images`` of the page (-1: not on the page), their displayed paths ``names``,
+            and the lines of text ``texts``.
     """
 
     name: str
@@ -62,9 +59,9 @@ _FINDINGS = (
         "",
         "check.csv",
         "labelkit find mislabeled",
-        "The nearest labeled image, the nearest class mean and a classifier all prefer another class: with few labels "
-        "of each class, most of them are still correct. The most doubtful come first, each with the nearest image of "
-        "its class and the nearest of the other.",
+        "The nearest labeled image, the nearest class mean and a classifier all prefer another class. With few labels "
+        "per class, most of these labels are still correct. The most doubtful labels come first, each with the nearest "
+        "image of its own class and of the other class.",
     ),
     Finding(
         "novel",
@@ -72,7 +69,7 @@ _FINDINGS = (
         "",
         "novel.csv",
         "labelkit find novel",
-        "Each next to its nearest labeled image. If there are classes without a label, most of their images are "
+        "Each is shown next to its nearest labeled image. If there are unlabeled classes, most of their images are "
         "among these.",
     ),
     Finding(
@@ -86,7 +83,7 @@ _FINDINGS = (
     Finding(
         "copies",
         "Near-duplicates",
-        "duplicates that you could delete",
+        "redundant copies",
         "duplicates.csv",
         "labelkit find duplicates",
         "The image to keep comes first: it has the most pixels, or the largest file.",
@@ -102,7 +99,7 @@ _COLUMNS = {
 
 
 def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
-    """Return the paths and texts of the card for a line of a table."""
+    """Return the paths and texts of the card for a table row."""
     if table == "check.csv":
         paths = [line[column] for column in ("path", "nearest_of_label", "nearest_of_suggested")]
         return paths, [f"labeled {line['label']}", f"or {line['suggested']}?"]
@@ -112,7 +109,7 @@ def _card(table: str, line: Line) -> tuple[list[str], list[str]]:
 
 
 def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
-    """Return the paths and texts of a card for each cluster, and the number of images beyond one of each."""
+    """Return the paths and texts of a card for each cluster, and the number of redundant copies."""
     clusters: dict[str, list[Line]] = {}
     for line in lines:
         clusters.setdefault(line["cluster"], []).append(line)
@@ -127,10 +124,10 @@ def _copies(lines: list[Line]) -> tuple[list[tuple[list[str], list[str]]], int]:
 
 
 def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImages) -> tuple[Finding, ...]:
-    """Read the tables of ``labelkit find`` in a folder; a missing table yields a finding without a count.
+    """Read the tables of ``labelkit find`` in a folder; a missing table results in a finding without a count.
 
     Raises:
-        DatasetError: the folder is missing, or a table cannot be read or lacks a column.
+        DatasetError: the folder does not exist, or a table cannot be read or lacks a column.
     """
     if folder is not None and not folder.is_dir():
         raise DatasetError(str(folder), "is not a folder", "Pass the folder with the tables of `labelkit find`.")
@@ -139,10 +136,10 @@ def read_findings(folder: Path | None, store: EmbeddingStore, images: ShownImage
 
 
 def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> tuple[tuple[int, str], ...] | None:
-    """Read which images to label next, and why, from ``next.csv`` in a folder; ``None`` if there is no such file.
+    """Read the images to label next, with reasons, from ``next.csv`` in a folder; ``None`` if the file does not exist.
 
     Raises:
-        DatasetError: it cannot be read, or lacks a column.
+        DatasetError: the file cannot be read or lacks a column.
     """
     table = folder / "next.csv"
     if not table.is_file():
@@ -153,7 +150,7 @@ def read_suggested(folder: Path, store: EmbeddingStore, images: ShownImages) -> 
 
 
 def _places(store: EmbeddingStore, images: ShownImages) -> dict[str, int]:
-    """Return the number of each image on the page, by its path as written in tables."""
+    """Return the index on the page of each image, by its path as written in tables."""
     return {escape_path(store.sample_ids[int(row)]): place for place, row in enumerate(images.rows)}
 
 
@@ -175,7 +172,7 @@ def _read(folder: Path | None, found: Finding, places: Mapping[str, int]) -> Fin
 
 
 def _lines(path: Path, command: str) -> list[Line]:
-    """Return the lines of a table, whatever separates its columns."""
+    """Return the rows of a table with any delimiter."""
     remedy = f"Run `{command} --out {path} --overwrite` again."
     try:
         text = decode_table(read_table(path))
@@ -200,11 +197,11 @@ def _search(rows: NDArray[np.float32], k: int, metric: Metric) -> tuple[NDArray[
 def find_neighbors(images: ShownImages, count: int, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """Find the nearest neighbors of each image among the other images on a page.
 
-    With the cosine metric, images with a zero embedding have no neighbors and are not neighbors of others.
+    With the cosine metric, images with an all-zero embedding have no neighbors and are not neighbors of others.
 
     Args:
         images: the images of the page.
-        count: number of neighbors; the rest are -1 if there are fewer images.
+        count: number of neighbors; missing ones are -1 if there are fewer images.
         metric: ``cosine``, ``l2`` or ``dot``.
 
     Returns:

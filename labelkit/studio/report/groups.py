@@ -1,6 +1,6 @@
-"""The groups of a result: the choice of the result, and the size, typical and doubtful images of each group.
+"""Choose the result that a page shows, and describe its groups by size, typical images and doubtful images.
 
-Labels are used only to describe groups, never to choose their images.
+Labels are used only to describe groups, never to choose the images shown.
 """
 
 import re
@@ -20,13 +20,13 @@ from labelkit.store.results import Result, list_results, newest_name, read_resul
 from labelkit.studio.report.images import ShownImages, escape_for_page
 
 GROUPINGS = ("pseudo_labels", "cluster_ids")
-# Kinds of results, most informative first: names with confidences, then bare numbers, then groups of some images only.
+# Kinds of results, most informative first: names with confidences, then numbered groups, then groups of some images.
 _KINDS = ("answers", "classes", "clusters", "discovered")
 _WHY = {
     "answers": "it distinguishes known, new and unsure images",
     "classes": "it names classes",
     "clusters": "there are no discovered classes",
-    "discovered": "there is no grouping of all images",
+    "discovered": "no result groups all images",
 }
 
 
@@ -36,16 +36,16 @@ class Group:
 
     Attributes:
         name: name of the class, or ``group 3``.
-        new: whether it is a class without labels; ``None`` if the result does not say.
-        size: number of its images in the whole store.
-        shown: number of its images on the page.
-        confidence: mean over its images on the page; ``None`` without any.
-        labeled: number of its images in the whole store whose class is known.
-        counts: (class, number of labeled images), the most frequent first.
+        new: whether this is a class without labels; ``None`` if the result does not record it.
+        size: number of images in the whole store.
+        shown: number of images on the page.
+        confidence: mean over the images on the page; ``None`` if none has a confidence.
+        labeled: number of images in the whole store whose class is known.
+        counts: (class, number of labeled images), most frequent first.
         purity: fraction in the most frequent class, among images whose class is known and was not used by the result;
-            ``None`` without any.
-        typical: its images on the page nearest to the mean of the group, nearest first.
-        doubtful: its images on the page with the lowest confidence, lowest first.
+            ``None`` if there are none.
+        typical: images on the page nearest to the mean of the group, nearest first.
+        doubtful: images on the page with the lowest confidence, lowest first.
     """
 
     name: str
@@ -62,22 +62,22 @@ class Group:
 
 @dataclass(frozen=True)
 class Grouping:
-    """Groups of one result, as shown on a page.
+    """Groups of a result, as shown on a page.
 
     Attributes:
         result: the result with the groups.
-        why: reason why the result was chosen.
-        groups: k groups; empty ones are left out.
+        why: reason the result was chosen.
+        groups: k non-empty groups.
         ids: (m,) int64, group of each image of the page, -1 = none.
         confidence: (m,) float32 in [0, 1], or a margin in [-1, 1]; NaN if there is none.
-        expected: (m,) float32 in [0, 1], probabilities of being right, whose sum is the expected number of images that
-            are right; ``None`` if the result has none.
+        expected: (m,) float32 in [0, 1], probability that each prediction is correct, so that the sum is the expected
+            number of correct predictions; ``None`` if the result has none.
         measure: meaning of ``confidence``: ``confidence`` (stored by the command) or ``margin`` (computed here).
-        runner_up: (m,) int64, the group whose mean is next nearest, -1 = none.
-        ungrouped: number of images of the whole store in no group.
-        decided: for predictions, the numbers of images without a label that are ``known``, ``new`` and ``unsure``;
-            ``right``, the expected number of correct ones among known and new; ``guesses``, likewise among unsure
-            (``None``: unknown); and ``limit``, the confidence from which an image is decided. Else ``None``.
+        runner_up: (m,) int64, the group with the second nearest mean, -1 = none.
+        ungrouped: number of images in the whole store that are in no group.
+        decided: for predictions, the numbers of unlabeled images that are ``known``, ``new`` and ``unsure``; the
+            expected number of correct predictions among known and new (``right``) and among unsure images (``guesses``;
+            ``None``: unknown); and the minimum confidence of known and new images (``limit``). Otherwise ``None``.
     """
 
     result: Result
@@ -93,7 +93,7 @@ class Grouping:
 
 
 def find_results(store: EmbeddingStore) -> dict[str, Result | str]:
-    """Read the results of a store by name; if one is unreadable, warn and return the reason in its place."""
+    """Read the results of a store by name; if one cannot be read, warn and return the reason in its place."""
     found: dict[str, Result | str] = {}
     for name in list_results(store):
         try:
@@ -109,11 +109,11 @@ def choose_result(
 ) -> tuple[Result, str] | None:
     """Choose the result whose groups a page shows, and return it with the reason; ``None`` if no result has groups.
 
-    Without a name, the order of preference is ``_KINDS``, then results with a confidence, with names, and the first by
-    name; of answers only the newest is considered. Labels do not influence the choice.
+    Without a name, results are ranked by kind (``_KINDS``), then by whether they have confidences, then names, and
+    finally by name; of ``answers``, only the newest is considered. Labels do not affect the choice.
 
     Raises:
-        StoreError: there is no result of this name, it cannot be used, or it does not group the rows.
+        StoreError: the result does not exist, cannot be used, or does not group the images.
     """
     if name is not None:
         result = read_result(store, name)
@@ -138,21 +138,21 @@ def choose_result(
     best = min(usable, key=rank)
     if len(usable) == 1:
         return best, "the only result that groups the images"
-    why = _WHY[best.kind] + (" and how sure it is" if "confidence" in best.arrays else "")
-    return best, f"chosen among {len(usable)} because {why}"
+    why = _WHY[best.kind] + (" and contains confidences" if "confidence" in best.arrays else "")
+    return best, f"chosen from {len(usable)} because {why}"
 
 
 def describe_groups(
     store: EmbeddingStore, images: ShownImages, result: Result, why: str, examples: int
 ) -> Grouping | None:
-    """Describe the groups of a result, the largest first; return ``None`` if all are empty.
+    """Describe the groups of a result, largest first; return ``None`` if all are empty.
 
     Args:
         store: the store.
         images: the images of the page.
         result: result with the groups.
-        why: reason why it was chosen.
-        examples: maximum number of typical images, and of doubtful images, of each group.
+        why: reason it was chosen.
+        examples: maximum number of typical images, and of doubtful images, per group.
     """
     every = _ids(result)
     assert every is not None
@@ -171,7 +171,7 @@ def describe_groups(
     confidence = np.where(shown_ids >= 0, confidence, np.nan).astype(np.float32)
     labels = np.full(store.n, -1, dtype=np.int64) if store.labels is None else np.asarray(store.labels, dtype=np.int64)
     used = store.trained_rows().copy()
-    # a result that names no known class, such as that of k-means, was made without labels
+    # a result without known classes, such as that of k-means, was computed without labels
     for mask in (store.labeled if "new_classes" in result.arrays else None, result.arrays.get("labeled")):
         used |= False if mask is None else np.asarray(mask, dtype=bool)
     names, are_new = result.arrays.get("names", ()), result.arrays.get("new_classes", ())
@@ -227,7 +227,7 @@ def _summarize_decisions(result: Result) -> dict[str, Any] | None:
 
 
 def _ids(result: Result) -> NDArray[np.int64] | None:
-    # for answers the best guess of every image, because their pseudo-labels leave out unsure images
+    # for answers, use the best guess for every image, because their pseudo-labels exclude unsure images
     keys = ("group_ids", *GROUPINGS) if result.kind == "answers" else GROUPINGS
     key = next((key for key in keys if key in result.arrays), None)
     return None if key is None else np.asarray(result.arrays[key], dtype=np.int64)
@@ -236,10 +236,10 @@ def _ids(result: Result) -> NDArray[np.int64] | None:
 def _distances(
     features: NDArray[np.float32], ids: NDArray[np.int64], count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float32]]:
-    """Return (distance to the mean of the own group, nearest other group, margin between the two), each (m,).
+    """Return the distance to the mean of the own group, the nearest other group, and the margin, each (m,).
 
-    The margin is (b - a) / max(a, b) of the distances a to the own and b to the nearest other mean: the simplified
-    silhouette. Rows without a group have NaN, -1, NaN.
+    The margin is the simplified silhouette (b - a) / max(a, b), where a and b are the distances to the mean of the own
+    and of the nearest other group. Images without a group get NaN, -1, NaN.
     """
     there = np.flatnonzero(np.bincount(ids[ids >= 0], minlength=count))
     centers = np.zeros((len(there), features.shape[1]))
@@ -250,7 +250,7 @@ def _distances(
     column = np.full(count, -1, dtype=np.int64)
     column[there] = np.arange(len(there))
     grouped = np.flatnonzero(ids >= 0)
-    # in blocks, because all rows in float64 would take twice the memory of the features
+    # in blocks, because a float64 copy of all rows would take twice the memory of the features
     for start in range(0, len(grouped), 1024):
         block = grouped[start : start + 1024]
         rows = features[block].astype(np.float64)

@@ -1,4 +1,4 @@
-"""The images of a store that a page shows, with their names and their positions on its map."""
+"""Choose the images of a store that a page shows, with their displayed names and their positions on the map."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +14,7 @@ from labelkit.progress import current_progress
 from labelkit.store.embeddings import EmbeddingStore
 
 _STEPS = 65_535
-# Maximum number of principal directions used for t-SNE, as is usual: the others are noise and cost time.
+# Maximum number of principal components for t-SNE, a common choice: the others are mostly noise and take time.
 _TSNE_DIRECTIONS = 50
 
 
@@ -24,7 +24,7 @@ def compute_map_positions(
     """Compute the map positions of images by projecting their features (m, d) to two dimensions.
 
     Returns:
-        (m, 2) uint16, x right and y down, one scale for both; and a description of the projection.
+        (m, 2) uint16, x right and y down, with the same scale; and a description of the projection.
     """
     if projection == "tsne" and len(features) >= 2:
         with current_progress().task(f"t-SNE of {len(features):,} images", total=None):
@@ -33,11 +33,11 @@ def compute_map_positions(
             if rows.shape[1] > _TSNE_DIRECTIONS:
                 directions, shares = principal_directions(rows, _TSNE_DIRECTIONS)
                 rows = (rows - rows.mean(axis=0)) @ directions
-                words += f". Of {_TSNE_DIRECTIONS} principal directions ({percent(shares.sum())}% of the variance)"
+                words += f". Of {_TSNE_DIRECTIONS} principal components ({percent(shares.sum())}% of the variance)"
             return _quantized(embed_by_tsne(rows, seed=seed)), words
     points, shares_of_two = project_to_principal_plane(features)
     first, second = (f"{percent(share)}%" for share in shares_of_two)
-    words = f"PCA: the two directions in which the embeddings vary most ({first} and {second} of the variance)"
+    words = f"PCA: the first two principal components of the embeddings ({first} and {second} of the variance)"
     return _quantized(points), words
 
 
@@ -55,10 +55,10 @@ class ShownImages:
 
     Attributes:
         rows: (m,) int64, increasing; image i of the page is row ``rows[i]`` of the store.
-        names: m texts that can be shown, see :func:`escape_for_page`.
-        features: (m, d) float32, scaled to length 1 if they are compared by cosine.
-        directed: (m,) bool, False for zero embeddings that are compared by cosine: nothing is near them.
-        labels: (m,) int64, class of each image as far as it is known, -1 = unknown.
+        names: m displayed names, see :func:`escape_for_page`.
+        features: (m, d) float32, normalized if the metric is cosine.
+        directed: (m,) bool, False for all-zero embeddings if the metric is cosine, since they have no neighbors.
+        labels: (m,) int64, class of each image, -1 = unknown.
     """
 
     rows: NDArray[np.int64]
@@ -93,10 +93,10 @@ def choose_images(store: EmbeddingStore, max_images: int, seed: int) -> ShownIma
 
 
 def escape_for_page(text: str) -> str:
-    r"""Escape the characters in a text that a page cannot show.
+    r"""Escape the characters of a text that a page cannot display.
 
-    Bytes that are not UTF-8 become ``\xff``; control characters, and those that change the direction of text, become
-    their Python escapes; all others stay unchanged.
+    Bytes that are not UTF-8 become escapes such as ``\xff``; control characters and characters that change the text
+    direction become Python escapes; all others remain unchanged.
     """
     return "".join(_shown(character) for character in text)
 
@@ -104,5 +104,5 @@ def escape_for_page(text: str) -> str:
 def _shown(character: str) -> str:
     if "\udc80" <= character <= "\udcff":
         return f"\\x{ord(character) - 0xDC00:02x}"
-    # isprintable is False for line ends, control and direction characters, lone surrogates
+    # is_displayable is False for line ends, control and direction characters, and lone surrogates
     return character if is_displayable(character) else character.encode("unicode_escape").decode("ascii")

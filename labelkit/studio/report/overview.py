@@ -1,4 +1,4 @@
-"""The contents of a store in texts and tables, scores of its groupings, and curves of the run that made its network."""
+"""Summaries of a store for its report page: contents, scores of its groupings, and training curves of its network."""
 
 from collections.abc import Mapping
 from itertools import groupby
@@ -20,20 +20,20 @@ from labelkit.studio.report.images import escape_for_page
 from labelkit.studio.report.options import ReportConfig
 from labelkit.training.run_dir import METRICS
 
-# Maximum number of listed files that could not be embedded.
+# Maximum number of skipped files to list.
 _MAX_SKIPPED = 100
-# Maximum number of points of a curve, about its pixels, and of curves; `show curves` draws the others.
+# Maximum number of points per curve, about its width in pixels, and of curves; `show curves` draws the others.
 _MAX_POINTS, _MAX_CURVES = 400, 24
 
 
 def score_groupings(
     store: EmbeddingStore, results: Mapping[str, Result | str], shown: Result, shared: ReportConfig
 ) -> dict[str, Any] | str:
-    """Evaluate the shown grouping of a store and all others against its labels; if that fails, return the reason.
+    """Evaluate all groupings of a store against its labels; if that fails, return the reason.
 
     Returns:
-        ``scores``, one per grouping and split, as in ``labelkit evaluate clustering --json``; ``resamples``, their
-        number for the intervals; ``held_out``: whether images whose label training could use are left out.
+        ``scores``, one per grouping and split, as in ``labelkit evaluate clustering --json``; ``resamples``, the number
+        of bootstrap resamples; ``held_out``, whether images whose labels training could use are excluded.
     """
     others = [
         name
@@ -60,28 +60,28 @@ def describe_store(store: EmbeddingStore) -> dict[str, Any]:
     """Summarize the properties, model, classes, splits and skipped images of a store.
 
     Returns:
-        ``facts`` and ``model``: (name, value); ``classes``: the ``name``, number of ``images`` and of ``labeled`` ones,
-        and whether it is ``old`` (None if the store does not say), with a last nameless one for images of unknown
-        class, if any; ``splits``: (name, images); ``skipped``: (name, reason) of the first files that were listed but
-        not embedded; ``num_skipped``: their number; ``num_labels``: number of images whose class is known.
+        ``facts`` and ``model``: (name, value); ``classes``: the ``name``, number of ``images`` and of ``labeled``
+        images, and whether the class is ``old`` (``None`` if not recorded), ending with a nameless entry for images of
+        unknown class, if any; ``splits``: (name, images); ``skipped``: (name, reason) of the first files that were
+        listed but not embedded; ``num_skipped``: their number; ``num_labels``: number of images whose class is known.
     """
     known = 0 if store.labels is None else int((np.asarray(store.labels) >= 0).sum())
     usable = 0 if store.labeled is None else int(np.asarray(store.labeled).sum())
     facts = (
         ("images", f"{store.n:,}"),
-        ("values per embedding", f"{store.dim:,}"),
-        ("compared by", {"cosine": "cosine", "l2": "Euclidean distance", "dot": "inner product"}[store.metric]),
-        ("class known", f"{known:,}"),
-        ("label usable in training", f"{usable:,}"),
+        ("embedding dimension", f"{store.dim:,}"),
+        ("metric", {"cosine": "cosine", "l2": "Euclidean distance", "dot": "inner product"}[store.metric]),
+        ("known class", f"{known:,}"),
+        ("label available for training", f"{usable:,}"),
         ("listed but not embedded", f"{len(store.skipped):,}"),
-        ("made by", escape_for_page(store.created_by)),
+        ("created by", escape_for_page(store.created_by)),
         ("digest", store.content_digest),
     )
     model = store.model
     size = model.preprocess.get("size")
     rows = (
         ("model", model.name),
-        ("from", model.source),
+        ("source", model.source),
         ("layer", model.layer),
         ("pooling", model.pooling),
         ("input", f"{size} pixels" if size is not None else ""),
@@ -120,17 +120,17 @@ def _classes(store: EmbeddingStore) -> list[dict[str, Any]]:
 
 
 def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None:
-    """Read the training curves of a run; by default, of the run that trained the store's model, if it is still there.
+    """Read the training curves of a run; by default, of the run that trained the store's model, if it still exists.
 
     Returns:
-        ``run``: name of the run folder; ``over``: ``epochs`` or ``steps``; ``curves``: the main ones first;
-        ``left_out``: number of curves above the limit; ``note``: a sentence on whether its network is that of the
-        store. Each curve has its ``name``, ``points`` (of an SVG polyline, ``x,y x,y ...``, y downward; one text per
+        ``run``: name of the run folder; ``over``: ``epochs`` or ``steps``; ``curves``: the main curves first;
+        ``left_out``: number of curves omitted; ``note``: a sentence on whether the run trained the network of the
+        store. Each curve has its ``name``, ``points`` (of an SVG polyline, ``x,y x,y ...``, y downward; one string per
         unbroken line), ``first``, ``last``, ``least`` and ``most`` value, ``start`` and ``stop`` (epoch or step at the
-        left and right end), and ``main``: whether `show curves` draws it by default.
+        left and right end), and ``main``, whether `show curves` draws it by default.
 
     Raises:
-        CheckpointError: ``run`` is not a run, or its log is missing, empty or damaged.
+        CheckpointError: ``run`` is not a run folder, or its log is missing, empty or damaged.
     """
     if run is not None:
         logged = read_log(run, run.resolve().name)
@@ -151,11 +151,11 @@ def read_curves(model: ModelIdentity, run: Path | None) -> dict[str, Any] | None
     except LabelkitError as error:
         current_progress().warning(f"no training curves: {error}")
         return None
-    return _curves(logged, "Found by the fingerprint of the weights: this run made the network of the store.")
+    return _curves(logged, "This run trained the network of the store (found by the fingerprint of the weights).")
 
 
 def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
-    from labelkit.commands.common.networks import load_run_network  # torch is loaded only if there is a run
+    from labelkit.commands.common.networks import load_run_network  # imports torch, only if there is a run
 
     try:
         return load_run_network(checkpoint).identity({}).weights_fingerprint == model.weights_fingerprint
@@ -164,7 +164,7 @@ def _made_by(checkpoint: Path, model: ModelIdentity) -> bool:
 
 
 def _curves(logged: LoggedMetrics, note: str) -> dict[str, Any]:
-    # if a name has values per epoch and per step, those per epoch come first and are used
+    # if a name has values per epoch and per step, the first ones, per epoch, are used
     chosen = {name: found[0] for name, found in logged.series.items()}
     names = [name for name in MAIN_METRICS if name in chosen]
     names += [name for name in chosen if name not in names]
@@ -194,7 +194,7 @@ def _curve(name: str, series: Series, *, epoch_config: bool, main: bool) -> dict
     for is_line, line in groupby(zip(across, up, strict=True), lambda point: bool(np.isfinite(point[1]))):
         if is_line:
             drawn = [f"{place:.2f},{100 - 100 * height:.2f}" for place, height in line]
-            # a single point is drawn as a dot, which is a line of length 0 with round ends
+            # a single point is drawn as a line of length 0 with round ends
             points.append(" ".join(drawn * 2 if len(drawn) == 1 else drawn))
     ends = {"first": float(values[0]), "last": float(values[-1]), "least": least, "most": most}
     return {"name": escape_for_page(name), "points": points, **ends, "start": start, "stop": stop, "main": main}

@@ -1,7 +1,7 @@
-"""The page itself: template, style and script become one HTML file that loads no other files and runs no other code.
+"""Render templates, style and script to one HTML file that loads no other files and runs no other code.
 
-All texts pass through jinja2's autoescape, or go into a data block as JSON without ``<``, ``>`` and ``&``. The
-Content-Security-Policy allows exactly this style and this script, by their digests, and images inside the file.
+All text is escaped by jinja2's autoescape, or stored in a data block as JSON without ``<``, ``>`` and ``&``. The
+Content-Security-Policy allows only this style and this script, by their digests, and images inside the file.
 """
 
 import base64
@@ -42,11 +42,11 @@ _WIDEST_TABLE = 40
 
 
 def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
-    """Render a report page as HTML; identical inputs yield identical bytes.
+    """Render a report page as HTML; identical inputs produce identical bytes.
 
     Args:
-        page: values that ``report.html.j2`` shows, see :func:`~labelkit.studio.report.build.write_report`.
-        data: data that the page's script reads, see :func:`page_data`.
+        page: values shown by ``report.html.j2``, see :func:`~labelkit.studio.report.build.write_report`.
+        data: data for the page's script, see :func:`page_data`.
     """
     html, _ = _render(
         "report.html.j2",
@@ -63,14 +63,14 @@ def render_page(page: Mapping[str, Any], data: Mapping[str, Any]) -> bytes:
 
 
 def render_label_page(title: str) -> tuple[bytes, str]:
-    """Render the page of ``labelkit label --serve`` on a store; return its HTML and its Content-Security-Policy."""
+    """Render the page of ``labelkit label --serve`` for a store; return its HTML and Content-Security-Policy."""
     policy = "connect-src 'self'; frame-ancestors 'none'"
     return _render("label.html.j2", _LABEL_SCRIPTS, policy, title=escape_for_page(title))
 
 
 def _render(template: str, scripts: tuple[str, ...], allowed: str, **values: Any) -> tuple[bytes, str]:
-    """Render a template with its style and script; return it and the policy that allows these and what is named."""
-    # asynchronous, since a page may have to request its data
+    """Render a template with its style and script; return HTML and a policy that allows these and ``allowed``."""
+    # asynchronous, since a page may need to request its data
     style, script = _texts(_STYLES), f"(async function () {{\n'use strict';\n{_texts(scripts)}}})();\n"
     digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode("ascii") for text in (script, style))
     script_digest, style_digest = (f"'sha256-{digest}'" for digest in digests)
@@ -82,7 +82,7 @@ def _render(template: str, scripts: tuple[str, ...], allowed: str, **values: Any
     return _environment().get_template(template).render(values).encode("utf-8"), policy
 
 
-@cache  # a page is rendered twice, but its templates are compiled once
+@cache  # a page is rendered twice, but its templates are compiled only once
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),
@@ -110,14 +110,14 @@ def page_data(
     columns: Mapping[str, NDArray[Any]],
     **others: Any,
 ) -> dict[str, Any]:
-    """Return the data that the page's script reads: names as JSON, arrays as base64-encoded little-endian numbers.
+    """Return the data for the page's script: names as JSON, arrays as base64-encoded little-endian numbers.
 
     Args:
         images: the images of the page.
-        grouping: groups, or None.
+        grouping: groups, or ``None``.
         metric: ``cosine``, ``l2`` or ``dot``.
-        columns: arrays by name, a row for each image: ``point``, ``tile``, ``tileSize``, ``choice``; further ones
-            replace columns that are made here from the grouping or are empty.
+        columns: arrays by name, with one row per image: ``point``, ``tile``, ``tileSize``, ``choice``; others replace
+            columns that are otherwise computed from the grouping or empty.
         others: ``groups``, ``side``, ``tilesPerSheet``, ``work``, and entries that only one kind of page has.
     """
     nobody = np.full(len(images), -1)
@@ -153,7 +153,7 @@ def page_data(
 
 
 def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
-    """Return the groups of a report page in the form that the page's script reads."""
+    """Convert the groups of a report page to the format of the page's script."""
     return [
         {
             "name": group.name,
@@ -169,7 +169,7 @@ def groups_data(grouping: Grouping) -> list[dict[str, Any]]:
 
 
 def neighbors_data(near: NDArray[np.int64], scores: NDArray[np.float32]) -> tuple[list[float], dict[str, NDArray[Any]]]:
-    """Return the range of the scores, and two columns: the nearest images, and their scores quantized to two bytes."""
+    """Return the score range, and two columns: the nearest images, and their scores quantized to two bytes."""
     finite = scores[np.isfinite(scores)]
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (0.0, 1.0)
     high = high if high > low else low + 1.0
@@ -183,7 +183,7 @@ def encode_array(values: NDArray[Any], kind: str) -> str:
 
 
 def _cross_tabulate(grouping: Grouping | None, classes: list[str]) -> list[tuple[str, list[int]]] | None:
-    """Return the number of images of each class (row) in each group, or ``None`` if that is too large for a table."""
+    """Count the images of each class (row) in each group (column); ``None`` if the table would be too large."""
     if grouping is None or len(grouping.groups) > _WIDEST_TABLE or len(classes) > _WIDEST_TABLE:
         return None
     counts = [dict(group.counts) for group in grouping.groups]

@@ -1,8 +1,8 @@
-"""Thumbnails of all images of a page, in WebP sheets of the largest size and best quality that fit.
+"""Thumbnails for all images of a page, in WebP sheets, at the largest size and best quality that fit.
 
-A sheet has 64 tiles in 8 rows, each tile at the top left of a square of ``side`` pixels. Size and quality are chosen
-on a sample, from the best down, and are the same for all images. Images that are missing, unreadable or changed since
-they were embedded have no tile. A page that is written again reuses the sheets whose images it still shows.
+A sheet has 64 tiles in 8 rows, each tile at the top left of a square of ``side`` pixels. Size and quality are chosen on
+a sample, starting with the best, and are the same for all images. Images that are missing, unreadable or changed since
+they were embedded have no tile. When a page is rewritten, it reuses the sheets whose images it still shows.
 """
 
 import base64
@@ -34,19 +34,19 @@ COLUMNS = 8
 TILES = COLUMNS * COLUMNS
 LOSSLESS = 100
 
-# Pairs of side in pixels and WebP quality, the best first.
+# Pairs of side in pixels and WebP quality, best first.
 _SIZES = (
     *((192, 82), (160, 82), (128, 82), (128, 72), (112, 76), (96, 80), (96, 68), (80, 76), (64, 80), (64, 66)),
     *((48, 76), (48, 58), (32, 76), (32, 54), (24, 54), (16, 54)),
 )
-# Largest side of images that are stored unchanged, if they fit.
+# Largest side of images that are stored losslessly, if they fit.
 _TINY = 48
 _SAMPLE = 128
-# A JPEG decoder may shrink an image to this many times the side of its tile; Lanczos does the rest.
+# A JPEG decoder may shrink an image to this multiple of the tile's side; Lanczos resampling does the rest.
 _SHARPNESS = 2
-# Safety factor, because the images of a sample may be a little smaller than the others.
+# Safety factor, because sampled images may be slightly smaller than the others.
 _MARGIN = 1.08
-# Minimum share of images with a thumbnail in the earlier page for its sheets to be reused; else another size may fit.
+# Minimum fraction of images with a thumbnail on the earlier page for reusing its sheets; below, another size may fit.
 _MIN_HELD = 0.8
 
 
@@ -55,13 +55,13 @@ class Thumbnails:
     """Thumbnails of m images, packed into sheets.
 
     Attributes:
-        side: maximum longer side of a tile in pixels; 0 if there are none.
+        side: maximum length of a tile's longer side in pixels; 0 if there are no tiles.
         quality: WebP quality, 1 to 99; 100: lossless.
         sheets: WebP files.
         tiles: (m,) int32, tile of each image, 64 per sheet; -1 = none.
         sizes: (m, 2) uint8, height and width of the tile.
         missing: number of images without a thumbnail, by reason.
-        left_out: number of images without a thumbnail because they do not fit.
+        left_out: number of images whose thumbnails do not fit.
     """
 
     side: int
@@ -74,7 +74,7 @@ class Thumbnails:
 
     @property
     def count(self) -> int:
-        """Return the number of images that have a thumbnail."""
+        """Number of images that have a thumbnail."""
         return int((self.tiles >= 0).sum())
 
 
@@ -87,7 +87,7 @@ class Pictures:
     sha256: NDArray[np.uint8]
 
     def read(self, image: int, side: int) -> Image.Image | str:
-        """Read an image, shrunk to at most ``side`` pixels per side, or return as text why it cannot be shown."""
+        """Read an image, reduced to at most ``side`` pixels per side, or return the reason it cannot be shown."""
         if self.source is None:
             return "not in the dataset"
         row = int(self.rows[image]) if self.rows[image] >= 0 else None
@@ -105,14 +105,14 @@ def open_pictures(config: StoredImagesOptions, store: EmbeddingStore, rows: NDAr
     """Find the files of a store's rows (m,) by name; without files, also return the reason.
 
     Raises:
-        DatasetError: the dataset that the user named cannot be used.
+        DatasetError: the dataset specified by the user cannot be used.
     """
     if not store.has_images:
         if config.dataset is not None:
             problem = "was imported without images, so images cannot be compared with it"
             remedy = "Remove --dataset, or import the embeddings again with --images."
             raise DatasetError(str(store.path), problem, remedy)
-        numbers = np.zeros((len(rows), 4), dtype="<u8")  # in place of digests
+        numbers = np.zeros((len(rows), 4), dtype="<u8")  # instead of digests
         numbers[:, 0] = np.arange(len(rows))
         nowhere = np.full(len(rows), -1, dtype=np.int64)
         return Pictures(None, nowhere, numbers.view(np.uint8)), "the embeddings were imported without images"
@@ -136,14 +136,14 @@ def make_thumbnails(
     max_bytes: int,
     earlier: tuple[Thumbnails, NDArray[np.uint64]] | None = None,
 ) -> Thumbnails:
-    """Make the thumbnails of a page, at the best size and quality that fit into ``max_bytes``.
+    """Create the thumbnails of a page, at the best size and quality that fit into ``max_bytes``.
 
     Args:
         pictures: the images.
         image_sizes: (m, 2) height and width of the images.
-        order: all images, the most important first, and images that are shown together next to each other.
-        max_bytes: maximum size of all sheets together in base64.
-        earlier: thumbnails of an earlier page, see :func:`read_thumbnails`; only if digests are those of files.
+        order: all images, most important first, with images that are shown together next to each other.
+        max_bytes: maximum total size of all sheets in base64.
+        earlier: thumbnails of an earlier page, see :func:`read_thumbnails`; only if the digests are those of files.
     """
     room = max_bytes * 3 // 4
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
@@ -161,20 +161,20 @@ def make_thumbnails(
             if sum(map(len, made.sheets)) <= room:
                 return replace(made, left_out=len(order) - number)
             if not sizes:
-                # fewer of the smallest thumbnails, because the sample was far too optimistic
+                # the sample was far too optimistic: create fewer of the smallest thumbnails
                 order = order[: number // 2]
                 sizes = [(side, quality)]
 
 
 def compute_image_ids(sha256: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Return the first eight bytes of each (m, 32) digest as a uint64 that identifies the image across pages."""
+    """Convert the first eight bytes of each digest (m, 32) to a uint64 that identifies the image across pages."""
     return np.ascontiguousarray(sha256[:, :8]).view("<u8").ravel()
 
 
 def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.uint64]] | None:
-    """Read the thumbnails from an earlier version of the page, and the (k,) ``compute_image_ids`` of their images.
+    """Read the thumbnails from an earlier version of the page, and the image ids (k,) from ``compute_image_ids``.
 
-    ``None`` without such a page, if it had another maximum size, or if some of its images had no thumbnail.
+    Returns ``None`` if there is no such page, its maximum size differs, or some of its images have no thumbnail.
     """
     try:
         text = read_bytes(page).decode()
@@ -189,7 +189,7 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
         sheets = [base64.b64decode(one) for one in re.findall(r'id="sheet-[0-9]+">([A-Za-z0-9+/=]*)<', text)]
         made = Thumbnails(int(data["side"]), int(data["quality"]), tuple(sheets), tiles, sizes, {}, 0)
     except (OSError, ValueError, LookupError, TypeError):
-        return None  # no page, or one that was changed by somebody else
+        return None  # there is no page, or it was changed by another program
     is_whole = len(tiles) == len(sizes) == len(images) > 0 and 0 <= tiles.min() <= tiles.max() < TILES * len(sheets)
     return (made, images) if is_whole else None
 
@@ -197,9 +197,9 @@ def read_thumbnails(page: Path, max_size: str) -> tuple[Thumbnails, NDArray[np.u
 def _extended(
     old: Thumbnails, earlier: NDArray[np.uint64], pictures: Pictures, order: Sequence[int], pool: ThreadPoolExecutor
 ) -> Thumbnails | None:
-    """Reuse sheets whose images are all shown, and make the other thumbnails at the same size; ``None`` if too few."""
+    """Reuse sheets whose images are all shown, and create the others at the same size; ``None`` if too few fit."""
     images, sheet_of = compute_image_ids(pictures.sha256), old.tiles // TILES
-    dropped = np.unique(sheet_of[~np.isin(earlier, images)])  # the page must contain no image that is not shown
+    dropped = np.unique(sheet_of[~np.isin(earlier, images)])  # the page must not contain images that it does not show
     kept = np.setdiff1d(np.arange(len(old.sheets)), dropped)
     usable = np.flatnonzero(np.isin(sheet_of, kept))
     numbers, first = np.unique(earlier[usable], return_index=True)
@@ -218,7 +218,7 @@ def _extended(
 
 
 def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoolExecutor) -> list[Image.Image]:
-    """Return some readable images, evenly spread over the order."""
+    """Read a sample of images, evenly spaced in the order."""
     places = np.unique(np.linspace(0, len(order) - 1, min(_SAMPLE, len(order))).astype(np.int64))
     read = pool.map(lambda place: pictures.read(order[place], side), places.tolist())
     return [picture for picture in read if not isinstance(picture, str)]
@@ -227,7 +227,7 @@ def _sample(pictures: Pictures, order: Sequence[int], side: int, pool: ThreadPoo
 def _choose(
     sizes: list[tuple[int, int]], sample: list[Image.Image], count: int, room: int
 ) -> tuple[tuple[int, int], int, list[tuple[int, int]]]:
-    """Return the best (side, quality) at which all images fit, or else the worst; how many fit; and worse sizes."""
+    """Return the best (side, quality) at which all images fit, or the worst; how many fit; and all worse sizes."""
     if not sample:
         return sizes[0], count, sizes[1:]
     each = 0.0
@@ -276,7 +276,7 @@ def _encode(tiles: Sequence[Image.Image], side: int, quality: int) -> bytes:
         sheet.paste(tile, (side * (place % COLUMNS), side * (place // COLUMNS)))
     buffer = io.BytesIO()
     is_lossless = quality == LOSSLESS
-    # In lossless mode, quality means effort: more effort takes five times as long and saves a hundredth of the bytes.
-    # The library's default method, 4, takes twice as long (lossless: four times) and saves 2% of the bytes.
+    # In lossless mode, quality means effort: more effort takes five times as long and saves 1% of the bytes.
+    # Pillow's default method, 4, takes twice as long (lossless: four times) and saves 2% of the bytes.
     sheet.save(buffer, format="WEBP", quality=60 if is_lossless else quality, lossless=is_lossless, method=2)
     return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""Initial data for labeling in a page: the likely groups of each image, and the images to label first."""
+"""Initial data for labeling on a page: the likely groups of each image, and the images to label first."""
 
 from collections.abc import Set
 from pathlib import Path
@@ -20,7 +20,7 @@ from labelkit.studio.report.groups import Grouping
 from labelkit.studio.report.images import ShownImages, escape_for_page
 
 SUGGESTED, CHOICES = 30, 5
-# For groups without a calibrated confidence: the margin from which an image is no longer doubtful.
+# Margin below which an image is doubtful if its group has no calibrated confidence.
 _DOUBTFUL_MARGIN = 0.1
 
 
@@ -33,15 +33,15 @@ def build_labeling_data(
 ) -> dict[str, Any]:
     """Return the initial labeling data of a page, as JSON for the page's script.
 
-    ``choices`` are those of ``find_likely_groups``; ``suggested`` those of ``list_suggested_images``, empty if the page
-    requests them from a server.
+    ``choices`` is the result of ``find_likely_groups``, and ``suggested`` that of ``list_suggested_images``, empty if
+    the page requests suggestions from a server.
     """
     paths = {place: escape_path(store.sample_ids[int(row)]) for place, row in enumerate(images.rows)}
     return {
         "mode": "file",
-        # key under which the browser stores the work, so that other images or groups start afresh
+        # key under which the browser stores the labels, so that other images or groups start from scratch
         "key": store.content_digest[:16] + ("" if grouping is None else grouping.result.content_digest[:16]),
-        # names of images as written in tables of labels, if the page shows them differently
+        # paths as written in label tables, if the page displays them differently
         "paths": {str(place): path for place, path in paths.items() if path != images.names[place]},
         "perImage": choices.shape[1],
         "suggested": [list(one) for one in suggested],
@@ -56,7 +56,7 @@ def build_labeling_data(
 
 
 def find_likely_groups(features: NDArray[np.float32], ids: NDArray[np.int64], count: int) -> NDArray[np.int16]:
-    """Return the likely groups of each image (m, c) int16, -1 = none: its own, then those with the nearest means.
+    """Return the likely groups of each image, (m, c) int16, -1 = none: its own group, then those with nearest means.
 
     Args:
         features: (m, d) features of the images.
@@ -90,7 +90,7 @@ def list_suggested_images(
 ) -> tuple[tuple[int, str], ...]:
     """Return (image, reason) for each image to label next, most useful first; empty if every image has a label.
 
-    ``given`` are the labels of the images of the page; rows in ``skipped`` are suggested only if no others are left.
+    ``given`` are the labels of the images of the page; rows in ``skipped`` are suggested only if no others remain.
     """
     result = None if grouping is None or len(grouping.groups) < 2 else grouping.result.name
     config = SuggestConfig(index=store.path, result=result, out=Path("next.csv"), num_images=SUGGESTED, seed=seed)

@@ -580,7 +580,7 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
         (without_groups, StoreError, "Pass --num-clusters"),
         (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on this store first"),
         (with_nameless_groups, StoreError, "does not group the images into known and new classes"),
-        (with_groups_of_another_store, Mismatch, "was made from a different version of"),
+        (with_groups_of_another_store, Mismatch, "was created from another version of"),
         (with_a_class_it_does_not_have, StoreError, "contains a class 'zebra'"),
     ],
 )

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from labelkit.algorithms.few_label_classifier import ALPHA, OWN_GROUP, RefittableClassifier, check_hidden_labels
+from labelkit.algorithms.few_label_classifier import ALPHA, OWN_GROUP, RefittableClassifier, cross_validate
 from sklearn.linear_model import LogisticRegression
 
 
@@ -81,6 +81,6 @@ def test_each_label_of_a_class_with_two_is_hidden_once(rng: np.random.Generator)
     features = (np.eye(4)[truth] + rng.normal(0, 0.1, (40, 4))).astype(np.float32)
     labels = np.where(np.arange(40) < 12, truth, -1)
 
-    right = check_hidden_labels(RefittableClassifier(features, labels), labels, rng)
+    right = cross_validate(RefittableClassifier(features, labels), labels, rng)
 
     assert right.tolist() == [True] * 12

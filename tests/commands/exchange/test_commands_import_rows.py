@@ -181,7 +181,7 @@ def test_without_one_run_of_numbered_columns_the_option_is_said(
     (tmp_path / "x.csv").write_text(f"{header}\na.png{',1' * width}\n")
     words = ("--source", tmp_path / "x.csv")
     err = refusal(labelkit, tmp_path, *words)
-    assert f"there are {number} series of columns such as embedding_0, embedding_1" in err
+    assert f"has {number} series of numbered columns, such as embedding_0, embedding_1" in err
     assert "--embeddings-key a,b,c" in err
     names = header.split(",")[1:]
     assert labelkit("import", *words, "--embeddings-key", ",".join(names), "--out", tmp_path / "s.h5").code == 0
@@ -408,7 +408,7 @@ def refusal(labelkit: Any, tmp_path: Path, *words: object, code: int = 3) -> str
 def test_an_embedding_that_vanishes_in_float16_is_refused(labelkit: Any, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.array([[1, 0], [1e-9, 0]], dtype=np.float32))
     answer = labelkit("import", "--source", tmp_path / "x.npy", "--dtype", "float16", "--out", tmp_path / "x.h5")
-    assert (answer.code, "x.npy row 1: has no value above 1e-09, which is 0 in float16" in answer.err) == (3, True)
+    assert (answer.code, "has no absolute value above 1e-09, which rounds to 0 in float16" in answer.err) == (3, True)
 
 
 @pytest.mark.parametrize(
@@ -421,10 +421,10 @@ def test_an_embedding_that_vanishes_in_float16_is_refused(labelkit: Any, tmp_pat
         (lambda text: text.replace("c/2.png", ""), "x.csv line 4: the name '' is empty"),
         (
             lambda text: text.replace("c/2.png,", "c/2.png,,"),
-            "x.csv line 4: the line has 7 fields, but the header has 6",
+            "x.csv line 4: has 7 fields, but the header has 6",
         ),
-        (lambda text: text.replace("path,", "file name,"), "x.csv line 1: there is no column of paths"),
-        (lambda text: text.replace("path,", '"file name",'), "x.csv line 1: there is no column of paths"),
+        (lambda text: text.replace("path,", "file name,"), "x.csv line 1: has no column of paths"),
+        (lambda text: text.replace("path,", '"file name",'), "x.csv line 1: has no column of paths"),
         (lambda text: text.rpartition(",")[0] + ",nan", "x.csv line 5: value 2 is nan"),
         (lambda text: text.rpartition(",")[0] + ",-inf", "x.csv line 5: value 2 is -inf"),
         (

@@ -70,9 +70,9 @@ def test_given_labels_of_new_photos_say_how_many_answers_are_right(
     }
     assert (
         "of 3 photos with a label, 1 have a correct prediction (33.3%); "
-        "of the 3 that are not unsure, 1 are correct; "
-        "1 photos are of classes without a label here, so their predictions count as wrong; 1 of them are in groups "
-        "without a name"
+        "of the 3 confident predictions, 1 are correct; "
+        "1 photos belong to classes without labels in the store, so their predictions count as wrong; 1 of them are "
+        "in unnamed groups"
     ) in told.err
 
 
@@ -93,13 +93,13 @@ def test_labels_of_photos_that_are_not_asked_for_are_an_error(
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth)
 
     assert told.code == 3
-    assert "1 of 1 images are not in this call, first: elsewhere.png" in told.err
+    assert "1 of 1 images are not in this run, first: elsewhere.png" in told.err
 
     truth.write_text("path,label\nelsewhere.png,red\nred.png,red\n")
     told = labelkit("predict", new, "--from", labeled / "labeled", "--labels", truth, "--json")
 
     assert told.json["judged"]["labels"] == 1
-    assert f"{truth}: 1 labels belong to images that are not in this call" in told.err
+    assert f"{truth}: 1 labels belong to images that are not in this run" in told.err
 
 
 def test_new_photos_get_the_class_or_group_of_those_like_them(labelkit: Any, labeled: Path, new: Path) -> None:
@@ -223,7 +223,7 @@ def test_answers_are_written_to_a_file_as_its_name_says(
 @pytest.mark.parametrize(
     ("words", "code", "said"),
     [
-        (["NEW", "--from", "NEW"], 2, "neither a store nor a folder of `labelkit start`"),
+        (["NEW", "--from", "NEW"], 2, "neither a store nor an output folder of `labelkit start`"),
         (["EMPTY", "--from", "LABELED"], 3, "no images"),
         (["NEW", "--from", "LABELED", "--result", "lost"], 3, "there is no result 'lost'"),
         (["-", "-", "--from", "LABELED"], 2, "standard input (-) can be listed only once"),

@@ -304,7 +304,7 @@ def test_a_value_that_is_not_there_is_answered_with_those_that_are(table: Path, 
     result = reproduce(ReproduceConfig(table=str(table), out=tmp_path, seeds=1))
 
     assert "scores.0.accuracy is not a value in the output of the last command" in result.fault.problem
-    assert "Choose one of the numbers there: metrics.accuracy, " in result.fault.problem
+    assert "Choose one of the numbers in it: metrics.accuracy, " in result.fault.problem
 
 
 def test_rows_that_are_done_are_in_the_table_although_the_next_is_stopped(
@@ -344,7 +344,7 @@ def test_a_row_that_fails_does_not_stop_the_others(table: Path, tmp_path: Path, 
         (["dl2pa-99"], 2, "there is no table 'dl2pa-99'"),
         (["missing.yaml"], 2, "No such file"),
         (["dl2pa-6", "--row", "dl2pa"], 2, "matches 9 rows"),
-        (["dl2pa-6", "--data-root", "nowhere"], 3, "data are missing for all rows"),
+        (["dl2pa-6", "--data-root", "nowhere"], 3, "the data for all rows are missing"),
     ],
 )
 def test_bad_input_is_one_error(
@@ -366,16 +366,16 @@ def test_bad_input_is_one_error(
         ("published: 50.0, ", "published: high, ", "published"),
         ('options: ""', "factor: 1", "for the commands"),
         ("second row", "first", "row names must be unique"),
-        ("top 5: 90.0", "top 9: 90.0", "contains numbers missing from `values`"),
+        ("top 5: 90.0", "top 9: 90.0", "missing from `values`"),
         ("rows:", "lines:", "rows"),
-        ("commands:", "units: {top 9: number}\ncommands:", "units are set for ['top 9']"),
+        ("commands:", "units: {top 9: number}\ncommands:", "`units` contains ['top 9']"),
         ("metrics.top5_accuracy", "'#2.metrics.top5_accuracy'", "values refer to command 2, but there are only 1"),
         ("source: softmax", "source: [", ""),
     ],
 )
 def test_a_file_that_is_no_table_is_refused(table: Path, old: str, new: str, said: str) -> None:
     table.write_text(TABLE.replace(old, new))
-    with pytest.raises(ConfigError, match="is not a table") as caught:
+    with pytest.raises(ConfigError, match="is not a valid table") as caught:
         read_table(str(table))
     assert said in str(caught.value)
 

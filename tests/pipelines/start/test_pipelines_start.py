@@ -86,10 +86,10 @@ def test_table_page_and_output_tell_the_same_numbers(with_page: None, photos: Pa
     assert lines["check"] == 1
     assert told["odd"] == lines["odd"] >= 1
     assert (folder / "novel.png").is_file()
-    for number, what in ((1, "duplicates that you could delete"), (lines["odd"], "outliers")):
+    for number, what in ((1, "redundant copies"), (lines["odd"], "outliers")):
         assert f"<strong>{number}</strong> {what}" in page
-    assert "are answered at confidence 0.8 or more" in page
-    assert any('"Groups" has all photos of each class' in sentence for sentence in told["sentences"])
+    assert "are predicted with a confidence of at least 0.8" in page
+    assert any('"Groups" shows all photos of each class' in sentence for sentence in told["sentences"])
     groups = re.findall(r'<summary><h3><bdi>(.+?)</bdi>.*?class="stats"><span>(\d+) image', page, re.DOTALL)
     assert {name: int(size) for name, size in groups} == Counter(labels_in(folder / "labels.csv").values())
     # digests come after what people look for
@@ -114,9 +114,9 @@ def test_labels_may_stand_in_a_column_of_another_name(
     right = round(float(arrays["expected"][unsure].sum()))
     assert unsure.any()
     told = " ".join(capsys.readouterr().out.split())
-    assert f"a best guess for each; expect about {right} to be right" in told
+    assert f"the best guess for each; about {right} expected to be correct" in told
     sure = round(float(arrays["expected"][~unsure].sum())) - 4  # labels of one's own are right
-    assert f"30 photos, about {4 + sure + right} of them with the right label" in told
+    assert f"30 photos, about {4 + sure + right} of them labeled correctly" in told
 
 
 def test_without_labels_photos_are_grouped(photos: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_names_of_folders_are_labels_if_asked(tmp_path: Path, capsys: pytest.Cap
     assert main(command[:-2]) == 0
     told = capsys.readouterr()
     assert json.loads(told.out)["labeled"] == 0
-    assert "to use the names of their folders (such as green and red) as labels, pass --labels folders" in told.err
+    assert "to use folder names (such as green and red) as labels, pass --labels folders" in told.err
 
     assert main(["start", str(photos / "train/red"), *command[2:]]) == 3
     assert "--labels folders: no photo in " in capsys.readouterr().err
@@ -414,7 +414,7 @@ def test_predictions_are_corrected_in_the_table_of_labels(
     # who interrupts the next call has not lost them
     add_photos(photos, range(30, 32), seed=1)
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_do", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(run_module, "_do_step", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             run(photos, labels=known, num_classes=5)
 
@@ -536,7 +536,7 @@ def test_the_page_is_made_again_after_any_other_step(photos: Path, begin: Begin)
     with use_progress(heard):
         run(photos, num_classes=3, num_suggestions=3)
 
-    assert "steps to run again: suggest, report (--dry-run shows their commands)" in heard.messages
+    assert "steps to rerun: suggest, report (--dry-run shows their commands)" in heard.messages
     assert "report: already done" not in heard.messages
 
 
@@ -571,7 +571,7 @@ def test_labels_follow_photos_that_move_and_wait_for_those_that_are_gone(
     (tmp_path / "036.png").rename(photos / "other.png")
     assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
 
-    assert "1 label of moved or renamed photos, carried over" in capsys.readouterr().err
+    assert "1 label carried over for moved or renamed photos" in capsys.readouterr().err
     rows = table(folder)
     assert (rows["001.png"]["kind"], rows["001.png"]["label"]) == ("given", "green")
     assert (rows["other.png"]["kind"], rows["other.png"]["label"]) == ("given", "red")
@@ -593,9 +593,9 @@ def test_labels_follow_photos_whose_names_are_exchanged(
 
     assert labels_in(folder / "given.csv") == expected
     said = " ".join(capsys.readouterr().err.split())
-    assert "4 labels of moved or renamed photos, carried over" in said
+    assert "4 labels carried over for moved or renamed photos" in said
     # the user's table still has the old names: of 0 and 1, of 3 and 7
-    assert "4 labels ignored, since the photos or classes have been corrected, deleted or renamed" in said
+    assert "4 labels ignored, because the photos or labels have been corrected, deleted or renamed" in said
     for more in ([], ["--labels", str(known)]):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3", *more]) == 0
         assert labels_in(folder / "given.csv") == expected
@@ -757,7 +757,7 @@ def test_an_edited_photo_keeps_its_label(
     Image.open(photos / "000.png").rotate(90).save(photos / "000.png")
     capsys.readouterr()
 
-    for told in ("1 label of photos whose files have changed (000.png)", ""):
+    for told in ("1 label for photos whose files have changed (000.png)", ""):
         assert main(["start", str(photos), "--backbone", "pixels", "--num-classes", "3"]) == 0
         assert labels_in(tmp_path / "photos-labeled" / "given.csv")["000.png"] == "red"
         said = " ".join(capsys.readouterr().err.split())
@@ -782,7 +782,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
     write_labels(folder / "next.csv", [int(asked[:3])])
     other = next(f"{i:03d}.png" for i in range(8, 30) if i % 3 != int(asked[:3]) % 3)
     rename(photos, {asked: other, other: asked, "000.png": "001.png", "001.png": "000.png"})
-    noted, do = records.Record.note, run_module._do
+    noted, do = records.Record.note, run_module._do_step
 
     def stop_before(*given: object) -> dict[str, object]:
         if step == "the tables":
@@ -798,7 +798,7 @@ def test_labels_follow_once_however_often_a_call_is_ended(
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(run_module, "_do", stop_before)
+        patch.setattr(run_module, "_do_step", stop_before)
         if step == "the record":
             patch.setattr(run_module, "_write_labels", stop_writing)
         patch.setattr(records.Record, "note", stop_after)
@@ -878,7 +878,7 @@ def test_a_label_is_removed_by_emptying_it_in_the_table_to_check_and_nowhere_els
     assert "004.png" not in given
     assert (given["000.png"], given["008.png"]) == ("red", "red")
     assert "1 label removed in check.csv" in heard.messages
-    assert f"{labels}: 1 of your labels was emptied there, and is kept" in " ".join(heard.warnings)
+    assert f"{labels}: 1 of your labels was emptied, but is kept" in " ".join(heard.warnings)
 
 
 def test_photos_of_a_class_without_labels_stand_first_in_the_table_of_novel_ones(tmp_path: Path, begin: Begin) -> None:
@@ -918,7 +918,7 @@ def test_photos_that_came_later_are_compared_with_those_that_were_there(
     paths = list(labels_in(tmp_path / "photos-labeled" / "novel.csv"))
     assert sorted(paths[:12]) == [f"white{i:02}.png" for i in range(12)]
     assert len(paths) == 15
-    assert any("Of the 15 photos that came later, those that are most likely" in said for said in told["sentences"])
+    assert any("Of the 15 new photos, those that most likely" in said for said in told["sentences"])
 
 
 @pytest.mark.slow
@@ -944,7 +944,7 @@ def test_novel_photos_are_told_from_earlier_ones_after_one_is_deleted(
 
     told = run(photos, num_classes=3)
 
-    assert any("Of the 15 photos that came later" in said for said in told["sentences"])
+    assert any("Of the 15 new photos" in said for said in told["sentences"])
     every = tmp_path / "every.csv"
     every.write_text("path,label\n" + "".join(f"{path.name},{color(path.name)}\n" for path in photos.glob("*.png")))
     run(photos, labels=every)
@@ -974,10 +974,10 @@ def test_a_class_with_one_label_whose_name_looks_like_a_slip_is_named(
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
 
     said = " ".join(capsys.readouterr().err.split())
-    assert "the class 'gren' (1 label) looks like 'green': if both are the same class, replace 'gren' in " in said
+    assert "the class 'gren' (1 label) resembles 'green': if both are the same class, replace 'gren' in " in said
     known.write_text(known.read_text().replace("gren\n", "green\n"))
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known)]) == 0
-    assert "looks like" not in capsys.readouterr().err
+    assert "resembles" not in capsys.readouterr().err
 
 
 def test_classes_whose_names_differ_only_in_case_are_named_once(
@@ -990,8 +990,8 @@ def test_classes_whose_names_differ_only_in_case_are_named_once(
     assert main(["start", str(photos), "--backbone", "pixels", "--labels", str(known), "--dry-run"]) == 0
 
     said = " ".join(capsys.readouterr().err.split())
-    assert said.count("looks like") == 1
-    assert "the class 'GREEN' (2 labels) looks like 'green'" in said
+    assert said.count("resembles") == 1
+    assert "the class 'GREEN' (2 labels) resembles 'green'" in said
 
 
 @pytest.mark.slow
@@ -1216,11 +1216,11 @@ def test_a_newer_version_continues_and_names_only_the_steps_that_are_left(
     heard = Heard()
     with use_progress(heard):
         run(photos, labels=known, num_classes=3)
-    assert not [text for text in heard.messages if "steps to run again" in text]
+    assert not [text for text in heard.messages if "steps to rerun" in text]
     (tmp_path / "photos-labeled" / "odd.csv").unlink()
     with use_progress(heard):
         run(photos, labels=known, num_classes=3)
-    assert "steps to run again: odd, report (--dry-run shows their commands)" in heard.messages
+    assert "steps to rerun: odd, report (--dry-run shows their commands)" in heard.messages
 
 
 @pytest.mark.parametrize("name", ["x\r3.png", "Photos, 2024/a.png"])
@@ -1259,7 +1259,7 @@ def test_what_was_changed_in_given_csv_stays_although_the_old_labels_are_passed_
         "007.png": "green",
     }
     assert labels_in(given) == expected
-    assert "4 labels ignored, since the photos or classes have been corrected" in capsys.readouterr().err
+    assert "4 labels ignored, because the photos or labels have been corrected" in capsys.readouterr().err
     assert main(words) == 0
     assert labels_in(given) == expected
 
@@ -1362,7 +1362,7 @@ def test_all_photos_labeled_leaves_nothing_to_answer(photos: Path, tmp_path: Pat
 
     assert not (tmp_path / "photos-labeled" / "next.csv").exists()
     said = " ".join(told["sentences"])
-    assert "30 photos in 3 classes, as you labeled them. Every photo has a label already: there is nothing left" in said
+    assert "30 photos in 3 classes, as you labeled them. Every photo is already labeled: there is nothing left" in said
     assert {row["kind"] for row in table(tmp_path / "photos-labeled").values()} == {"given"}
 
 
@@ -1452,9 +1452,9 @@ def test_photos_that_are_added_are_described_by_the_network_of_the_others(
     for here, expected in ((True, ("a+b", store)), (False, ("auto", None))):
         found = tmp_path if here else None
         monkeypatch.setattr("labelkit.pipelines.start.run.find_recorded_weights", lambda source, found=found: found)
-        assert run_module._network(config, store) == expected
-    assert run_module._network(config, None) == ("auto", None)
-    assert run_module._network(config.model_copy(update={"backbone": "c"}), store) == ("c", store)
+        assert run_module._choose_network(config, store) == expected
+    assert run_module._choose_network(config, None) == ("auto", None)
+    assert run_module._choose_network(config.model_copy(update={"backbone": "c"}), store) == ("c", store)
 
 
 @pytest.mark.parametrize("backbone", ["auto", "resnet18"])
@@ -1600,7 +1600,7 @@ def test_labeling_a_store_of_start_updates_its_tables_as_start_would(
     assert (folder / "photos.h5").stat().st_mtime_ns == embedded
     # what reads no labels is not done again, since paths are those of the call before
     assert "duplicates: already done" in told
-    assert "was made by" not in told
+    assert "was created by" not in told
 
 
 @pytest.mark.parametrize(
@@ -1687,7 +1687,7 @@ def test_labels_of_the_browser_end_in_all_tables(
     heard = Heard()
     with use_progress(heard):
         run(photos, num_classes=4, serve=True)
-    assert f"the page is closed; the tables in {folder} are updated now, which takes a while" in heard.messages
+    assert f"the server has stopped; updating the tables in {folder}, which takes a while" in heard.messages
     # of a group that is named, the most typical image
-    assert any("typical images become labels; the other" in told for told in heard.messages)
+    assert any("images of each named group are used as labels" in told for told in heard.messages)
     assert list(labels_in(folder / "given.csv").values()).count("all of it") == 1

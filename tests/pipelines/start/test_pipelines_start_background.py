@@ -82,7 +82,7 @@ def test_start_writes_the_same_tables(photos: Path, tmp_path: Path, monkeypatch:
     with use_progress(heard):
         run(photos, num_classes=3, labels=labels, out=tmp_path / "apart")
 
-    assert {f"{name}: done beside the other steps" for name in ("duplicates", "odd")} <= set(heard.messages)
+    assert {f"{name}: done in the background" for name in ("duplicates", "odd")} <= set(heard.messages)
     for name in ("labels.csv", "duplicates.csv", "odd.csv", "next.csv", "check.csv"):
         assert (tmp_path / "apart" / name).read_bytes() == (tmp_path / "here" / name).read_bytes()
     assert "copy.png" in (tmp_path / "apart" / "duplicates.csv").read_text()

@@ -68,7 +68,7 @@ def test_answers_are_compared_photo_by_photo() -> None:
     assert (counts["labeled"], counts["guessed_right"]) == (1, 1)
 
 
-@pytest.mark.parametrize(("interval", "said"), [([5, 67], "cannot be told yet"), ([9, 14], "between 9 and 14")])
+@pytest.mark.parametrize(("interval", "said"), [([5, 67], "cannot be determined yet"), ([9, 14], "between 9 and 14")])
 def test_a_range_of_classes_that_is_too_wide_to_help_is_not_said(interval: list[int], said: str) -> None:
     groups = {"chance_all_classes_labeled": 0.1, "interval": interval, "curve": [[5, 0.1], [12, 0.2]]}
 
@@ -84,7 +84,7 @@ def test_a_class_with_labels_that_no_photo_is_predicted_as_is_named() -> None:
 
     (sentence,) = _unused_sentence([*given, *others])
 
-    assert sentence.startswith("No other photo is predicted as 'plum', although you labeled 3 or more")
+    assert sentence.startswith("No other photo is predicted as 'plum', although you labeled at least 3")
     assert _unused_sentence(given) == []  # every photo has a label
     assert _unused_sentence([*given, ("", "plum", "known"), *others]) == []
     (sentence,) = _unused_sentence([("", str(i % 8), "given") for i in range(24)] + others)
@@ -96,7 +96,7 @@ def test_where_no_other_class_was_found_it_says_how_large_one_may_be() -> None:
 
     sentence = _classes_sentence(StartConfig(photos=Path("photos")), groups, [("a.jpg", "pear", "known")] * 870)
 
-    assert "fewer than about 87 photos are often missed" in sentence
+    assert "fewer than about 87 photos in total are often missed" in sentence
 
 
 @pytest.mark.parametrize("curve", [[[1, 0.1]], [[1, 0.1], [2, 0.2]]])
@@ -110,7 +110,7 @@ def test_the_expected_number_holds_for_the_labeled_classes_where_no_other_was_fo
 
     table = _found_table(told, [("", "pear", "given"), ("", "pear", "known")], counts, (1, 0))
 
-    assert table.title.endswith("with the right label" + ", if you labeled photos of every class" * (len(curve) == 1))
+    assert table.title.endswith("labeled correctly" + ", if you have labeled photos of every class" * (len(curve) == 1))
 
 
 def test_an_expectation_that_fell_is_explained() -> None:
@@ -118,7 +118,7 @@ def test_an_expectation_that_fell_is_explained() -> None:
 
     (sentence,) = _fewer_sentence(since, 900, 648)
 
-    assert "About 648 photos are expected to be right, and 664 were at that call, since your labels" in sentence
+    assert "About 648 labels are expected to be correct, after 664 in that run, because fewer" in sentence
     assert _fewer_sentence(since, 900, 664) == []
     assert _fewer_sentence(since, 950, 648) == []  # of other photos
     assert _fewer_sentence(since, 900, None) == []
@@ -173,8 +173,8 @@ def test_the_next_call_tells_what_changed(photos: Path, tmp_path: Path) -> None:
     assert (second["since"]["photos"], second["since"]["labeled"], second["since"]["guessed_right"]) == (30, 6, right)
     # the terminal counts the lines of the table
     assert second["since"]["changed"] == len(changed)
-    assert f"{len(changed)} of its 30 photos changed ({folder / 'changed.csv'})" in " ".join(second["sentences"])
-    assert f"You labeled 6 photos of known classes: {right} had been guessed right." in " ".join(second["sentences"])
+    assert f"{len(changed)} of its 30 photos have changed ({folder / 'changed.csv'})" in " ".join(second["sentences"])
+    assert f"6 photos of known classes: {right} had been guessed correctly." in " ".join(second["sentences"])
 
     again = run(photos)
 
@@ -236,7 +236,7 @@ def test_answers_that_are_damaged_or_of_other_photos_are_not_compared(
 
     told = capsys.readouterr()
     assert json.loads(told.out)["since"] is None
-    assert "changes since the last call are not shown" in told.err
+    assert "cannot show changes since the last run" in told.err
     assert not (folder / "changed.csv").exists()
     shutil.rmtree(photos)
     photos.mkdir()
@@ -257,11 +257,11 @@ def test_the_first_call_shows_the_commands_and_later_ones_name_the_steps(
 
     assert main(words) == 0
     told = capsys.readouterr().err
-    assert "steps to run again" not in told
+    assert "steps to rerun" not in told
     assert "labelkit embed" not in told
 
     assert main([*words, "--min-confidence", "0.9"]) == 0
-    assert "steps to run again: groups, suggest, report (--dry-run" in capsys.readouterr().err
+    assert "steps to rerun: groups, suggest, report (--dry-run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["labels.csv", "corrected.csv"])
@@ -292,8 +292,8 @@ def test_a_copy_of_the_folder_makes_only_the_page_again(photos: Path, tmp_path: 
     with use_progress(heard):
         run(photos, out=tmp_path / "deeper" / "copy")
 
-    assert [text for text in heard.messages if "steps to run again" in text] == [
-        "steps to run again: report (--dry-run shows their commands)"
+    assert [text for text in heard.messages if "steps to rerun" in text] == [
+        "steps to rerun: report (--dry-run shows their commands)"
     ]
     for name in ("labels.csv", "given.csv", "next.csv", "check.csv", "odd.csv"):
         assert (tmp_path / "deeper" / "copy" / name).read_bytes() == (tmp_path / "photos-labeled" / name).read_bytes()

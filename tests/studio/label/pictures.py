@@ -72,7 +72,7 @@ def session(page: Any, truth: dict[str, str], out: Path) -> int:
             page.screenshot(path=out / "label-groups.jpg", type="jpeg", quality=60)
         if wrong:
             page.keyboard.press("x")
-            page.locator("#work-say", has_text="taken out").wait_for(timeout=30_000)
+            page.locator("#work-say", has_text="removed").wait_for(timeout=30_000)
             actions += 1
         page.locator("#work-name").fill(name)
         page.keyboard.press("Enter")

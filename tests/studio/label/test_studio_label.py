@@ -88,7 +88,7 @@ def test_conflicts_are_listed_and_decided(store: EmbeddingStore, tmp_path: Path)
     path = write(tmp_path / "b.csv", "0000.png,class-1")
     first = Path("labels-1")
 
-    with pytest.raises(DatasetError, match=r"0000\.png: was 'class-0', is 'class-1' here"):
+    with pytest.raises(DatasetError, match=r"0000\.png: 'class-0', but 'class-1' here"):
         label(store, path, labels=first)
     new = label(store, path, labels=first, conflicts="new", result="new")
     label(store, path, labels=first, conflicts="old", result="old")

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from labelkit.studio.label.actions import InvalidStep, LabelingState, choose_training_labels, read_steps
+from labelkit.studio.label.actions import InvalidStepError, LabelingState, choose_training_labels, read_steps
 from labelkit.studio.label.asking import group_changes, regrouping_steps
 from labelkit.studio.report.images import escape_for_page
 
@@ -103,19 +103,19 @@ def test_what_takes_steps_back_takes_all_of_them_back(work: LabelingState, steps
         ([{"do": "label", "rows": [0]}], "must have the keys do, name, rows"),
         ([{"do": "label", "rows": [6], "name": "x"}], "rows must be from 0 to 5"),
         ([{"do": "label", "rows": [-1], "name": "x"}], "rows must be from 0 to 5"),
-        ([{"do": "label", "rows": [True], "name": "x"}], "whole numbers"),
-        ([{"do": "label", "rows": [], "name": "x"}], "at least one"),
+        ([{"do": "label", "rows": [True], "name": "x"}], "list of integers"),
+        ([{"do": "label", "rows": [], "name": "x"}], "non-empty list"),
         ([{"do": "label", "rows": [0], "name": "  "}], "not be empty"),
-        ([{"do": "label", "rows": [0], "name": "x" * 1000}], "at most 200 characters, but this one has 1,000"),
+        ([{"do": "label", "rows": [0], "name": "x" * 1000}], "at most 200 characters, got 1,000"),
         ([{"do": "label", "rows": [0], "name": "a\nb"}], "not contain line breaks"),
-        ([{"do": "label", "rows": [0], "name": " ? "}], r"'\?' stands for no label"),
+        ([{"do": "label", "rows": [0], "name": " ? "}], r"'\?' means unlabeled"),
         ([{"do": "reject", "rows": [0], "value": 1}], "true or false"),
         ([{"do": "group", "rows": [0], "group": "1"}], "number of a group"),
         ([{"do": "not", "rows": [0], "name": None, "value": True}], "not be empty"),
     ],
 )
 def test_what_is_no_step_is_refused(raw: object, problem: str) -> None:
-    with pytest.raises(InvalidStep, match=problem):
+    with pytest.raises(InvalidStepError, match=problem):
         read_steps(raw, N)
 
 
@@ -144,7 +144,7 @@ def test_a_class_that_is_there_keeps_its_name_and_spelling(written: str, name: s
     ],
 )
 def test_a_group_that_is_not_there_changes_nothing(work: LabelingState, step: dict[str, Any]) -> None:
-    with pytest.raises(InvalidStep, match="group"):
+    with pytest.raises(InvalidStepError, match="group"):
         do(work, {"do": "label", "rows": [1], "name": "dog"}, step)
 
     assert names(work) == ["cup", "", "", "", "", ""]

@@ -51,10 +51,10 @@ def test_a_wrong_image_is_taken_out_and_undo_brings_it_back(page: Any) -> None:
     before = size(page)
     tiles(page).nth(1).click()
     page.locator("[data-work=x]").click()
-    said(page, "1 image taken out")
+    said(page, "1 image removed")
     after = size(page)
     page.keyboard.press("u")
-    said(page, "Taken back: not this")
+    said(page, "Undone: not this")
 
     assert after == before - 1
     assert size(page) == before
@@ -81,7 +81,7 @@ def test_the_keyboard_alone_names_corrects_confirms_and_saves(page: Any) -> None
     page.keyboard.press("d")
     said(page, "Group dissolved")
     page.keyboard.press("Control+z")
-    said(page, "Taken back: dissolve")
+    said(page, "Undone: dissolve")
     active = page.locator("#work-grid").get_attribute("aria-activedescendant")
 
     assert "umbrella" in set(saved(page).values())
@@ -94,7 +94,7 @@ def test_groups_are_merged_and_images_get_a_group_of_their_own(page: Any) -> Non
     tiles(page).nth(0).click()
     tiles(page).nth(1).click()
     page.keyboard.press("p")
-    said(page, "2 images are a group of their own now")
+    said(page, "2 images moved to a new group")
     assert size(page) == 2
     page.keyboard.press("g")
     page.locator("#work-pick-group").select_option(index=0)
@@ -111,7 +111,7 @@ def test_a_name_that_looks_like_another_is_asked_about(page: Any) -> None:
     page.locator("#work-name").fill("umbrela")
     page.keyboard.press("Enter")
     page.locator("#work-like[open]").wait_for()
-    assert "looks like “umbrella”" in page.locator("#work-like-text").inner_text()
+    assert "resembles the existing class “umbrella”" in page.locator("#work-like-text").inner_text()
     page.locator("#work-like-old").click()
     said(page, "Group named umbrella")
 
@@ -134,7 +134,7 @@ def test_suggested_images_come_one_by_one_with_answers_on_the_number_keys(page: 
     page.keyboard.press("0")
     said(page, "is none of these")
     page.keyboard.press("u")
-    said(page, "Taken back: none of these")
+    said(page, "Undone: none of these")
     page.keyboard.press("Escape")
     page.locator("#work-one").wait_for(state="hidden")
     page.locator("#work-grid").focus()
@@ -170,7 +170,7 @@ def test_the_file_keeps_work_until_it_is_opened_again_and_its_table_is_taken_in(
     name_group(page, "umbrella")
     name_group(page, 'two, "words"')
     page.reload()
-    said(page, "2 actions from before are here again")
+    said(page, "2 earlier actions restored")
     table = tmp_path / "labels.csv"
     with page.expect_download() as download:
         page.keyboard.press("s")
@@ -213,7 +213,7 @@ def test_a_conflict_between_two_tabs_is_shown(served: Serving, open_page: Callab
     other.locator("#work-name").press("Enter")
     if other.locator("#work-conflict[open]").count() == 0:
         other.locator("#work-conflict[open]").wait_for(timeout=4000)
-    assert "Ann changed group umbrella since you saw it" in other.locator("#work-conflict-text").inner_text()
+    assert "Ann changed group umbrella since this page was updated" in other.locator("#work-conflict-text").inner_text()
     other.locator("#work-conflict button[value=mine]").click()
     said(other, "Group named parasol")
 
@@ -236,13 +236,13 @@ def test_asking_again_learns_from_the_labels_and_leaves_what_was_decided(
     kinds = [one["kind"] for one in read_result(open_store(grouped), "labels-1").params["actions"]]
 
     assert page.locator("#work-classes .entry", has_text="umbrella").locator(".count").inner_text() == decided
-    assert kinds == ["name", "name", "ask again"]
+    assert kinds == ["name", "name", "predict again"]
     arrays = read_result(open_store(grouped), "answer").arrays
     right = float(100 * arrays["expected"].mean())
     assert 0 < right < 100
-    assert f"expected right: about {right:.0f}%" in progress(page)
+    assert f"expected correct: about {right:.0f}%" in progress(page)
     page.keyboard.press("u")
-    said(page, "Taken back: ask again")
+    said(page, "Undone: predict again")
 
 
 def test_a_page_whose_server_is_gone_says_so_and_shows_nothing_as_done(served: Serving, browser: Any) -> None:
@@ -250,7 +250,7 @@ def test_a_page_whose_server_is_gone_says_so_and_shows_nothing_as_done(served: S
     served.stop(signal.SIGKILL)
     opened.page.locator("#work-name").fill("umbrella")
     opened.page.keyboard.press("Enter")
-    opened.page.locator("#work-warning", has_text="The server does not answer").wait_for()
+    opened.page.locator("#work-warning", has_text="The server is not responding").wait_for()
 
     assert "0 of 48 images labeled" in progress(opened.page)
     opened.context.close()

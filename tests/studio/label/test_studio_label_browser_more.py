@@ -45,10 +45,10 @@ def test_labels_of_a_file_are_taken_in_as_one_action(page: Any, tmp_path: Path) 
     said(page, "2 images labeled by mine.csv")
 
     assert "Lines without a label: 2." in told
-    assert "Paths of no image here, or of several: 1, first: nowhere.png." in told
+    assert "Paths that match no image, or several: 1, first: nowhere.png." in told
     assert saved(page) == {first: 'dog; "big"', second: "cat"}
     page.keyboard.press("u")
-    said(page, "Taken back: take in")
+    said(page, "Undone: import")
     assert saved(page) == {}
 
 
@@ -60,7 +60,7 @@ def test_labels_that_are_there_are_replaced_only_when_that_is_said(page: Any, tm
     said(page, "1 image labeled by mine.csv")
     take(page, tmp_path, f"path,label\n{first},cat\n{second},dogg\n")
     page.locator("#work-take[open]").wait_for()
-    assert "Another label here, or rejected: 1 image." in page.locator("#work-take-text").inner_text()
+    assert "Different label, or rejected: 1 image." in page.locator("#work-take-text").inner_text()
     page.locator("#work-take-new").click()
     said(page, "1 image labeled by mine.csv")
     assert saved(page) == {first: "dog", second: "dogg"}
@@ -74,10 +74,10 @@ def test_labels_that_are_there_are_replaced_only_when_that_is_said(page: Any, tm
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a,b\n1,2\n", "names no column of paths"),
-        ("path,what\nx.png,cat\n", "no column of labels"),
-        ("path,class,category\nx.png,cat,dog\n", "several columns of labels"),
-        ("", "names no column of paths"),
+        ("a,b\n1,2\n", "has no path column"),
+        ("path,what\nx.png,cat\n", "no label column"),
+        ("path,class,category\nx.png,cat,dog\n", "several label columns"),
+        ("", "has no path column"),
     ],
 )
 def test_a_file_that_is_no_table_of_labels_is_refused(page: Any, tmp_path: Path, text: str, problem: str) -> None:
@@ -91,7 +91,7 @@ def test_a_file_that_is_no_table_of_labels_is_refused(page: Any, tmp_path: Path,
 def test_a_name_that_stands_for_no_label_is_refused(page: Any) -> None:
     page.locator("#work-name").fill("None")
     page.keyboard.press("Enter")
-    page.locator("#work-warning", has_text="stands for no label").wait_for()
+    page.locator("#work-warning", has_text="means unlabeled").wait_for()
 
     assert "0 of 48 images labeled" in progress(page)
 
@@ -104,7 +104,7 @@ def test_what_was_done_before_a_reload_is_taken_back(page: Any) -> None:
     page.keyboard.press("Escape")
     page.locator("#work-grid").focus()
     page.keyboard.press("u")
-    said(page, "Taken back: name")
+    said(page, "Undone: name")
 
     assert "0 of 48 images labeled" in progress(page)
 
@@ -123,7 +123,7 @@ def test_a_group_is_split_by_the_tree(served: Serving, grouped: Path, open_page:
     assert page.locator("#work-groups .entry").count() == groups + 1
     assert kinds == ["split"]
     page.keyboard.press("u")
-    said(page, "Taken back: split")
+    said(page, "Undone: split")
     assert size(page) == before
 
 
@@ -133,7 +133,7 @@ def test_fingers_choose_label_and_go_one_by_one(
     page = open_page(served.link, has_touch=True, is_mobile=True, viewport=NARROW)
     tiles(page).nth(0).tap()
     tiles(page).nth(1).tap()
-    assert page.locator("#work-chosen").inner_text() == "2 images chosen"
+    assert page.locator("#work-chosen").inner_text() == "2 images selected"
     page.locator("[data-work=l]").tap()
     page.locator("#work-ask-name").fill("dog")
     page.locator("#work-ask button[value=ok]").tap()

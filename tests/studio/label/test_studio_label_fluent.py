@@ -137,7 +137,7 @@ def reject_all_and_undo(page: Any, count: str) -> None:
     page.keyboard.press("r")
     page.locator("#work-say", has_text=f"{count} images rejected").wait_for()
     page.keyboard.press("u")
-    page.locator("#work-say", has_text="Taken back: reject").wait_for()
+    page.locator("#work-say", has_text="Undone: reject").wait_for()
 
 
 def metric(devtools: Any, name: str) -> float:

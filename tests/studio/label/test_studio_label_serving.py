@@ -13,7 +13,7 @@ def test_a_second_server_is_told_to_use_the_link_of_the_first(tmp_path: Path, mo
     monkeypatch.setattr(run_folder, "LOCK_SECONDS", 0)
     with contextlib.ExitStack() as held:
         serving._lock_results_folder(held, tmp_path)
-        with pytest.raises(BusyError, match="Open its link, or stop that process with Ctrl-C") as caught:
+        with pytest.raises(BusyError, match="Use its link, or stop it with Ctrl-C") as caught:
             serving._lock_results_folder(held, tmp_path)
 
     assert "--out" not in str(caught.value)

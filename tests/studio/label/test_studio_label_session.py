@@ -11,11 +11,11 @@ from labelkit.commands.cluster.options import KMeansConfig
 from labelkit.errors import Mismatch, ResourceError, StoreError
 from labelkit.store.embeddings import EmbeddingStore
 from labelkit.store.results import read_result
-from labelkit.studio.label.actions import InvalidStep, Step
+from labelkit.studio.label.actions import InvalidStepError, Step
 from labelkit.studio.label.browser import open_browsed_store, open_session
 from labelkit.studio.label.label import label_images, read_session_labels
 from labelkit.studio.label.options import LabelConfig
-from labelkit.studio.label.session import Conflict, Session
+from labelkit.studio.label.session import EditConflictError, Session
 
 PER_BLOB = 8
 
@@ -97,7 +97,7 @@ def test_a_session_with_many_steps_and_any_names_of_classes_is_read_again(
     names = {1: "x" * 201, 2: "tab\tin it", 3: "می\u200cروم"}
     session = opened(store)
     session.plan_and_commit(
-        "ask again", lambda _: [Step("label", rows=(row,), name=name) for row, name in names.items()], by="", client=""
+        "predict", lambda _: [Step("label", rows=(row,), name=name) for row, name in names.items()], by="", client=""
     )
     act(session, {"do": "label", "rows": [1], "name": "dog"})
 
@@ -134,7 +134,7 @@ def test_an_action_is_taken_back_once(store: EmbeddingStore) -> None:
     act(session, {"do": "label", "rows": [5], "name": "dog"})
     session.undo(1, by="", client="a", seen=1)
 
-    with pytest.raises(InvalidStep, match="no action 1 that can be undone"):
+    with pytest.raises(InvalidStepError, match="action 1 cannot be undone"):
         session.undo(1, by="", client="a", seen=2)
     session.undo(2, by="", client="a", seen=2)
     assert stored(store)[5] == "dog"
@@ -144,7 +144,7 @@ def test_the_last_writer_does_not_win_silently(store: EmbeddingStore) -> None:
     session = opened(store)
     act(session, {"do": "label", "rows": [4, 5], "name": "dog"}, client="a", seen=0)
 
-    with pytest.raises(Conflict) as caught:
+    with pytest.raises(EditConflictError) as caught:
         act(session, {"do": "label", "rows": [5, 6], "name": "cat"}, client="b", seen=0)
     assert (caught.value.rows, caught.value.groups) == ([5], [])
     assert caught.value.theirs == [{"round": 1, "by": "me", "kind": "test"}]
@@ -160,7 +160,7 @@ def test_undo_is_a_conflict_where_somebody_changed_the_same_since(store: Embeddi
     act(session, {"do": "name", "group": 1, "name": "dog"}, client="a")
     act(session, {"do": "name", "group": 1, "name": "cat"}, client="b")
 
-    with pytest.raises(Conflict):
+    with pytest.raises(EditConflictError):
         session.undo(1, by="", client="a", seen=1)
 
 
@@ -196,7 +196,7 @@ def test_a_result_that_somebody_else_wrote_is_not_written_over(store: EmbeddingS
     table.write_text(f"path,label\n{store.sample_ids[7]},fish\n")
     label_images(LabelConfig(index=store.path, from_=table, result="labels-1", overwrite=True))
 
-    with pytest.raises(Mismatch, match="another program wrote this result"):
+    with pytest.raises(Mismatch, match="was written by another program"):
         act(session, {"do": "label", "rows": [6], "name": "dog"})
     assert "fish" in stored(store).values()
 

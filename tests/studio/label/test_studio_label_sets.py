@@ -207,7 +207,7 @@ def test_a_row_for_embedding_atlas_says_who_got_the_label_and_how_sure_the_group
 
 def test_an_image_that_changed_is_refused_and_nothing_is_left(export: Any, tmp_path: Path) -> None:
     Image.new("RGB", (9, 9), "white").save(tmp_path / "photos" / "train" / "a.png")
-    with pytest.raises(DatasetError, match=r"1 of 4 images cannot be written: train/a\.png: changed since"):
+    with pytest.raises(DatasetError, match=r"1 of 4 images cannot be exported: train/a\.png: changed since"):
         export("imagefolder", tmp_path / "set")
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith((".tmp", "set"))] == []
 
@@ -216,7 +216,7 @@ def test_an_image_that_changed_is_refused_and_nothing_is_left(export: Any, tmp_p
 def test_a_class_that_cannot_be_a_folder_is_refused(export: Any, index: Path, tmp_path: Path, name: str) -> None:
     table = tmp_path / "bad.csv"
     table.write_text(f"path,label\ntest_c.png,{name}\n")
-    with pytest.raises(ConfigError, match="1 class names cannot be folder names"):
+    with pytest.raises(ConfigError, match="1 class names are not valid folder names"):
         export("imagefolder", tmp_path / "set", from_=table)
     assert not (tmp_path / "set").exists()
 
@@ -282,14 +282,14 @@ def test_predictions_are_exported_where_no_label_is(tmp_path: Path) -> None:
     record.write_bytes(kept)
 
     assert export() == {}
-    assert heard.warnings == ["no image has a label; to export predictions, pass --predictions RESULT"]
+    assert heard.warnings == ["no image is labeled; to export predictions, pass --predictions RESULT"]
     found = export(predictions="answer")
 
     rows = table(tmp_path / "photos-labeled")
     assert found == {path: row["label"] for path, row in rows.items() if row["kind"] != "unsure"}
     assert found.items() >= labels_in(tmp_path / "known.csv").items()
     unsure = 30 - len(found)
-    told = f"{len(found) - len(labeled)} predictions are written as labels; {unsure} unsure images have no label"
+    told = f"{len(found) - len(labeled)} predictions are exported as labels; {unsure} unsure images remain unlabeled"
     assert told in heard.messages
     assert len(found) > len(labeled)
     # with the labels of a session, these decide what is given, and what was rejected stays without a label

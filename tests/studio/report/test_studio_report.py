@@ -252,7 +252,7 @@ def test_classes_come_before_clusters_and_the_name_that_was_asked_for_before_all
 
     assert chosen is not None
     assert chosen[0].name == "head"
-    assert "among 2" in chosen[1]
+    assert "from 2" in chosen[1]
     assert asked is not None
     assert asked[0].name == "k-means"
 
@@ -280,7 +280,7 @@ def test_the_page_shows_what_find_found(labelkit: Any, photos: Path, tmp_path: P
     }
     assert found["spare_images"] >= 1
     text = out.read_text(encoding="utf-8")
-    assert f"<strong>{found['spare_images']}</strong> duplicates that you could delete" in text
+    assert f"<strong>{found['spare_images']}</strong> redundant copies" in text
     assert "bee/&lt;b&gt;00.png" in text
     assert "labelkit find odd --index s.h5 --out odd.csv" in text
 

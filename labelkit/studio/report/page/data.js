@@ -1,4 +1,4 @@
-// What the page holds, read once from the file or from the server: JSON, and columns of little-endian numbers in base64.
+// Data of the page, read once from the file or the server: JSON, with columns of little-endian numbers in base64.
 const data = await readData();
 const NONE = 65535;
 
@@ -7,14 +7,14 @@ async function readData() {
   if (here) return JSON.parse(here);
   const problem = document.getElementById('problem');
   const response = await fetch('/api/session', { headers: authorized() }).catch(() => null);
-  const told = response ? await response.json() : { problem: 'The server does not answer. Start it again.' };
+  const told = response ? await response.json() : { problem: 'The server is not responding. Restart it.' };
   problem.textContent = response && response.ok ? '' : told.problem;
   problem.hidden = Boolean(response && response.ok);
-  // nothing goes on without data
+  // without data, the page cannot continue
   return response && response.ok ? told : new Promise(() => {});
 }
 
-// The token stands behind the # of the link: a browser sends it to nobody by itself, and it is in no log.
+// The token follows the # of the link: browsers do not send it by themselves, so it appears in no log.
 function authorized() {
   return { Authorization: 'Bearer ' + location.hash.slice(1) };
 }
@@ -70,7 +70,7 @@ async function readLike(image) {
   return response.ok ? (await response.json()).images : [];
 }
 
-// The images most like one: those the server finds, or in a file the neighbors and their neighbors.
+// The images most similar to one: those the server finds, or in a file, its neighbors and their neighbors.
 async function likeImages(image) {
   if (data.work.mode === 'server') return (await readLike(image)).map((one) => one.image);
   const found = new Set([image]);
@@ -81,7 +81,7 @@ async function likeImages(image) {
   return [...found];
 }
 
-// Texts reach the page as text nodes and attributes only, never as markup.
+// Text is inserted only as text nodes and attributes, never as markup.
 function element(name, attributes, ...children) {
   const made = document.createElement(name);
   for (const [key, value] of Object.entries(attributes || {})) {

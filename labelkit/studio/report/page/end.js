@@ -1,4 +1,4 @@
-// Last: the work begins; light and dark; print.
+// Last: start labeling; light and dark theme; printing.
 openWork();
 
 const theme = document.getElementById('theme');
@@ -9,8 +9,8 @@ function useTheme(value) {
 }
 theme.addEventListener('change', () => {
   useTheme(theme.value);
-  // a browser may keep nothing for files
-  try { localStorage.setItem('labelkit-theme', theme.value); } catch (error) { /* then it is chosen again next time */ }
+  // a browser may not store anything for files
+  try { localStorage.setItem('labelkit-theme', theme.value); } catch (error) { /* then the theme is not remembered */ }
 });
 try {
   const kept = localStorage.getItem('labelkit-theme');
@@ -18,7 +18,7 @@ try {
 } catch (error) { /* as above */ }
 window.matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => document.dispatchEvent(new CustomEvent('recolor')));
 
-// Paper has no view to come into: what is there is drawn while nothing else is to be done.
+// For printing, thumbnails outside the view are also drawn, while the page is idle.
 function paintSome() {
   const left = document.querySelectorAll('canvas[data-draw]:not([data-done])');
   if (!left.length) { document.documentElement.dataset.painted = '1'; return; }

@@ -1,4 +1,4 @@
-// Groups: their tiles are made when they are opened, and all of them when that is asked for.
+// Groups: tiles are created when a group is opened, and all tiles of a group on request.
 const AT_ONCE = 240;
 
 function openGroup(details) {
@@ -10,7 +10,7 @@ function openGroup(details) {
 function membersOf(group) {
   const found = [];
   for (let i = 0; i < data.n; i++) if (columns.group[i] === group) found.push(i);
-  // the surest first; not-a-number last
+  // most confident first; NaN last
   const key = (i) => (Number.isFinite(columns.confidence[i]) ? columns.confidence[i] : -Infinity);
   return found.sort((a, b) => key(b) - key(a) || a - b);
 }

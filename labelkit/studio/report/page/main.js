@@ -1,4 +1,4 @@
-// The rest: single images in lists, search by name.
+// Individual images in lists, and search by name.
 for (const place of document.querySelectorAll('.one')) place.append(tile(Number(place.dataset.image), ''));
 
 const FOUND_AT_MOST = 60;

@@ -1,4 +1,4 @@
-// The map: one mark for each image, told apart by color and by shape.
+// The map: one mark per image, distinguished by color and shape.
 const map = {
   canvas: document.getElementById('map-canvas'),
   tip: document.getElementById('map-tip'),
@@ -8,11 +8,11 @@ const map = {
   names: document.getElementById('map-names'),
   width: 0, height: 0, ratio: 1,
   labels: [],
-  zoom: 1, left: 0, top: 0,  // left and top: of what is seen, in the unit square
+  zoom: 1, left: 0, top: 0,  // left and top of the visible part, in the unit square
   at: -1, only: new Set(),
-  marks: document.createElement('canvas'),  // all marks, so that what is drawn over them costs no drawing of them
+  marks: document.createElement('canvas'),  // all marks, so that overlays do not require redrawing them
   x: new Float32Array(data.n), y: new Float32Array(data.n),  // of each image on the canvas
-  cells: null,  // the images of each square of the canvas, found when they are asked for
+  cells: null,  // the images in each square of the canvas, computed on demand
 };
 const SHAPES = 7, COLORS = 12, MARGIN = 14, CELL = 24, MOST_NAMES = 40;
 
@@ -22,7 +22,7 @@ function keyOf(image, by = map.by.value) {
   return by === 'none' ? 0 : columns[by][image];
 }
 
-// Labels change while the page is worked on: their numbers are looked up once for each drawing.
+// Labels change during labeling, so their numbers are looked up once per drawing.
 function readLabels() {
   if (map.by.value !== 'work') return;
   const number = new Map(work.classes.map((name, place) => [name, place]));
@@ -85,8 +85,8 @@ function markSize() {
   return Math.min(6, Math.max(2.2, 120 / Math.sqrt(data.n)) * Math.sqrt(map.zoom));
 }
 
-// The pixels of a mark: their places, and how much of them it covers. Copying these for each image takes a tenth of the
-// time of tracing it.
+// The pixels of a mark: their positions, and how much of each the mark covers. Copying them for each image takes a tenth
+// of the time of tracing the shape.
 function stamp(color, shape, r, alpha) {
   const side = Math.ceil(2 * (1.3 * r + 1) * map.ratio), canvas = document.createElement('canvas');
   canvas.width = canvas.height = side;
@@ -132,7 +132,7 @@ function drawMap() {
       pixels[at + 2] += (blue - pixels[at + 2]) * share;
     }
   };
-  const isShown = (key) => !map.only.size || map.only.has(key), by = map.by.value;  // asking the page for each takes long
+  const isShown = (key) => !map.only.size || map.only.has(key), by = map.by.value;  // reading it per image is slow
   if (map.only.size) {
     for (let i = 0; i < data.n; i++) if (!isShown(keyOf(i, by))) draw(i, null, () => cssColor('--faint'), 0, Math.min(r, 2), 0.35);
   }
@@ -144,7 +144,7 @@ function drawMap() {
   drawOver();
 }
 
-// What changes with the pointer, over the marks.
+// Overlays that change with the pointer.
 function drawOver() {
   const pen = map.canvas.getContext('2d'), r = markSize();
   pen.setTransform(1, 0, 0, 1, 0, 0);
@@ -201,7 +201,7 @@ function drawNames(pen) {
     const half = pen.measureText(text).width / 2 + 3;
     const x = Math.min(map.width - half, Math.max(half, middle(places[key][0])));
     let y = Math.min(map.height - 10, Math.max(10, middle(places[key][1])));
-    // names of groups in one place go below each other
+    // names of groups in the same place are moved below each other
     while (taken.some(([u, v, w]) => Math.abs(u - x) < w + half && Math.abs(v - y) < 16) && y < map.height - 10) y += 16;
     taken.push([x, y, half]);
     pen.lineWidth = 4;
@@ -242,7 +242,7 @@ function drawLegend() {
   }
 }
 
-// The images of each square of the canvas one after another, and where those of each begin.
+// The images sorted by square of the canvas, and the start index of each square.
 function sortIntoCells() {
   const across = Math.ceil(map.width / CELL) + 1, down = Math.ceil(map.height / CELL) + 1;
   const starts = new Uint32Array(across * down + 1), cell = new Int32Array(data.n).fill(-1);
@@ -331,7 +331,7 @@ function move(dx, dy) {
   drawMap();
 }
 
-// A line around images: with the button, or while Shift is held.
+// Lasso selection: with the button, or while Shift is pressed.
 const lasso = { button: document.getElementById('map-lasso'), line: null };
 
 function isLasso(event) {

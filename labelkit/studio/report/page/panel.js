@@ -1,4 +1,4 @@
-// The panel: the chosen image with its facts, and the images nearest to it.
+// The panel: the selected image with its properties, and its nearest neighbors.
 const panel = {
   box: document.getElementById('panel'),
   body: document.getElementById('panel-body'),
@@ -17,7 +17,7 @@ function facts(image) {
   const value = columns.confidence[image];
   if (Number.isFinite(value)) rows.push([data.measure, value.toFixed(3)]);
   if (columns.runnerUp[image] >= 0) rows.push(['next group', data.groups[columns.runnerUp[image]].name]);
-  rows.push(['class', className(image) ? className(image) + (columns.usable[image] ? ' (label usable in training)' : '') : '']);
+  rows.push(['class', className(image) ? className(image) + (columns.usable[image] ? ' (label available for training)' : '') : '']);
   if (columns.split[image] >= 0) rows.push(['split', data.splits[columns.split[image]]]);
   const list = element('dl', {});
   for (const [name, text] of rows) {
@@ -32,7 +32,7 @@ async function choose(image, opener, isBack) {
   const hadFocus = panel.body.contains(document.activeElement);
   panel.chosen = image;
   const near = await neighborsOf(image);
-  if (panel.chosen !== image) return;  // another one was chosen meanwhile
+  if (panel.chosen !== image) return;  // another image was selected in the meantime
   panel.near = near;
   const heading = element('h3', { tabindex: '-1', id: 'panel-name' }, element('bdi', {}, data.names[image]));
   const large = element('div', { class: 'large', role: 'img', 'aria-label': 'Picture of ' + data.names[image] }, picture(image, true));
@@ -45,7 +45,7 @@ async function choose(image, opener, isBack) {
     const text = data.metric + ' ' + score.toPrecision(3);
     box.append(tile(other, [score.toPrecision(3), (odd ? '≠ ' : '') + (className(other) || groupName(other))], text));
   }
-  const words = near.length === 0 ? 'Its embedding is all zero, or it is alone: nothing is near it.'
+  const words = near.length === 0 ? 'No neighbors: its embedding is all zeros, or there are no other images.'
     : columns.label[image] >= 0 && known ? same + ' of ' + known + ' neighbors with a known class share its class.' : '';
   panel.body.replaceChildren(heading, element('div', { class: 'chosen' }, large, facts(image)),
     element('h3', {}, 'Nearest by ' + data.metric), element('p', { class: 'small' }, words), box);
@@ -58,7 +58,7 @@ async function choose(image, opener, isBack) {
   for (const one of document.querySelectorAll('.tile[aria-pressed]')) one.removeAttribute('aria-pressed');
   for (const one of document.querySelectorAll('.tile[data-image="' + image + '"]')) one.setAttribute('aria-pressed', 'true');
   panel.box.scrollTop = 0;
-  // whoever walks from neighbor to neighbor stays in the panel
+  // when moving from neighbor to neighbor, keep the focus in the panel
   if (hadFocus) heading.focus();
   document.dispatchEvent(new CustomEvent('chosen'));
 }

@@ -1,4 +1,4 @@
-// Tiles: an image as a canvas, drawn from its sheet when it comes into view; rows of them are walked with arrows.
+// Tiles: each image is a canvas, drawn from its sheet when it comes into view; arrow keys move within rows of tiles.
 const SHEETS_KEPT = data.work.mode === 'server' ? 2000 : 40;
 const sheets = new Map();
 
@@ -7,7 +7,7 @@ function sheet(number) {
   if (found) sheets.delete(number);
   else found = data.work.mode === 'server' ? readPicture('/api/thumbnails/' + number) : readSheet(number);
   sheets.set(number, found);
-  // the least recently used goes first: decoded pixels are many times larger than the file
+  // drop the least recently used sheet: decoded pixels take many times the space of the file
   if (sheets.size > SHEETS_KEPT) sheets.delete(sheets.keys().next().value);
   return found;
 }
@@ -18,7 +18,7 @@ function readSheet(number) {
   return picture.decode().then(() => picture);
 }
 
-// Pictures of a server are asked for with the token; there is none where the server has none.
+// Requests an image from the server, with the token; null if the server does not have it.
 async function readPicture(path) {
   const response = await fetch(path, { headers: authorized() }).catch(() => null);
   return response && response.ok ? createImageBitmap(await response.blob()) : null;
@@ -48,7 +48,7 @@ const inView = new IntersectionObserver((entries) => {
   }
 }, { rootMargin: '300px' });
 
-// The picture alone. Names are said by what is around it.
+// The picture alone; its name is given by the surrounding element.
 function picture(image, now) {
   if (!hasPicture(image)) return element('span', { class: 'gone' }, 'no picture');
   const height = columns.tileSize[2 * image], width = columns.tileSize[2 * image + 1];
@@ -59,7 +59,7 @@ function picture(image, now) {
   return canvas;
 }
 
-// The picture as large as there is one: that of the file, or the whole image from the server.
+// The largest available picture: that of the file, or the full image from the server.
 async function showLarge(image, box) {
   if (data.work.mode !== 'server') return;
   const large = await readPicture('/api/images/' + image);
@@ -90,7 +90,7 @@ function tile(image, caption, spoken) {
     picture(image), ...lines.map((line) => element('span', { class: 'caption' }, element('bdi', {}, line))));
 }
 
-// What stands below a tile, and is said after its name, by the list it is in.
+// The text below a tile and the text announced after its name, depending on the list.
 function captions(image, kind) {
   const group = columns.group[image];
   const major = group < 0 ? -1 : data.groups[group].major;
@@ -104,7 +104,7 @@ function captions(image, kind) {
     return [[number, other, name], [sure(image), next < 0 ? '' : 'next group ' + data.groups[next].name].join(', ')];
   }
   if (kind === 'named') return [[data.names[image], className(image)], ''];
-  return [[name], odd ? 'not the class of most' : ''];
+  return [[name], odd ? 'not the most frequent class' : ''];
 }
 
 function fill(box, images, kind) {
@@ -117,7 +117,7 @@ function fill(box, images, kind) {
   settle(box);
 }
 
-// One stop for the tab key per row of tiles; arrows go on from there.
+// One tab stop per row of tiles; arrow keys move within the row.
 function settle(box) {
   const tiles = [...box.querySelectorAll('.tile')];
   const current = tiles.find((one) => one.tabIndex === 0 && one.dataset.current) || tiles[0];

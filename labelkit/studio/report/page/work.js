@@ -1,4 +1,4 @@
-// The part of the page where groups get names and images get labels: lists, actions, keys, questions.
+// The labeling part of the page, for naming groups and labeling images: lists, actions, keys, dialogs.
 const ui = {
   groups: document.getElementById('work-groups'), classes: document.getElementById('work-classes'), names: document.getElementById('work-names'),
   title: document.getElementById('work-view'), name: document.getElementById('work-name'), form: document.getElementById('work-name-form'),
@@ -11,7 +11,7 @@ function say(words) { ui.say.textContent = ui.say.textContent === words ? words 
 function warn(words) { ui.warning.textContent = words; ui.warning.hidden = !words; }
 function images(count) { return count.toLocaleString('en') + (count === 1 ? ' image' : ' images'); }
 
-// What the fields above the images leave of a view.
+// Filters a view by the fields above the images.
 const filter = { text: document.getElementById('work-filter-text'), kind: document.getElementById('work-filter-kind'), below: document.getElementById('work-filter-below') };
 
 function shownOf(view) {
@@ -47,7 +47,7 @@ function refresh(fresh) {
 
 function groupOrder() {
   const found = ui.counts.groups.map((size, id) => id).filter((id) => ui.counts.groups[id]);
-  // what has no name yet comes first, the largest first
+  // unnamed groups come first, largest first
   return found.sort((a, b) => Boolean(work.groupLabels[a]) - Boolean(work.groupLabels[b]) || ui.counts.groups[b] - ui.counts.groups[a] || a - b);
 }
 
@@ -74,7 +74,7 @@ function drawLists() {
   if (focused >= 0) [...document.querySelectorAll('#work .entry')][focused]?.focus();
 }
 
-// Whether a group is called like a class, so that its name is a likely answer.
+// Whether a group has the name of a class, so that its name is a likely label.
 function isKnown(group) {
   return Boolean(data.groups[group]?.known) || work.classes.includes(work.groupNames[group]);
 }
@@ -84,7 +84,7 @@ function likelyName(image) {
   return labelOf(image) || (group >= 0 && isKnown(group) ? work.groupNames[group] : '');
 }
 
-// Names that may be meant: classes with labels, and groups that are called like a class.
+// Likely names: classes with labels, and groups that have the name of a class.
 function knownNames() {
   const fromGroups = work.groupNames.filter((name, group) => isKnown(group));
   return [...new Set([...work.classes, ...fromGroups])].sort((a, b) => a.localeCompare(b, 'en', { numeric: true }));
@@ -94,10 +94,10 @@ function drawHead() {
   const { view } = ui;
   const size = shownOf(view).length;
   const isGroup = view.kind === 'group';
-  const titles = { all: 'All images', doubtful: 'Doubtful images, least sure first', guessed: 'Doubtful images by guessed class, surest first', out: 'Images in no group', rejected: 'Rejected images', class: 'Class ' + view.name };
+  const titles = { all: 'All images', doubtful: 'Doubtful images, least confident first', guessed: 'Doubtful images by guessed class, most confident first', out: 'Images in no group', rejected: 'Rejected images', class: 'Class ' + view.name };
   ui.title.textContent = (isGroup ? groupWords(view.id).replace(/^g/, 'G') : view.title || titles[view.kind]) + ' (' + size.toLocaleString('en') + ')';
   ui.form.hidden = ui.groupButtons.hidden = !isGroup;
-  // what is being typed stays, unless it was for another group
+  // keep the text being typed, unless it was for another group
   if (isGroup && (document.activeElement !== ui.name || ui.nameOf !== view.id)) {
     ui.nameOf = view.id;
     ui.name.value = work.groupLabels[view.id] || (isKnown(view.id) ? work.groupNames[view.id] : '');
@@ -105,15 +105,15 @@ function drawHead() {
   const named = groupOrder().filter((id) => work.groupLabels[id] || isKnown(id)).length;
   const right = expectedRight();
   ui.progress.textContent = ui.counts.labels.toLocaleString('en') + ' of ' + data.n.toLocaleString('en') + ' images labeled, '
-    + ui.counts.hand.toLocaleString('en') + ' one by one; ' + named + ' of ' + groupOrder().length + ' groups named' + (right ? '; ' + right : '');
+    + ui.counts.hand.toLocaleString('en') + ' individually; ' + named + ' of ' + groupOrder().length + ' groups named' + (right ? '; ' + right : '');
 }
 
 function tellChosen() {
   const found = targets();
-  ui.chosen.textContent = grid.chosen.size ? images(grid.chosen.size) + ' chosen' : found.length ? data.names[found[0]] : 'no image';
+  ui.chosen.textContent = grid.chosen.size ? images(grid.chosen.size) + ' selected' : found.length ? data.names[found[0]] : 'no image';
 }
 
-// Questions. Each is a dialog of the browser, which keeps the focus and gives it back.
+// Dialogs of the browser, which capture the focus and return it.
 function dialog(id) { return document.getElementById('work-' + id); }
 
 function askIn(box) {
@@ -133,7 +133,7 @@ async function askName(question, start) {
   return (await answering) === 'ok' ? checkedName(field.value) : '';
 }
 
-// Names that a table of labels has for images without one.
+// Names that label tables use for unlabeled images.
 function isNoLabel(name) {
   return data.work.noLabel.includes(name) || data.work.noLabelWords.includes(name.toLowerCase());
 }
@@ -141,13 +141,13 @@ function isNoLabel(name) {
 async function checkedName(text) {
   const name = text.trim();
   if (!name) return '';
-  if (isNoLabel(name) && !work.classes.includes(name)) { warn('“' + name + '” stands for no label: choose another name.'); return ''; }
-  if ([...name].length > data.work.mostLetters) { warn('A name has at most ' + data.work.mostLetters + ' letters, this one has ' + [...name].length + '.'); return ''; }
+  if (isNoLabel(name) && !work.classes.includes(name)) { warn('“' + name + '” means unlabeled: choose another name.'); return ''; }
+  if ([...name].length > data.work.mostLetters) { warn('A name may have at most ' + data.work.mostLetters + ' characters, but this one has ' + [...name].length + '.'); return ''; }
   warn('');
   const known = knownNames();
   const near = known.includes(name) ? '' : looksLike(name, known);
   if (!near) return name;
-  dialog('like-text').textContent = '“' + name + '” looks like “' + near + '”, which is there already.';
+  dialog('like-text').textContent = '“' + name + '” resembles the existing class “' + near + '”.';
   dialog('like-old').textContent = 'Use “' + near + '”';
   dialog('like-new').textContent = 'New class “' + name + '”';
   const answered = await askIn(dialog('like'));
@@ -157,7 +157,7 @@ async function checkedName(text) {
 async function askConflict(told) {
   const who = [...new Set(told.theirs.map((one) => one.by || 'another page'))].join(', ');
   const what = [told.rows.length ? images(told.rows.length) : '', ...told.groups.map(groupWords)].filter(Boolean).join(' and ');
-  dialog('conflict-text').textContent = who + ' changed ' + what + ' since you saw it (' + told.theirs.map((one) => one.kind).join(', ') + '). It is shown now as they left it.';
+  dialog('conflict-text').textContent = who + ' changed ' + what + ' since this page was updated (' + told.theirs.map((one) => one.kind).join(', ') + '). The page now shows their change.';
   return (await askIn(dialog('conflict'))) === 'mine';
 }
 
@@ -194,7 +194,7 @@ async function askGroup(question, ids) {
 async function dissolveGroup() {
   if (ui.view.kind !== 'group') return;
   const rows = membersOfView(ui.view);
-  await act('dissolve', [{ do: 'group', rows, group: -1 }], 'Group dissolved: ' + images(rows.length) + ' are in no group.');
+  await act('dissolve', [{ do: 'group', rows, group: -1 }], 'Group dissolved: ' + images(rows.length) + ' no longer in a group.');
 }
 
 async function splitOff() {
@@ -202,25 +202,25 @@ async function splitOff() {
   if (!rows.length) return;
   const id = work.groupNames.length;
   const name = 'part of ' + shownGroup(work.group[rows[0]]).slice(0, 100);
-  if (await act('split', [{ do: 'make', group: id, name }, { do: 'group', rows, group: id }], images(rows.length) + ' are a group of their own now.')) show({ kind: 'group', id });
+  if (await act('split', [{ do: 'make', group: id, name }, { do: 'group', rows, group: id }], images(rows.length) + ' moved to a new group.')) show({ kind: 'group', id });
 }
 
-// In two, where the tree of its images parts last; the smaller part is a new group.
+// Splits a group in two by hierarchical clustering; the smaller part becomes a new group.
 async function splitByTree() {
   if (ui.view.kind !== 'group') return;
-  if (!isServed) { say('Splitting by the tree needs the server: labelkit label --index STORE --serve.'); return; }
+  if (!isServed) { say('Splitting a group requires the server: labelkit label --index STORE --serve.'); return; }
   const { id } = ui.view;
   const response = await fetch('/api/parts/' + id, { headers: authorized() }).catch(() => null);
-  if (!response) { warn('The server does not answer. Start it again, and reload this page.'); return; }
+  if (!response) { warn('The server is not responding. Restart it, and reload this page.'); return; }
   const told = await response.json();
   if (!response.ok) { warn(told.problem); return; }
   if (told.parts.length < 2) { say('These images cannot be split.'); return; }
   const [large, small] = told.parts, made = work.groupNames.length;
   const name = 'part of ' + shownGroup(id).slice(0, 100);
-  await act('split', [{ do: 'make', group: made, name }, { do: 'group', rows: small, group: made }], 'Split: ' + images(large.length) + ' stay, ' + images(small.length) + ' are ' + name + '.');
+  await act('split', [{ do: 'make', group: made, name }, { do: 'group', rows: small, group: made }], 'Split: ' + images(large.length) + ' remain, ' + images(small.length) + ' moved to ' + name + '.');
 }
 
-// Actions on images: those chosen, or the one where the focus is.
+// Actions on the selected images, or on the focused one.
 async function labelImages(name) {
   const rows = targets();
   const found = rows.length ? name || await askName('Label ' + images(rows.length), '') : '';
@@ -234,7 +234,7 @@ async function moveImages() {
   if (target >= 0) await act('move', [{ do: 'group', rows, group: target }], images(rows.length) + ' moved to ' + shownGroup(target) + '.');
 }
 
-// Not what the page says they are: the label goes, and so does the place in the group.
+// Marks images as not belonging to their likely class: removes the label and the group.
 async function notThis() {
   const rows = targets();
   const steps = [];
@@ -247,16 +247,16 @@ async function notThis() {
   const own = rows.filter((row) => work.hand[row]), grouped = rows.filter((row) => work.group[row] >= 0);
   if (own.length) steps.push({ do: 'label', rows: own, name: null });
   if (grouped.length) steps.push({ do: 'group', rows: grouped, group: -1 });
-  await act('not this', steps, images(rows.length) + ' taken out.');
+  await act('not this', steps, images(rows.length) + ' removed.');
 }
 
 async function rejectImages() {
   const rows = targets();
   const value = rows.some((row) => !work.rejected[row]);
-  if (rows.length) await act(value ? 'reject' : 'take back in', [{ do: 'reject', rows, value }], images(rows.length) + (value ? ' rejected.' : ' are in again.'));
+  if (rows.length) await act(value ? 'reject' : 'include again', [{ do: 'reject', rows, value }], images(rows.length) + (value ? ' rejected.' : ' included again.'));
 }
 
-// What the page says is right, said by a person.
+// Confirms the likely labels of images.
 async function confirmImages() {
   const byName = new Map();
   for (const row of targets()) {
@@ -265,30 +265,30 @@ async function confirmImages() {
   }
   const steps = [...byName].map(([name, rows]) => ({ do: 'label', rows, name }));
   const done = steps.reduce((sum, step) => sum + step.rows.length, 0);
-  if (!done) { say('Nothing to confirm: these images have no likely label, or were labeled one by one.'); return; }
+  if (!done) { say('Nothing to confirm: these images have no likely label, or are already labeled individually.'); return; }
   await act('confirm', steps, images(done) + ' confirmed.');
 }
 
-// The images most like one, to be labeled together.
+// Shows the images most similar to one, to label them together.
 async function alike() {
   const [image] = targets();
   if (image === undefined) return;
   const found = await likeImages(image);
-  show({ kind: 'list', title: 'Like ' + data.names[image] + ', nearest first', images: [image, ...found] });
+  show({ kind: 'list', title: 'Similar to ' + data.names[image] + ', nearest first', images: [image, ...found] });
   grid.box.focus();
-  say(images(found.length) + ' like ' + data.names[image] + '.');
+  say(images(found.length) + ' similar to ' + data.names[image] + '.');
 }
 
-// The images inside a line drawn on the map.
+// Shows the images inside a line drawn on the map.
 function showDrawn(found) {
-  if (!found.length) { say('No image is inside the line.'); return; }
+  if (!found.length) { say('No images are inside the line.'); return; }
   show({ kind: 'list', title: 'Images inside the line', images: found });
   chooseRange(0, found.length - 1);
   markActive();
   tellChosen();
   document.getElementById('work').scrollIntoView();
   grid.box.focus();
-  say(images(found.length) + ' inside the line are chosen.');
+  say(images(found.length) + ' inside the line selected.');
 }
 
 function nextGroup(step) {
@@ -330,6 +330,6 @@ function openWork() {
   ui.view = first === undefined ? { kind: 'all' } : { kind: 'group', id: first };
   refresh(true);
   if (isServed) follow();
-  // what is worth most comes first (examples/label_person.py)
-  if (!keeper.log.length) say('Start with the most useful images: One by one.');
+  // suggest the most effective way first (examples/label_person.py)
+  if (!keeper.log.length) say('Start with the most useful images: choose “One by one”.');
 }

@@ -1,4 +1,4 @@
-// The grid: a list box of which only the rows in view are in the document, so that 10,000 images scroll as ten do.
+// The grid: a list box that keeps only the visible rows in the document, so that 10,000 images scroll as fast as ten.
 const grid = {
   box: document.getElementById('work-grid'), inner: document.getElementById('work-grid-inner'),
   images: [], chosen: new Set(), at: 0, from: 0, perRow: 1, made: new Map(), waiting: 0,
@@ -67,7 +67,7 @@ function spoken(image) {
   const label = labelOf(image);
   const parts = [data.names[image]];
   if (work.rejected[image]) parts.push('rejected');
-  else if (label) parts.push((work.hand[image] ? 'labeled ' : 'by its group ') + label);
+  else if (label) parts.push((work.hand[image] ? 'labeled ' : 'labeled by its group ') + label);
   else parts.push('no label, ' + groupWords(work.group[image]));
   if (isDoubtful(image)) parts.push('doubtful');
   return parts.join(', ');
@@ -111,7 +111,7 @@ function toggle(place) {
   tellChosen();
 }
 
-// What an action is about: the chosen images, or else the one where the focus is.
+// The images of an action: the selected ones, or else the focused one.
 function targets() {
   if (grid.chosen.size) return grid.images.filter((image) => grid.chosen.has(image));
   return grid.images.length ? [grid.images[grid.at]] : [];

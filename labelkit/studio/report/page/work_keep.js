@@ -1,11 +1,11 @@
-// Where the work is kept: in the browser until it is saved (a file), or on the disk at once (a server).
+// Storage of labels: in the browser until they are saved (file), or immediately on disk (server).
 const keeper = { log: [], undone: new Set(), seen: 0, client: clientName(), busy: Promise.resolve(),
   asked: { number: 0, state: 'idle' } };
-// A page that is loaded again is the same page: it can take back what it did. A copy of a tab is another one.
+// A reloaded page keeps its name, so that it can undo its actions; a duplicated tab gets a new name.
 function clientName() {
   const again = performance.getEntriesByType('navigation')[0]?.type === 'reload';
   let name = '';
-  try { name = (again && sessionStorage.getItem('labelkit-client')) || ''; } catch (error) { /* then it is a new one */ }
+  try { name = (again && sessionStorage.getItem('labelkit-client')) || ''; } catch (error) { /* then the name is new */ }
   name = name || Math.random().toString(36).slice(2);
   try { sessionStorage.setItem('labelkit-client', name); } catch (error) { /* as above */ }
   return name;
@@ -14,7 +14,7 @@ function clientName() {
 const isServed = data.work.mode === 'server';
 const KEEP_KEY = 'labelkit-work-' + data.work.key;
 
-// An action: shown when it is kept. Says what was done; tells whether it was.
+// Performs an action, shows it when it is saved, announces it, and returns whether it succeeded.
 async function act(kind, steps, words) {
   if (!steps.length) return false;
   if (!isServed) keptHere(kind, steps, 0);
@@ -25,17 +25,17 @@ async function act(kind, steps, words) {
 }
 
 function undo() {
-  const undone = keeper.busy.then(undoLast); // the last action, once what was asked before is answered
+  const undone = keeper.busy.then(undoLast); // the last action, after pending requests are answered
   keeper.busy = undone.catch(() => null);
   return undone;
 }
 
 async function undoLast() {
   const last = [...keeper.log].reverse().find((one) => !one.undoes && one.client === keeper.client && !keeper.undone.has(one.round));
-  if (!last) { say('Nothing to take back.'); return; }
+  if (!last) { say('Nothing to undo.'); return; }
   if (!isServed) keptHere('undo', last.back, last.round);
   else if (!await askNow('undo', { round: last.round })) return;
-  say('Taken back: ' + last.kind + '.');
+  say('Undone: ' + last.kind + '.');
   refresh();
 }
 
@@ -48,15 +48,15 @@ function keptHere(kind, steps, undoes) {
 
 function keep() {
   const log = keeper.log.map(({ kind, steps, undoes }) => ({ kind, steps, undoes }));
-  // a browser may keep nothing for files, or not as much: the page says so
-  try { localStorage.setItem(KEEP_KEY, JSON.stringify(log)); } catch (error) { warn('This browser keeps nothing of this page: save before you close it.'); }
+  // a browser may not store anything for files, or not enough, so the page warns
+  try { localStorage.setItem(KEEP_KEY, JSON.stringify(log)); } catch (error) { warn('This browser cannot store your labels: save them before you close the page.'); }
 }
 
 function restoreKept() {
   let log = [];
   try { log = JSON.parse(localStorage.getItem(KEEP_KEY)) || []; } catch (error) { return; }
   for (const { kind, steps, undoes } of log) keptHere(kind, steps, undoes);
-  if (log.length) say(log.length + ' actions from before are here again.');
+  if (log.length) say(log.length + ' earlier actions restored.');
 }
 
 function takeIn(actions) {
@@ -69,7 +69,7 @@ function takeIn(actions) {
   }
 }
 
-// One line of the table: quotes as CSV has them.
+// A field of the table, with CSV quoting.
 function csvField(text) {
   return /[",\r\n]/.test(text) ? '"' + text.replaceAll('"', '""') + '"' : text;
 }
@@ -88,10 +88,10 @@ function save() {
   link.href = URL.createObjectURL(new Blob([labelsCsv()], { type: 'text/csv' }));
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-  say('labels.csv saved. Take it in with: labelkit start PHOTOS --labels labels.csv, or labelkit label --from labels.csv');
+  say('labels.csv saved. Import it by: labelkit start PHOTOS --labels labels.csv, or labelkit label --from labels.csv');
 }
 
-// The server. One question after the other, so that answers come in order; an answer holds all that is new.
+// The server. Requests are sent one after another, so that responses arrive in order; a response contains all changes.
 function ask(path, body) {
   const answer = keeper.busy.then(() => askNow(path, body));
   keeper.busy = answer.catch(() => null);
@@ -104,7 +104,7 @@ async function askNow(path, body) {
     response = await fetch('/api/' + path, { method: 'POST', headers: { ...authorized(), 'Content-Type': 'application/json' }, body: JSON.stringify({ ...body, client: keeper.client, seen: keeper.seen }) });
     told = await response.json();
   } catch (error) {
-    warn('The server does not answer: nothing was changed. Start it again, and reload this page.');
+    warn('The server is not responding: nothing was changed. Restart it, and reload this page.');
     return false;
   }
   if (response.ok) { warn(''); takeIn(told.actions); tellAsked(told.asked); return true; }
@@ -113,12 +113,12 @@ async function askNow(path, body) {
   return false;
 }
 
-// Nobody wins silently: their change is shown, and the person says which one counts.
+// Conflicts are not resolved silently: the other change is shown, and the user chooses.
 async function settleConflict(path, body, told) {
   takeIn(told.actions);
   refresh();
   if (await askConflict(told)) return askNow(path, body);
-  say('Theirs stays.');
+  say('Their change is kept.');
   return false;
 }
 
@@ -143,26 +143,26 @@ function follow() {
       if (!news.length) return;
       takeIn(news);
       const others = news.filter((one) => one.client !== keeper.client).length;
-      if (others) say(others + ' changes by somebody else.');
+      if (others) say(others + (others === 1 ? ' change' : ' changes') + ' by someone else.');
       refresh();
     } catch (error) {
-      warn('The server does not answer. What was shown as done is on the disk; start it again, and reload this page.');
+      warn('The server is not responding. Confirmed actions are saved on disk; restart it, and reload this page.');
     }
   }, 2000);
 }
 
-// Ask again: the commands run on the server; the page says what runs, and shows what changed.
+// Predict again: the commands run on the server; the page shows the current step, and then the changes.
 async function askAgain() {
-  if (!isServed) { say('Asking again needs the server: labelkit label --index STORE --serve.'); return; }
-  if (await ask('ask', {})) say('Asking again with the labels so far.');
+  if (!isServed) { say('Predicting again requires the server: labelkit label --index STORE --serve.'); return; }
+  if (await ask('ask', {})) say('Predicting again from the labels so far.');
 }
 
 async function tellAsked(asked) {
   const { number, state } = keeper.asked;
   keeper.asked = asked;
-  ui.asking.textContent = asked.state === 'running' ? 'Asking again: ' + asked.step + ' …' : '';
+  ui.asking.textContent = asked.state === 'running' ? 'Predicting again: ' + asked.step + ' …' : '';
   if (asked.number === number && asked.state === state) return;
-  if (asked.state === 'failed') warn('Asking again failed: ' + asked.step);
+  if (asked.state === 'failed') warn('Predicting again failed: ' + asked.step);
   if (asked.state !== 'done') return;
   const before = expectedRight();
   const fresh = await (await fetch('/api/session', { headers: authorized() })).json();
@@ -179,10 +179,10 @@ async function tellAsked(asked) {
 
 function showChanged({ moved, groups }, before) {
   const after = expectedRight();
-  dialog('asked-text').textContent = images(moved) + ' went to another group. What you decided stayed as it is.'
+  dialog('asked-text').textContent = images(moved) + ' moved to another group. Your decisions are unchanged.'
     + (after && before && after !== before ? ' Before: ' + before + '; now: ' + after + '.' : after ? ' ' + after.replace(/^e/, 'E') + '.' : '');
   dialog('asked-rows').replaceChildren(...groups.map((one) => element('tr', {}, element('th', { scope: 'row' }, element('bdi', {}, one.name)),
     ...[one.before, one.after, one.came, one.left].map((value) => element('td', { class: 'num' }, value)))));
-  say('Asked again: ' + images(moved) + ' went to another group.');
+  say('Predicted again: ' + images(moved) + ' moved to another group.');
   if (!document.querySelector('dialog[open]')) askIn(dialog('asked'));
 }

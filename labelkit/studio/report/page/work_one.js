@@ -1,4 +1,4 @@
-// One by one: the suggested images, large, with the likely answers on the number keys.
+// One by one: the suggested images, large, with the likely classes on the number keys.
 const one = { box: document.getElementById('work-one'), picture: document.getElementById('work-one-picture'), list: document.getElementById('work-one-answers'),
   title: document.getElementById('work-one-title'), why: document.getElementById('work-one-why'), progress: document.getElementById('work-one-progress'),
   say: document.getElementById('work-one-say'), queue: [], at: 0, answers: [], skipped: new Set() };
@@ -11,18 +11,18 @@ async function openOne() {
     if (!one.queue.length) one.queue = membersOfView({ kind: 'doubtful' }).map((image) => ({ image, why: 'doubtful' })).filter(isOpen).slice(0, 30);
     if (!one.queue.length) one.queue = [...one.skipped].map((image) => ({ image, why: 'skipped before' })).filter(({ image }) => !work.hand[image] && !work.rejected[image]);
   }
-  if (!one.queue.length) { say('Nothing is suggested: every image has a label, or is like one that has.'); return; }
+  if (!one.queue.length) { say('No suggestions: every image is labeled, or similar to a labeled image.'); return; }
   one.at = Math.max(0, one.queue.findIndex(isOpen));
   one.box.showModal();
   drawOne();
 }
 
-// A server suggests by the labels so far; a file holds what was suggested when it was made.
+// A server suggests images from the labels so far; a file contains the suggestions from when it was written.
 async function suggestedNow() {
   if (!isServed) return data.work.suggested;
-  say('Choosing images to look at …');
+  say('Choosing images …');
   const response = await fetch('/api/suggested?skip=' + [...one.skipped].join(), { headers: authorized() }).catch(() => null);
-  if (!response || !response.ok) { warn('The server does not answer. Start it again, and reload this page.'); return []; }
+  if (!response || !response.ok) { warn('The server is not responding. Restart it, and reload this page.'); return []; }
   say('');
   return (await response.json()).suggested;
 }
@@ -47,7 +47,7 @@ function drawOne() {
   showLarge(image, large);
   const label = labelOf(image);
   one.title.textContent = data.names[image];
-  one.why.textContent = (why ? 'Suggested: ' + why + '. ' : '') + (work.hand[image] ? 'Labeled ' + label + '.' : label ? 'By its group: ' + label + '.' : '');
+  one.why.textContent = (why ? 'Suggested: ' + why + '. ' : '') + (work.hand[image] ? 'Labeled ' + label + '.' : label ? 'Labeled by its group: ' + label + '.' : '');
   one.list.replaceChildren(...one.answers.map((name, place) => {
     const button = element('button', { type: 'button', class: 'answer' }, element('kbd', {}, place + 1), dot(name), element('bdi', {}, name));
     button.addEventListener('click', () => answerOne(name));
@@ -61,12 +61,12 @@ function drawOne() {
 
 function stepOne(step) {
   const to = one.at + step;
-  if (to >= one.queue.length) { one.box.close(); say('That was the last one suggested.'); return; }
+  if (to >= one.queue.length) { one.box.close(); say('That was the last suggested image.'); return; }
   one.at = Math.max(0, to);
   drawOne();
 }
 
-// One at a time: a key that is pressed while an answer is being kept would be about the same image.
+// One at a time: a key pressed while an action is being saved would apply to the same image.
 async function actOne(kind, steps, words) {
   if (one.busy) return;
   one.busy = true;
@@ -83,7 +83,7 @@ async function otherOne() {
   if (name) await answerOne(name);
 }
 
-// None of the likely answers: they are noted as wrong, and the image stays without a label.
+// None of the likely classes: they are marked as wrong, and the image remains unlabeled.
 async function noneOne() {
   const { image } = one.queue[one.at];
   const steps = one.answers.map((name) => ({ do: 'not', rows: [image], name, value: true }));
@@ -97,7 +97,7 @@ async function rejectOne() {
   await actOne('reject', [{ do: 'reject', rows: [image], value: true }], data.names[image] + ' rejected.');
 }
 
-// What nobody can tell is not suggested again while there is something else.
+// Skipped images are not suggested again as long as there are others.
 function skipOne() {
   one.skipped.add(one.queue[one.at].image);
   stepOne(1);

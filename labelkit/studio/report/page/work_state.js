@@ -1,5 +1,5 @@
-// What is known of the images while they are labeled. An action is a list of small steps (labelkit/studio/label/actions.py
-// says which); doing them gives the steps that take them back. The server applies the same steps to the same state.
+// State of the images during labeling. An action is a list of small steps (see labelkit/studio/label/actions.py); applying
+// them returns the steps that undo them. The server applies the same steps to the same state.
 const work = {
   group: Int32Array.from(columns.group), hand: new Array(data.n).fill(''), rejected: new Uint8Array(data.n), refused: new Map(),
   groupNames: data.groups.map((group) => group.name), groupLabels: data.groups.map(() => ''), classes: [],
@@ -33,7 +33,7 @@ function isRefused(row, name) {
   return work.refused.has(row) && work.refused.get(row).has(name);
 }
 
-// The label of an image: its own, or else the name of its group.
+// The label of an image: its individual label, or else the name of its group.
 function labelOf(row) {
   if (work.rejected[row]) return '';
   if (work.hand[row]) return work.hand[row];
@@ -46,7 +46,7 @@ function shownGroup(group) {
   return group < 0 ? 'no group' : work.groupLabels[group] || work.groupNames[group];
 }
 
-// With the word group before it, unless it is called so.
+// The name of a group, preceded by the word group unless it already contains it.
 function groupWords(group) {
   const name = shownGroup(group);
   return group < 0 || (name === work.groupNames[group] && /^group /.test(name)) ? name : 'group ' + name;
@@ -89,7 +89,7 @@ function applyOne(step) {
   return changed.length ? [{ ...step, rows: changed, value: !step.value }] : [];
 }
 
-// Which images are shown: one group, one class, or one of the lists across groups.
+// The images shown: a group, a class, or one of the lists across groups.
 function membersOfView(view) {
   if (view.images) return view.images;
   const found = [];
@@ -128,7 +128,7 @@ function count() {
   return found;
 }
 
-// Expected share of right labels if each image keeps its likely answer; hand labels count as right.
+// Expected fraction of correct labels if each image keeps its predicted label; individual labels count as correct.
 function expectedRight() {
   if (!columns.expected.length) return '';
   let right = 0, n = 0;
@@ -138,10 +138,10 @@ function expectedRight() {
     if (work.hand[i]) right++;
     else if (work.group[i] >= 0) right += columns.expected[i];
   }
-  return n ? 'expected right: about ' + Math.round(100 * right / n) + '%' : '';
+  return n ? 'expected correct: about ' + Math.round(100 * right / n) + '%' : '';
 }
 
-// A name that is likely a slip of another: the same letters and digits, or (from four letters on) one or two letters apart.
+// The known name of which a name is likely a typo: same letters and digits, or (from four letters) one or two letters apart.
 function looksLike(name, known) {
   const plain = (text) => [...text.toLowerCase()].filter((one) => /[\p{L}\p{N}]/u.test(one)).join('');
   const digits = (text) => text.replace(/\D/g, '');

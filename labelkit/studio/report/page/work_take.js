@@ -1,7 +1,7 @@
-// Labels of a file are taken in: a CSV of paths and labels, read here, shown what it would change, done as one action.
+// Import labels from a CSV of paths and labels: read it here, show what it would change, and apply it as one action.
 const take = { field: document.getElementById('work-take-file') };
 
-// Rows of texts; quotes and line ends as CSV has them, columns apart by what makes the header name a column of paths.
+// Rows of strings, with CSV quoting and line ends; the delimiter is the one for which the header contains a path column.
 function readTable(text) {
   const head = text.replace(/^\uFEFF/, '');
   for (const delimiter of [',', ';', '\t']) {
@@ -10,12 +10,12 @@ function readTable(text) {
     const path = data.work.pathColumns.find((name) => names.includes(name));
     if (path === undefined) continue;
     const labels = names.includes('label') ? ['label'] : data.work.labelColumns.filter((name) => names.includes(name));
-    if (labels.length !== 1) return { problem: labels.length ? 'It has several columns of labels: ' + labels.join(', ') + '.' : 'It has no column of labels, such as label or class.' };
-    // tables that `start` and `predict` write: their predictions are no labels
+    if (labels.length !== 1) return { problem: labels.length ? 'It has several label columns: ' + labels.join(', ') + '.' : 'It has no label column, such as label or class.' };
+    // in tables written by `start` and `predict`, predictions are not labels
     const kind = names.includes('confidence') ? names.indexOf('kind') : -1;
     return { rows: rows.slice(1).filter((row) => row.some(Boolean)), path: names.indexOf(path), label: names.indexOf(labels[0]), kind };
   }
-  return { problem: 'Its first line names no column of paths, such as path,label.' };
+  return { problem: 'Its first line has no path column, as in path,label.' };
 }
 
 function splitTable(text, delimiter) {
@@ -38,7 +38,7 @@ function splitTable(text, delimiter) {
   return rows;
 }
 
-// Image of each path: the path as it is, or else the only image whose path ends in it.
+// The image of a path: the one with exactly this path, or else the only one whose path ends with it.
 function pathFinder() {
   const plain = (path) => path.trim().replaceAll('\\', '/').replace(/^(\.\/)+/, '').normalize('NFC');
   const whole = new Map(), endings = new Map();
@@ -67,10 +67,10 @@ function compareTable(text) {
   for (const row of table.rows) {
     const path = row[table.path] || '', name = (row[table.label] || '').trim();
     if (!name || isNoLabel(name) || data.work.guessedKinds.includes(row[table.kind])) { found.empty++; continue; }
-    if ([...name].length > data.work.mostLetters) return { problem: 'A name has at most ' + data.work.mostLetters + ' letters, that of ' + path + ' has ' + [...name].length + '.' };
+    if ([...name].length > data.work.mostLetters) return { problem: 'A name may have at most ' + data.work.mostLetters + ' characters, but that of ' + path + ' has ' + [...name].length + '.' };
     const image = find(path);
     if (image < 0) { found.unknown.push(path); continue; }
-    if (names.has(image) && names.get(image) !== name) return { problem: data.names[image] + ' is “' + names.get(image) + '” and “' + name + '” there.' };
+    if (names.has(image) && names.get(image) !== name) return { problem: data.names[image] + ' has two labels: “' + names.get(image) + '” and “' + name + '”.' };
     if (names.has(image)) continue;
     names.set(image, name);
     const now = work.rejected[image] ? 'rejected' : work.hand[image];
@@ -92,11 +92,11 @@ async function takeTable(file) {
   warn('');
   const fresh = sizeOf(found.fresh), other = sizeOf(found.other);
   const like = [...found.fresh.keys(), ...found.other.keys()].map((name) => [name, knownNames().includes(name) ? '' : looksLike(name, knownNames())]).filter(([, near]) => near);
-  const lines = ['New labels: ' + images(fresh) + '.', found.same ? 'The same label already: ' + images(found.same) + '.' : '',
-    other ? 'Another label here, or rejected: ' + images(other) + '.' : '', found.empty ? 'Lines without a label: ' + found.empty + '.' : '',
-    found.unknown.length ? 'Paths of no image here, or of several: ' + found.unknown.length + ', first: ' + found.unknown[0] + '.' : '',
-    ...like.slice(0, 5).map(([name, near]) => '“' + name + '” looks like “' + near + '”.')];
-  dialog('take-title').textContent = 'Take in ' + file.name;
+  const lines = ['New labels: ' + images(fresh) + '.', found.same ? 'Same label already: ' + images(found.same) + '.' : '',
+    other ? 'Different label, or rejected: ' + images(other) + '.' : '', found.empty ? 'Lines without a label: ' + found.empty + '.' : '',
+    found.unknown.length ? 'Paths that match no image, or several: ' + found.unknown.length + ', first: ' + found.unknown[0] + '.' : '',
+    ...like.slice(0, 5).map(([name, near]) => '“' + name + '” resembles “' + near + '”.')];
+  dialog('take-title').textContent = 'Import ' + file.name;
   dialog('take-text').replaceChildren(...lines.filter(Boolean).map((line) => element('li', {}, line)));
   dialog('take-new').hidden = !fresh;
   dialog('take-all').hidden = !other;
@@ -111,11 +111,11 @@ async function takeTable(file) {
     add(found.other);
   }
   const count = fresh + (answer === 'all' ? other : 0);
-  await act('take in', steps, images(count) + ' labeled by ' + file.name + '.');
+  await act('import', steps, images(count) + ' labeled by ' + file.name + '.');
 }
 
 take.field.addEventListener('change', async () => {
   const [file] = take.field.files;
   if (file) await takeTable(file);
-  take.field.value = ''; // the same file may be chosen again
+  take.field.value = ''; // allow choosing the same file again
 });
