@@ -381,7 +381,7 @@ def test_given_labels_that_training_had_are_left_out(labelkit: Any, build: Build
     done = labelkit("discover", "answer", "--index", store.path, "--calibration-labels", path, "--json")
 
     assert done.code == 0
-    assert "1 images are left out, since training may have used their labels" in done.err
+    assert "1 images are ignored, since training may have used their labels" in done.err
     assert done.json["calibration"]["labels"] == 2
 
 
@@ -414,7 +414,7 @@ def test_everything_unsure_is_said_with_the_largest_confidence(labelkit: Any, bu
     done = labelkit("discover", "answer", "--index", store.path, "--min-confidence", "1", "--json")
     assert done.code == 0
     assert done.json["counts"] == {"known": 0, "new": 0, "unsure": 102}
-    assert "every image is unsure; the largest confidence is 0." in done.err
+    assert "every image is unsure (the highest confidence is 0." in done.err
     scored = labelkit("evaluate", "answer", "--index", store.path, "--json")
     assert (scored.code, scored.json["answered"], scored.json["accuracy_answered"]) == (0, 0, None)
 
@@ -500,7 +500,7 @@ def test_labels_of_a_class_that_the_groups_do_not_know_are_refused(labelkit: Any
     labels.write_text(f"path,label\n{store.sample_ids[-1]},pear\n{store.sample_ids[-2]},fig\n")
     done = labelkit("discover", "answer", "--index", store.path, "--labels", labels)
     assert done.code == 3
-    assert "has no group for the classes 'fig', 'pear', which were labeled only after" in done.err
+    assert "has no groups for the classes 'fig', 'pear', which were first labeled after" in done.err
     assert "again with these labels" in done.err
 
 

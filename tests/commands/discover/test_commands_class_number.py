@@ -140,7 +140,7 @@ def test_a_choice_at_the_least_that_was_asked_for_is_an_upper_bound(blobs: Embed
     result = categories(blobs, min_classes=6, max_classes=9)
 
     assert bound(result) == (6, False, True)
-    assert "at most 6 classes: the smallest number tried fits best; lower --min-classes" in result["notes"]
+    assert "at most 6 classes: the smallest number tried fits best, so lower --min-classes" in result["notes"]
 
 
 def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> None:
@@ -156,7 +156,7 @@ def test_the_published_range_grows_while_its_end_fits_best(make_store: Any) -> N
 
     result = categories(store, criterion="published")
 
-    assert "the maximum of 6 classes fitted best, so up to 12 classes were tried" in result["notes"]
+    assert "the maximum of 6 classes fit best, so up to 12 classes were tried" in result["notes"]
     assert result["searched"] == [6, 12]
 
 

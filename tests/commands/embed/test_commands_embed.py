@@ -345,7 +345,7 @@ def test_a_network_that_gives_no_numbers_makes_no_store(
 
 @pytest.mark.parametrize(
     ("prefix", "hint"),
-    [("teacher.backbone.", "; for DINO's own preparation, pass --backbone vit_small_patch16_224.dino"), ("model.", "")],
+    [("teacher.backbone.", "; for DINO's preprocessing, pass --backbone vit_small_patch16_224.dino"), ("model.", "")],
 )
 def test_how_images_are_prepared_is_said_of_a_weights_file(prefix: str, hint: str) -> None:
     said: list[str] = []

@@ -62,7 +62,7 @@ BAD = {
     "no such run": (("--run", "{tmp}/none"), 3, "{tmp}/none: does not exist"),
     "no run": (("--run", "{tmp}"), 3, "{tmp}: is not a run folder"),
     "twice": (("--run", "{run},{run}"), 2, "--run: these runs are listed more than once: {run}"),
-    "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml is a file of a training run"),
+    "picture exists": (("--out", "{run}/config.yaml"), 2, "{run}/config.yaml belongs to a training run"),
 }
 
 

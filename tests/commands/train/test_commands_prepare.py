@@ -170,8 +170,8 @@ def test_images_that_auto_leaves_out_are_counted_with_their_splits(photos: Path,
     said = [text for text in heard.messages if "--split auto" in text]
     assert len(chosen.labels) == 48
     assert said == [
-        "--split auto uses train, 48 of 84 images, and leaves out 12 in test, 12 in no split, 12 in unlabeled "
-        "(to use all: --split all)"
+        "--split auto uses the 48 of 84 images in train, but not 12 in test, 12 in no split, 12 in unlabeled "
+        "(to use all, pass --split all)"
     ]
 
 
