@@ -616,9 +616,7 @@ def test_only_answers_whose_truth_is_known_can_be_scored(build: Build, make_stor
     )
     cluster_store(SSKMeansConfig(index=blind.path, num_clusters=CLASSES))
     answer(blind)
-    with pytest.raises(
-        StoreError, match="apart from the images used for calibration, no predicted image has a known true class"
-    ):
+    with pytest.raises(StoreError, match="no predicted image has a true label, apart from those used for calibration"):
         evaluate_answer(EvaluateAnswerConfig(index=blind.path))
 
 

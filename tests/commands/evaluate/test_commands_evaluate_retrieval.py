@@ -175,7 +175,7 @@ def test_options_that_do_not_fit_are_refused(make_store: Any, options: dict[str,
 def test_stores_that_cannot_be_scored_are_refused(make_store: Any, embedded: Path) -> None:
     with pytest.raises(StoreError, match="no image of all has a label"):
         evaluate(make_store(directions([0, 1, 2])).path, k=(1,))
-    with pytest.raises(StoreError, match="no image has the same class as another image"):
+    with pytest.raises(StoreError, match="no query has another image of its class in the gallery"):
         evaluate(make_store(directions([0, 1, 2]), labels=[0, 1, 2]).path, k=(1,))
     with pytest.raises(StoreError, match="1 embeddings are all zero"):
         evaluate(make_store([[1, 0], [0, 0], [0, 1.0]], labels=[0, 0, 1]).path, k=(1,))
