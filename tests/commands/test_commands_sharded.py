@@ -202,7 +202,7 @@ def test_embed_writes_shards_of_the_same_store(labelkit: Labelkit, photos: Path,
     assert one["content_digest"] == many["content_digest"]
     again = labelkit(*words, "--out", tmp_path / "many.h5")
     assert again.code == 0
-    assert "already exists and remains in 3 shards; `labelkit pack` can change this" in again.err
+    assert "already exists in 3 shards; to change this, use `labelkit pack`" in again.err
     assert "was there" not in labelkit(*words, "--out", tmp_path / "many.h5", "--shards", "3").err
 
 

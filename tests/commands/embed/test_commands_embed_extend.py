@@ -116,7 +116,7 @@ def test_images_that_are_gone_stay_with_their_labels_and_stores_grow_again(
     heard = Heard()
     with use_progress(heard):
         last = embed(tmp_path / "last.h5", tmp_path / "photos", extend=new.path, shards=2)
-    assert "52 of the earlier images are not in photos, but are kept, first: ant/00.png" in heard.messages
+    assert "52 of the earlier images are no longer in photos, but are kept, first: ant/00.png" in heard.messages
     known = of_image(new)
     assert {name: value for name, value in of_image(last).items() if name in known} == known
     assert last.sample_ids[52:] == ["yak/0.png", "yak/1.png", "yak/2.png"]
@@ -137,7 +137,7 @@ def test_images_that_come_under_another_name_are_named(old: EmbeddingStore, phot
         embed(tmp_path / "new.h5", tmp_path / "photos", extend=old.path)
 
     (told,) = heard.warnings
-    assert told.startswith(f"12 of the new images are in {old.path} under another name, and are stored twice")
+    assert told.startswith(f"12 of the new images are already in {old.path} under another name, so they are stored")
     assert "first: wasp/00.png is bee/00.png. If all paths begin at another folder now" in told
 
 

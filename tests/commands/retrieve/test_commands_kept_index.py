@@ -63,7 +63,7 @@ def test_auto_compares_few_rows_exactly(labelkit: Any, make_store: Any, cache: P
     answer = said_by_auto(labelkit, make_store(rows).path)
 
     assert answer.json["search"] == {"kind": "exact"}
-    assert "--search auto: exact, since comparing 1,200 embeddings of dimension 16 is fast" in answer.err
+    assert "--search auto: exact search, which is fast for 1,200 embeddings of dimension 16" in answer.err
     assert not cache.exists()
 
 
