@@ -169,8 +169,8 @@ def test_a_command_that_was_stopped_continues(
     anew = labelkit(*words)
 
     assert "2 of" in again.err
-    assert "are reused from an earlier, interrupted call" in again.err
-    assert "are reused from an earlier, interrupted call" not in anew.err
+    assert "are reused from an earlier, interrupted run" in again.err
+    assert "are reused from an earlier, interrupted run" not in anew.err
     begun, rest, all_parts = map(len, given)
     assert begun == all_parts == rest + 2
     assert plain(again.json) == plain(anew.json)

@@ -1,4 +1,4 @@
-"""Check every block of files that labelkit wrote, and the images of a store on request; report all faults."""
+"""Verify the files that labelkit wrote, block by block, and optionally the images of a store; report all faults."""
 
 from __future__ import annotations
 
@@ -53,16 +53,16 @@ _READERS: dict[str, Callable[[Path], object]] = {
 
 
 def verify_path(config: VerifyConfig) -> SimpleResult:
-    """Verify a file or folder that labelkit wrote, and collect its faults instead of raising them.
+    """Verify a file or folder that labelkit wrote; faults are collected, not raised.
 
     Raises:
         NotAStore: the path does not exist, or is a folder that labelkit did not write.
-        ConfigError: images are to be checked, but the file does not list any.
-        ResourceError: there is no permission to read it.
+        ConfigError: ``--images`` is passed, but the file does not list images.
+        ResourceError: the path cannot be read for lack of permissions.
     """
     path = config.index
     if not path.exists():
-        raise NotAStore(str(path), "there is no such file or folder", "Check the name.")
+        raise NotAStore(str(path), "does not exist", "Check the name.")
     if path.name in (SET_NAME, STATE) and path.is_file():
         path = path.parent
     with current_progress().task("bytes compared") as task:
@@ -93,13 +93,13 @@ def verify_path(config: VerifyConfig) -> SimpleResult:
     tables = [Table("", ["kind", "where", "blocks", "bytes", "state"], rows)]
     if images is not None:
         total, wrong = images["total"], len(images["faults"])
-        columns = ["images", "same", "other"]
+        columns = ["images", "unchanged", "changed or missing"]
         tables.append(Table(f"images below {images['root']}", columns, [[total, total - wrong, wrong]]))
     return SimpleResult(values, (), tuple(tables), fault=_combine_faults(config.index, faults))
 
 
 def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | None:
-    """Return the final error: the only fault, all faults in one, or ``None``."""
+    """Return the error to report: the only fault, a summary of several faults, or ``None``."""
     if len(faults) < 2:
         return faults[0] if faults else None
     remedies = {fault.remedy for fault in faults}
@@ -116,7 +116,7 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
         return [_report_checkpoint(checkpoint_status(path))]
     if (path / CONFIG).exists():
         return _report_training(training_status(path))
-    if (path / "plan.json").exists():  # an unfinished store, or its patches
+    if (path / "plan.json").exists():  # an unfinished store or set of patches
         return [found for part in sorted((path / "parts").glob("*.h5")) for found in verify_file(part, report)]
     if any(path.glob("step-*")) or (path / "last.json").exists():
         status = TrainingStatus(path)
@@ -125,7 +125,7 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     checked = verify_results(path, report) if path.name.endswith(".results") else []
     if checked:
         return checked
-    problem = "contains nothing that can be checked"
+    problem = "contains nothing that can be verified"
     raise NotAStore(str(path), problem, "Pass a store, its .results or .patches, a run folder or a checkpoint.")
 
 
@@ -142,14 +142,14 @@ def _report_training(status: TrainingStatus) -> list[Verified]:
 def _verify_image_files(
     root: Path, path: Path, checked: list[Verified], faults: list[LabelkitError]
 ) -> dict[str, Any] | None:
-    """Verify images and add their fault; ``None`` if the file cannot be opened, which is among the faults already."""
+    """Verify images and add any fault; ``None`` if the file cannot be opened, which has already been reported."""
     kind = checked[0].kind
     if path.is_dir() or kind not in ("store", "matches", "file"):
         problem = f"{path} (--index) does not list images"
         raise ConfigError("--images", problem, "Pass a store or a file of matches as --index.")
     with suppress(StoreError):
         found = read_matches(path) if kind == "matches" else open_store(path)
-        # pixels that were never files have no header: their size is the image size times 1 or 3 channels
+        # images that were never files have no header, so their size is the number of pixels times 1 or 3 channels
         if isinstance(found, EmbeddingStore) and (found.file_sizes / found.image_sizes.prod(axis=1) % 2 == 1).all():
             problem = f"the images of {path} come from a bundled or generated dataset without image files"
             raise ConfigError("--images", problem, "Remove --images.")
@@ -158,10 +158,10 @@ def _verify_image_files(
         total = len(found.sample_ids)
         if bad:
             listed = "; ".join(f"{name}: {what}" for name, what in bad[:_NAMED_IMAGES])
-            more = f"; and {len(bad) - _NAMED_IMAGES} more (--json names all)" if len(bad) > _NAMED_IMAGES else ""
+            more = f"; and {len(bad) - _NAMED_IMAGES} more (--json lists all)" if len(bad) > _NAMED_IMAGES else ""
             remedy = "Restore these images, or run `labelkit embed` again."
             if sum(what == MISSING for _, what in bad) == total:
-                remedy = "Pass the folder that the image names are relative to, as in `labelkit embed`."
+                remedy = "Pass the folder to which the image names are relative, as in `labelkit embed`."
             problem = f"{len(bad)} of {total} images have changed or are missing: {listed}{more}"
             faults.append(DatasetError(str(root), problem, remedy))
         return {"root": root, "total": total, "faults": [{"image": name, "problem": what} for name, what in bad]}
@@ -170,13 +170,13 @@ def _verify_image_files(
 
 @dataclass
 class Verified:
-    """Outcome of verifying a file or folder, with all faults found.
+    """Outcome of verifying a file or folder.
 
     Attributes:
         kind: ``store``, ``result``, ``patches``, ``matches``, ``checkpoint``, ...
-        where: its name in messages.
-        blocks: number of blocks of rows that were compared with a digest, or of files of a checkpoint.
-        num_bytes: their size in bytes.
+        where: name in messages.
+        blocks: number of verified blocks, or of files of a checkpoint.
+        num_bytes: size of these in bytes.
         faults: all faults found.
     """
 
@@ -188,7 +188,7 @@ class Verified:
 
     @contextmanager
     def collect_faults(self) -> Iterator[None]:
-        """Context manager that catches an error raised in its block and adds it to the faults."""
+        """Context manager that catches a ``LabelkitError`` and adds it to the faults."""
         try:
             yield
         except LabelkitError as error:
@@ -196,14 +196,14 @@ class Verified:
 
 
 def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Verify a file that labelkit wrote; for a store, also the results in it and next to it, and its patches.
+    """Verify a file that labelkit wrote; for a store, also its results (inside or next to it) and its patches.
 
     Args:
-        path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of a run folder.
-        report: called with the bytes of each compared block.
+        path: a store, a result, a file of patches, matches, prototypes or neighbors, or a part of an unfinished store.
+        report: called with the number of bytes of each verified block.
 
     Raises:
-        ResourceError: there is no permission to read it.
+        ResourceError: the file cannot be read for lack of permissions.
     """
     try:
         with open_file(path, None) as file:
@@ -234,7 +234,7 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
 
 
 def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
-    """Verify a set of patches: ``SET.json``, its files, and that they belong to the store next to it.
+    """Verify a set of patch files: ``SET.json``, the files listed in it, and that they belong to the adjacent store.
 
     Raises:
         ResourceError: the store cannot be read.
@@ -269,7 +269,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     if kind == "patches":
         return [found]
     store: EmbeddingStore | None = None
-    # damaged data can have any values, so further faults are not reported
+    # in damaged files, further faults are not reported, since they may be consequences of the damage
     with suppress(StoreError) if any(isinstance(one, Damaged) for one in found.faults) else found.collect_faults():
         store = EmbeddingStore(file, path)
     checked = [found]
@@ -296,7 +296,7 @@ def _verify_result(
     found = Verified("result", str(place))
     with found.collect_faults(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
-            problem = f"differs from the result of the same name inside the store, {path}:/results/{name}"
+            problem = f"differs from the result with the same name inside the store, {path}:/results/{name}"
             found.faults.append(StoreError(str(place), problem, "Rename or delete the file next to the store."))
         _compare_blocks(file, found, report)
         _check_result(file, place, name, store, found)
@@ -318,11 +318,11 @@ def _open_adjacent_store(folder: Path) -> EmbeddingStore | None:
     try:
         return open_store(path)
     except StoreError:
-        return None  # its faults are reported when the store itself is verified
+        return None  # reported when the store itself is verified
 
 
 def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
-    """Read all datasets except packed results, which are checked separately; list the shards that are damaged."""
+    """Verify all datasets, except packed results (verified separately) and damaged shards (recorded as faults)."""
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards
     for path in file.datasets:
@@ -344,19 +344,19 @@ def verify_images(
     """Compare the SHA-256 digests of image files with those recorded in a store.
 
     Args:
-        root: folder that names are relative to.
-        sample_ids: n names.
+        root: folder to which the names are relative.
+        sample_ids: names of the n images.
         sha256: (n, 32) uint8.
         report: called with 1 for each image.
 
     Returns:
-        The name of each image that is missing, cannot be read, or has other content, with this problem.
+        Names and problems of the images that are missing, cannot be read, or have changed.
 
     Raises:
         NotAStore: ``root`` is not a folder.
     """
     if not root.is_dir():
-        raise NotAStore(str(root), "is not a folder", "Pass the folder that the image names are relative to.")
+        raise NotAStore(str(root), "is not a folder", "Pass the folder to which the image names are relative.")
     faults: list[tuple[str, str]] = []
     for name, digest in zip(sample_ids, sha256, strict=True):
         try:

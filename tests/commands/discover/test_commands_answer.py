@@ -296,7 +296,7 @@ def test_one_label_in_each_class_is_enough_for_answers_that_nothing_checks(build
     assert result["calibration"]["source"] == "none: no class has two labels"
     assert (result["calibration"]["labels"], result["calibration"]["before"]) == (0, None)
     assert "expected" not in read_result(store, "answer").arrays
-    assert any("no class has two labels, so no confidence can be checked" in text for text in heard.warnings)
+    assert any("no class has two labels, so confidence cannot be calibrated" in text for text in heard.warnings)
 
 
 def test_the_best_class_with_labels_stands_beside_every_answer(build: Build) -> None:
@@ -570,7 +570,7 @@ def write_groups(store: EmbeddingStore, name: str, *, first: str = "class-0") ->
     ("made", "error", "message"),
     [
         (without_labels, DatasetError, "has no usable labels"),
-        (with_every_label, StoreError, "every grouped image has a label"),
+        (with_every_label, StoreError, "every grouped image already has a label"),
         (without_groups, StoreError, "Pass --num-clusters"),
         (without_groups_but_with_logits, StoreError, "Run `labelkit discover head` on this store first"),
         (with_nameless_groups, StoreError, "does not group the images into known and new classes"),

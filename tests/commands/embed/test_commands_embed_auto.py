@@ -36,7 +36,7 @@ def test_best_network_at_hand_embeds_and_is_found_again(
 
     said = capsys.readouterr().err
     assert (
-        "backbone tf_efficientnet_lite0.in1k+tf_efficientnet_lite2.in1k: both networks have weights on this machine"
+        "backbone tf_efficientnet_lite0.in1k+tf_efficientnet_lite2.in1k: the weights of both networks are on this machine"
         in said
     )
     model = open_store(out).model

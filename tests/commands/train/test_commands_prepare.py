@@ -294,7 +294,7 @@ def test_splits_of_a_set_can_be_pooled_for_a_test_split_that_is_drawn(photos: Pa
     splits = ["val" if i % 2 else "train" for i in range(20)]
     table = write_csv(tmp_path / "list.csv", photos, rows, splits)
 
-    with pytest.raises(ConfigError, match=r"has splits of its own \(train, val\).*--pool-splits"):
+    with pytest.raises(ConfigError, match=r"has predefined splits \(train, val\).*--pool-splits"):
         prepare(table, holdout=0.2)
     prepared = prepare(table, holdout=0.2, pool_splits=True)
 
