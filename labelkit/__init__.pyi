@@ -2064,7 +2064,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Evaluate clusters against the true classes: accuracy (All / Old / New), NMI, ARI, and types of errors."""
+        """Evaluate clusters against the true classes: accuracy (All / Old / New), NMI, ARI, error types."""
 
     @staticmethod
     def answer(
@@ -2123,7 +2123,7 @@ class _Evaluate:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Evaluate embeddings by a linear classifier trained on one split and tested on another: top-1 and top-5."""
+        """Evaluate embeddings by a linear classifier, trained and tested on different splits: top-1 and top-5."""
 
     @staticmethod
     def probes(
@@ -2486,7 +2486,7 @@ class _Show:
         preset: str | PathLike[str] | None = None,
         config: str | PathLike[str] | None = None,
     ) -> Result:
-        """Plot the logged metrics of runs (losses, accuracies, diagnostics), with several runs on the same axes."""
+        """Plot the logged metrics of runs (losses, accuracies, diagnostics), several runs on the same axes."""
 
     @staticmethod
     def discovered(

@@ -61,7 +61,7 @@ class Command:
         Raises:
             ConfigError: torchrun started several processes of a command that does not support this.
         """
-        from labelkit.commands.common.gate import judge
+        from labelkit.commands.common.gate import check_score_limits
         from labelkit.commands.common.outputs import check_inputs, check_outputs
         from labelkit.errors import ConfigError
         from labelkit.options.gate import GateConfig
@@ -78,7 +78,7 @@ class Command:
         stage: Callable[[StageConfig], SimpleResult] = _load(self.stage)
         result = stage(config)
         if isinstance(config, GateConfig):
-            return judge(config, result)
+            return check_score_limits(config, result)
         return result, getattr(result, "fault", None)
 
 
@@ -238,7 +238,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "confidence.",
                 "labelkit discover answer --index digits.h5 --min-confidence 0.8",
                 "labelkit.commands.discover.options:DiscoverAnswerConfig",
-                "labelkit.commands.discover.answer:answer_images",
+                "labelkit.commands.discover.answer:predict_images",
             ),
             "snowball": Command(
                 "Extend a few labels to more images: label the images nearest to a class mean with that class.",
@@ -282,7 +282,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "tiny, or oddly shaped.",
                 "labelkit find odd --index photos.h5 --out odd.csv --sheet odd.png",
                 "labelkit.commands.find.options:FindOddConfig",
-                "labelkit.commands.find.outliers:find_odd",
+                "labelkit.commands.find.outliers:find_outliers",
             ),
             "mislabeled": Command(
                 "List labels that are probably wrong: the nearest labeled image, the class means and a linear "
@@ -314,7 +314,7 @@ COMMANDS: dict[str, Command | Group] = {
                 "Evaluate predictions and their confidence against the true classes: reliability, risk and coverage.",
                 "labelkit evaluate answer --index digits.h5",
                 "labelkit.commands.evaluate.options:EvaluateAnswerConfig",
-                "labelkit.commands.evaluate.predictions:evaluate_answer",
+                "labelkit.commands.evaluate.predictions:evaluate_predictions",
             ),
             "knn": Command(
                 "Evaluate embeddings by kNN (and, with --linear, linear) classification of one split with the labels "

@@ -29,8 +29,8 @@ from labelkit.commands.common.embeddings import (
     check_nonzero_embeddings,
     find_zero_embeddings,
     load_within_memory_limit,
+    normalize_embeddings,
     split_rows,
-    unit_rows,
 )
 from labelkit.commands.common.labels import (
     UsableLabels,
@@ -284,7 +284,7 @@ def _run_on_patches(
         raise ConfigError("--num-clusters", problem, "Lower --num-clusters.")
     group = spherical_kmeans if is_spherical else kmeans
     found = group(
-        unit_rows(sample) if scaled else sample,
+        normalize_embeddings(sample) if scaled else sample,
         config.num_clusters,
         generator=keyed_generator(config.seed, "cluster patches"),
         num_inits=config.num_inits,
@@ -297,7 +297,7 @@ def _run_on_patches(
         wanted, features = chosen[block.image_rows], np.asarray(block.features, dtype=np.float32)
         if is_spherical:
             wanted &= ~find_zero_embeddings(features)
-        rows = unit_rows(features[wanted]) if scaled else features[wanted]
+        rows = normalize_embeddings(features[wanted]) if scaled else features[wanted]
         ids.append(np.full(len(features), -1, dtype=np.int32))
         if len(rows):
             ids[-1][wanted] = nearest_centroids(rows, found.centroids)

@@ -134,7 +134,7 @@ def check_nonzero_embeddings(
         )
 
 
-def unit_rows(features: NDArray[np.float32]) -> NDArray[np.float32]:
+def normalize_embeddings(features: NDArray[np.float32]) -> NDArray[np.float32]:
     """Normalize embeddings to unit length; zero embeddings remain zero."""
     scaled = np.empty(features.shape, dtype=np.float32)
     for block in blocks(*features.shape):

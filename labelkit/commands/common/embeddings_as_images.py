@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import blocks
-from labelkit.commands.common.embeddings import check_features, check_nonzero_embeddings, unit_rows
+from labelkit.commands.common.embeddings import check_features, check_nonzero_embeddings, normalize_embeddings
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.decode import BadImage, EncodedImage
 from labelkit.data.image_bank import RowBank
@@ -57,9 +57,8 @@ class EmbeddingDataset:
         if store.n < 2:
             problem = "contains only one embedding, but training requires at least two"
             raise DatasetError(str(path), problem, "Embed more images.")
-        return cls(
-            store, unit_rows(features), None if views == "off" else _read_stored_views(store, needed=views == "on")
-        )
+        stored = None if views == "off" else _read_stored_views(store, needed=views == "on")
+        return cls(store, normalize_embeddings(features), stored)
 
     def bank(self, dataset: ImageDataset, *, num_neighbors: int, device: Any) -> RowBank:
         """Return a training bank with the embeddings of the dataset's samples, in the same order."""

@@ -55,7 +55,7 @@ def find_matching_scores(wanted: str, scores: Mapping[str, float | None]) -> lis
     return whole if whole and not parts else found
 
 
-def judge(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
+def check_score_limits(config: GateConfig, result: SimpleResult) -> tuple[SimpleResult, LabelkitError | None]:
     """Check scores against the limits; return the result with the verdict, and an error or ``None``.
 
     The error is a ``GateError`` if a limit is not met, or a ``ConfigError`` if there is no score with a given name.

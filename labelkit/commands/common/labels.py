@@ -196,7 +196,7 @@ def network_saw_labels(
     return "no" if source == "pixels" or source.startswith("random:") else "unknown"
 
 
-def similar_names(name: str, known: Iterable[str]) -> str | None:
+def find_misspelled_class(name: str, known: Iterable[str]) -> str | None:
     """Return the known class name of which a name is probably a misspelling, or ``None``.
 
     Two names match if their letters and digits are the same apart from case, spaces and punctuation, or, with at least

@@ -245,7 +245,7 @@ def _limit_per_class(config: DataConfig, images: ImageDataset) -> ImageDataset:
     return images.select(select_first_per_class(images.labels, images.splits, config.max_per_class))
 
 
-def warn_of_lost_content(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
+def warn_about_blank_images(dataset: ImageDataset, lost: Mapping[int, str]) -> None:
     """Warn, once per reason, about images whose content is lost in decoding."""
     for reason, count in Counter(lost.values()).items():
         first = dataset.sample_ids[min(row for row in lost if lost[row] == reason)]

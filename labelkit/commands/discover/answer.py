@@ -55,7 +55,7 @@ _MAX_NEW = 0.95
 
 
 @dataclass(frozen=True)
-class _Answers:
+class _Predictions:
     """Predictions for n images, with their calibration.
 
     Attributes:
@@ -76,7 +76,7 @@ class _Answers:
     rule: AnswerRule
 
 
-def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
+def predict_images(config: DiscoverAnswerConfig) -> SimpleResult:
     """Predict a known class, a new group or ``unsure`` for every unlabeled image; write a result and a CSV table.
 
     Raises:
@@ -157,7 +157,7 @@ def answer_images(config: DiscoverAnswerConfig) -> SimpleResult:
 
 def _answer_all(
     config: DiscoverAnswerConfig, store: EmbeddingStore, read: GroupedRows, weights: NDArray[np.float64] | None
-) -> _Answers:
+) -> _Predictions:
     """Predict a subset of the rows jointly, then the others from this subset, block by block."""
     places = read.places
     given = replace(read.given, labels=read.given.labels[places], truth=read.given.truth[places])
@@ -189,7 +189,9 @@ def _answer_all(
     )
 
 
-def _label_copies(store: EmbeddingStore, read: GroupedRows, answers: _Answers) -> tuple[_Answers, NDArray[np.bool_]]:
+def _label_copies(
+    store: EmbeddingStore, read: GroupedRows, answers: _Predictions
+) -> tuple[_Predictions, NDArray[np.bool_]]:
     """Assign its label to every exact copy of a labeled file; return the predictions and a mask (n,) of the copies."""
     labels, copies = read.given.labels, np.zeros(len(read.rows), dtype=bool)
     if not store.has_images:
@@ -231,7 +233,7 @@ def _answer(
     grouping: Grouping,
     given: UsableLabels,
     weights: NDArray[np.float64] | None,
-) -> _Answers:
+) -> _Predictions:
     """Predict the rows of a grouping jointly, and calibrate on labels that the predictions do not use."""
     labels, unlabeled = given.labels, given.labels < 0
     if unlabeled.all() and config.calibration_labels is None:
@@ -268,7 +270,7 @@ def _answer(
     rule = replace(
         rule, unit_rows=grouping.unit_rows, square_roots=grouping.square_roots, temperature=calibration.cautious
     )
-    return _Answers(found, expected, calibration, calibration_rows, new_share, rule)
+    return _Predictions(found, expected, calibration, calibration_rows, new_share, rule)
 
 
 def _estimate_new_fraction(grouping: Grouping, shares: NDArray[np.float64], labels: NDArray[np.int64]) -> float:
@@ -319,7 +321,7 @@ def _given_labels(
 
 
 def _warn_of_limitations(
-    answers: _Answers, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]
+    answers: _Predictions, saw: str, confidence: NDArray[np.float64], decisions: NDArray[np.int64]
 ) -> None:
     """Warn about limitations that the reported numbers do not show."""
     progress = current_progress()
@@ -344,7 +346,7 @@ def _warn_of_limitations(
         )
 
 
-def _summary(config: DiscoverAnswerConfig, answers: _Answers, saw: str) -> dict[str, object]:
+def _summary(config: DiscoverAnswerConfig, answers: _Predictions, saw: str) -> dict[str, object]:
     calibration, evidence = answers.calibration, answers.calibration.evidence
     source = "labels given for unlabeled images"
     if config.calibration_labels is None:
@@ -390,7 +392,7 @@ def _csv_text(store: EmbeddingStore, read: GroupedRows, found: Confidences, deci
 
 
 def _arrays(
-    store: EmbeddingStore, read: GroupedRows, answers: _Answers, decisions: NDArray[np.int64]
+    store: EmbeddingStore, read: GroupedRows, answers: _Predictions, decisions: NDArray[np.int64]
 ) -> dict[str, NDArray[np.generic] | list[str]]:
     """Return the arrays of the result; a labeled image is in the group of its class, with confidence 1."""
     rows, grouping = read.rows, read.grouping

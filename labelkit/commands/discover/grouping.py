@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.row_blocks import square_roots
-from labelkit.commands.common.embeddings import check_features, is_nonnegative, unit_rows
+from labelkit.commands.common.embeddings import check_features, is_nonnegative, normalize_embeddings
 from labelkit.commands.common.labels import UsableLabels, choose_usable_labels, collect_class_names
 from labelkit.commands.common.stored_predictions import find_group_classes
 from labelkit.commands.discover.categories import discover_categories
@@ -128,7 +128,7 @@ def read_grouping(store: EmbeddingStore, config: DiscoverAnswerConfig) -> Groupe
         name=result.name,
         stage=result.stage,
         rows=rows[places],
-        features=unit_rows(features) if unit else features,
+        features=normalize_embeddings(features) if unit else features,
         group_ids=group_ids[places],
         class_of_group=class_of_group,
         names=list(result.arrays["names"]),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.discover.few import RESULT_KIND
@@ -160,18 +160,18 @@ def _class_cells(shown: _Shown) -> list[list[Cell]]:
 def _write_sheet(config: ShowDiscoveredConfig, shown: _Shown, images: ImageDataset) -> Path:
     """Write a sheet with a heading and lines of images for each class."""
     pixels_of = make_pixel_reader(images)
-    lines: list[list[Picture]] = []
+    lines: list[list[SheetCell]] = []
     for name, count, wrong in _class_cells(shown):
         mine = [image for image in shown.found if image.label == name][: config.num_images]
         told = f"{count} found" + ("" if wrong is None else f", {wrong} wrong")
         for start in range(0, len(mine), IMAGES_PER_LINE):
             heading = (str(name), told) if start == 0 else ()
-            line = [Picture(None, heading, frame="none")]
+            line = [SheetCell(None, heading, frame="none")]
             for image in mine[start : start + IMAGES_PER_LINE]:
                 right = shown.is_right(image)
                 below = f"is {shown.truth[image.sample_id]}" if right is False else ""
                 line.append(
-                    Picture(
+                    SheetCell(
                         pixels_of(image.sample_id),
                         (f"{image.rank}: {image.score:.3g}", below),
                         frame="plain" if right is None else "right" if right else "wrong",

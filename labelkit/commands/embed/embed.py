@@ -34,10 +34,10 @@ from labelkit.commands.common.onnx_session import (
 )
 from labelkit.commands.common.patch_embeddings import PatchCollector, patch_shape, plan_patches, summarize_patches
 from labelkit.commands.common.results import Cell, SimpleResult, Table
-from labelkit.commands.common.training_data import list_dataset, warn_of_lost_content
+from labelkit.commands.common.training_data import list_dataset, warn_about_blank_images
 from labelkit.commands.embed.listing import select_by_label_split, select_by_run_split
 from labelkit.commands.embed.reuse import copy_rows, plan_reuse
-from labelkit.commands.embed.stored_embeddings import embed_rows, store_summary
+from labelkit.commands.embed.stored_embeddings import apply_head_to_store, store_summary
 from labelkit.data.datasets import (
     ArraySource,
     FileSource,
@@ -75,7 +75,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
         OutputExistsError: the output exists and has different content.
     """
     if config.index is not None:
-        return embed_rows(config)
+        return apply_head_to_store(config)
     if config.threads is None and (config.processes > 1 or config.ray_address is not None):
         # all processes use the same number of threads, since it affects rounding
         share = max(1, (os.cpu_count() or 1) // config.processes) if config.ray_address is None else 1
@@ -92,7 +92,7 @@ def embed_images(config: EmbedConfig) -> SimpleResult:
     work, run, patches = begun
     embedded_now = _embed_pending(begun)
     store = _publish(begun)
-    warn_of_lost_content(work.dataset, work.lost)
+    warn_about_blank_images(work.dataset, work.lost)
     for warning in [*run.warnings, *(patches.warnings if patches is not None else [])]:
         progress.warning(warning)
     if work.model.location is not None:

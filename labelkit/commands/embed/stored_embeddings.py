@@ -35,7 +35,7 @@ from labelkit.training.run_dir import SPLIT
 _ROWS_AT_A_TIME = 4096
 
 
-def embed_rows(config: EmbedConfig) -> SimpleResult:
+def apply_head_to_store(config: EmbedConfig) -> SimpleResult:
     """Pass the embeddings of a store through the head of a run that was trained on embeddings of the same model.
 
     Names, splits and image properties are kept. For the store on which the run was trained, or a store with its images,

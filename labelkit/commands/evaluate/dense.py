@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 from labelkit.commands.common.networks import EmbeddingNetwork, build_embedding_network
 from labelkit.commands.common.results import Cell, SimpleResult, Table, to_json_types
 from labelkit.commands.evaluate.options import DenseConfig, EvaluateDetectionConfig, EvaluateSegmentationConfig
@@ -295,7 +295,7 @@ def write_scores(path: Path | None, values: Mapping[str, object]) -> tuple[Path,
 def make_mask_result(
     config: DenseConfig,
     values: dict[str, object],
-    pictures: Sequence[MaskPicture],
+    pictures: Sequence[MaskExample],
     names: Sequence[str],
     title: str,
     columns: Sequence[str],
@@ -328,7 +328,7 @@ def percent_and_std(score: dict[str, object]) -> str:
 _LEGEND_WIDTH = 4
 
 
-class MaskPicture(NamedTuple):
+class MaskExample(NamedTuple):
     """Image with its true and predicted masks.
 
     Attributes:
@@ -353,7 +353,7 @@ def _mask_colors() -> NDArray[np.uint8]:
     return np.asarray(colors, dtype=np.uint8)
 
 
-def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequence[str]) -> None:
+def write_mask_sheet(path: Path, pictures: Sequence[MaskExample], names: Sequence[str]) -> None:
     """Write a PNG with one row per image (image, true mask, predicted mask), followed by a legend of the classes.
 
     An existing file is replaced. The legend contains only classes that occur.
@@ -361,7 +361,7 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
     Raises:
         ResourceError: the file cannot be written.
     """
-    rows: list[list[Picture]] = []
+    rows: list[list[SheetCell]] = []
     met: set[int] = set()
     colors = _mask_colors()
     for name, pixels, truth, prediction in pictures:
@@ -371,13 +371,13 @@ def write_mask_sheet(path: Path, pictures: Sequence[MaskPicture], names: Sequenc
         right = f"{percent(counts.scores().pixel_accuracy)}% of pixels correct" if counts.counts.any() else "ignored"
         rows.append(
             [
-                Picture(pixels, ("/".join(name.split("/")[-2:]),)),
-                Picture(colors[truth], ("truth",)),
-                Picture(colors[prediction], ("prediction", right)),
+                SheetCell(pixels, ("/".join(name.split("/")[-2:]),)),
+                SheetCell(colors[truth], ("truth",)),
+                SheetCell(colors[prediction], ("prediction", right)),
             ]
         )
     legend = [
-        Picture(
+        SheetCell(
             np.full((8, 8, 3), colors[label], dtype=np.uint8), (names[label] if label < len(names) else str(label),)
         )
         for label in sorted(met - {IGNORE})

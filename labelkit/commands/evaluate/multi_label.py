@@ -34,7 +34,7 @@ from labelkit.training.devices import Runtime
 _BIAS = 0.1
 
 
-class PresenceHead(nn.Module):
+class MultiLabelClassifier(nn.Module):
     """Multi-label classifier on top of a frozen network.
 
     Args:
@@ -110,7 +110,7 @@ def evaluate_presence(config: EvaluatePresenceConfig) -> SimpleResult:
     runtime = Runtime(device=config.device, threads=config.threads)
     network = model.network.to(runtime.device).eval().requires_grad_(False)
     names = dataset.presence_classes
-    head = PresenceHead(network, config.train, len(names), seed=config.seed).to(runtime.device)
+    head = MultiLabelClassifier(network, config.train, len(names), seed=config.seed).to(runtime.device)
     size = network.input_spec.size
     limits: dict[str, Any] = {"num_workers": config.num_workers, "max_bad_fraction": 0.0}
     train, test = (
@@ -166,7 +166,7 @@ def _read_presence(images: EvalImages, rows: NDArray[np.int64]) -> NDArray[np.in
     return images.bank.dataset.presence[rows]
 
 
-def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec) -> None:
+def _train(config: EvaluatePresenceConfig, head: MultiLabelClassifier, images: EvalImages, view: ViewSpec) -> None:
     """Train with SGD on the summed binary cross-entropies of the classes that are not ignored."""
     head.layers.train()
     optimizer = torch.optim.SGD(head.layers.parameters(), config.lr, momentum=_MOMENTUM, weight_decay=_WEIGHT_DECAY)
@@ -174,7 +174,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImage
         for step, batch in enumerate(itertools.islice(_repeat_batches(config, images, view), config.steps)):
             optimizer.param_groups[0]["lr"] = config.lr * 0.5 ** (step // _HALVING_STEPS)
             wanted = torch.from_numpy(_read_presence(images, batch.rows)).to(images.bank.device)
-            loss = presence_loss(head(batch.images), wanted)
+            loss = multi_label_loss(head(batch.images), wanted)
             if not torch.isfinite(loss):
                 raise DivergenceError("evaluate presence", f"the loss is not finite at step {step + 1}", "Lower --lr.")
             optimizer.zero_grad(set_to_none=True)
@@ -184,7 +184,7 @@ def _train(config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImage
             task.advance(1)
 
 
-def presence_loss(logits: Tensor, presence: Tensor) -> Tensor:
+def multi_label_loss(logits: Tensor, presence: Tensor) -> Tensor:
     """Compute the binary cross-entropy of multi-label logits, summed over classes and averaged over images.
 
     Args:
@@ -203,7 +203,7 @@ def _repeat_batches(config: EvaluatePresenceConfig, images: EvalImages, view: Vi
 
 @torch.no_grad()
 def _score(
-    config: EvaluatePresenceConfig, head: PresenceHead, images: EvalImages, view: ViewSpec
+    config: EvaluatePresenceConfig, head: MultiLabelClassifier, images: EvalImages, view: ViewSpec
 ) -> NDArray[np.float64]:
     """Return logits (n, c), summed over the crops of each image."""
     head.layers.eval()

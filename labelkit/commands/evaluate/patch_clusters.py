@@ -13,7 +13,7 @@ from labelkit.commands.common.results import Cell, SimpleResult
 from labelkit.commands.evaluate.dense import (
     DenseInput,
     ImageBatch,
-    MaskPicture,
+    MaskExample,
     average_mask_scores,
     choose_rows,
     compute_mask_scores,
@@ -62,14 +62,14 @@ def evaluate_patch_clusters(config: EvaluatePatchClustersConfig) -> SimpleResult
     )
     maps, images = _reduce_features(given, rows, config)
     scores: list[SegmentationScores] = []
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     for seed in range(config.seed, config.seed + config.seeds):
         groups = _cluster_patches(maps, num_clusters, seed)
         found, counts = _match_clusters(groups, [mask for _, _, mask in images], num_clusters, len(names))
         scores.append(compute_mask_scores(counts, given.dataset))
         if not pictures:
             pictures = [
-                MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction)
+                MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction)
                 for (row, pixels, truth), prediction in zip(images, found, strict=True)
             ][:PICTURES]
     summary = average_mask_scores(scores, names)

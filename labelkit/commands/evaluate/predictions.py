@@ -27,7 +27,7 @@ _SHARES = (0.5, 0.8, 1.0)
 _CURVE_POINTS = 100
 
 
-def evaluate_answer(config: EvaluateAnswerConfig) -> SimpleResult:
+def evaluate_predictions(config: EvaluateAnswerConfig) -> SimpleResult:
     """Evaluate predictions: reliability before and after calibration, risk-coverage, and old versus new classes.
 
     Raises:

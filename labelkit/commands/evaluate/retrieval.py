@@ -15,9 +15,9 @@ from labelkit.commands.common.embeddings import (
     block_bytes,
     check_nonzero_embeddings,
     load_within_memory_limit,
+    normalize_embeddings,
     split_rows,
     stored_rows,
-    unit_rows,
 )
 from labelkit.commands.common.labels import override_store_labels
 from labelkit.commands.common.results import Cell, SimpleResult, Table
@@ -198,7 +198,7 @@ def _compute_nmi(
         own = _find_self_positions(query_side, gallery_side)
         fresh[own[own >= 0]] = False
         others = found.subset(np.flatnonzero(fresh))
-        rows = np.concatenate([unit_rows(features.to_array()), unit_rows(others.to_array())])
+        rows = np.concatenate([normalize_embeddings(features.to_array()), normalize_embeddings(others.to_array())])
         labels = np.concatenate([labels, gallery_side.labels[fresh]])
     values = []
     with current_progress().task("k-means for NMI", total=config.nmi_seeds) as task:

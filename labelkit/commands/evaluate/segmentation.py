@@ -19,7 +19,7 @@ from labelkit.commands.evaluate.dense import (
     DenseInput,
     FrozenNetwork,
     ImageBatch,
-    MaskPicture,
+    MaskExample,
     average_mask_scores,
     choose_splits,
     compute_mask_scores,
@@ -60,7 +60,7 @@ def evaluate_segmentation(config: EvaluateSegmentationConfig) -> SimpleResult:
     names = given.dataset.mask_classes
     lr, sweep = _choose_lr(config, given, rows)
     scores: list[SegmentationScores] = []
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     for seed in range(config.seed, config.seed + config.seeds):
         network, head = train_segmenter(config, given.frozen, given.dataset, rows.train_rows, lr, seed=seed)
         found, drawn = _score(network, given, head, rows.eval_rows, 0 if scores else PICTURES)
@@ -109,16 +109,16 @@ def _final_lr(config: EvaluateSegmentationConfig, lr: float) -> float | None:
 
 def _score(
     frozen: FrozenNetwork, given: DenseInput, head: nn.Module, rows: NDArray[np.int64], num_pictures: int = 0
-) -> tuple[SegmentationScores, list[MaskPicture]]:
+) -> tuple[SegmentationScores, list[MaskExample]]:
     counts = SegmentationCounts(len(given.dataset.mask_classes))
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     with current_progress().task("score", total=len(rows)) as task:
         for batch in iterate_image_batches(frozen, given.dataset, rows):
             predictions = predict_masks(head, batch)
             for row, pixels, truth, prediction in zip(batch.rows, batch.pixels, batch.masks, predictions, strict=True):
                 counts.add(prediction, truth)
                 if len(pictures) < num_pictures:
-                    pictures.append(MaskPicture(given.dataset.sample_ids[row], pixels, truth, prediction))
+                    pictures.append(MaskExample(given.dataset.sample_ids[row], pixels, truth, prediction))
             task.advance(len(batch.rows))
     return compute_mask_scores(counts, given.dataset), pictures
 

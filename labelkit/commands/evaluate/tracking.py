@@ -18,7 +18,7 @@ from torch.nn import functional
 from labelkit.commands.common.results import Cell, SimpleResult
 from labelkit.commands.evaluate.dense import (
     FrozenNetwork,
-    MaskPicture,
+    MaskExample,
     choose_rows,
     load_dense_input,
     make_mask_result,
@@ -55,14 +55,14 @@ def evaluate_tracking(config: EvaluateTrackingConfig) -> SimpleResult:
     # patch size in pixels, that is, the height of one row of the feature map
     patch = max(1, spec.size // given.frozen.features(torch.zeros(1, spec.channels, spec.size, spec.size)).shape[1])
     scores: list[dict[str, Any]] = []
-    pictures: list[MaskPicture] = []
+    pictures: list[MaskExample] = []
     with current_progress().task("track", total=len(films)) as task:
         for film, frames in films.items():
             predictions = _track(config, given.frozen, given.dataset, frames, patch)
             scores += _score(film, given.dataset, frames, predictions)
             if len(pictures) < PICTURES:
                 pixels, truth = read_image_and_mask(given.dataset, int(frames[-1]))
-                pictures.append(MaskPicture(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
+                pictures.append(MaskExample(given.dataset.sample_ids[frames[-1]], pixels, truth, predictions[-1]))
             task.advance()
     if not scores:
         raise ConfigError(

@@ -24,7 +24,7 @@ _SIDE = 256
 _SHOWN = 20
 
 
-def find_odd(config: FindOddConfig) -> SimpleResult:
+def find_outliers(config: FindOddConfig) -> SimpleResult:
     """Find outliers among the images of a store, and write them to a CSV with reasons, most unusual first.
 
     In stores imported without images, only the embeddings are checked.

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import (
     make_pixel_reader,
     open_store_images,
@@ -116,7 +116,7 @@ class StoredImages:
             current_progress().message(f"{config.sheet} shows the first {_MAX_LINES} of {len(lines)} lines")
         pixels_of = make_pixel_reader(self.files)
         shown = [
-            [Picture(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
+            [SheetCell(pixels_of(self.name(place)), texts) for place, texts in line[:IMAGES_PER_LINE]]
             for line in lines[:_MAX_LINES]
         ]
         write_contact_sheet(config.sheet, shown)

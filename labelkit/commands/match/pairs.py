@@ -23,7 +23,7 @@ from labelkit.algorithms.affine_sift import Keypoints, configure_opencv, find_ke
 from labelkit.algorithms.clustering import kmeans
 from labelkit.algorithms.neighbors import knn
 from labelkit.cache import cache_folder
-from labelkit.commands.common.embeddings import check_features, split_rows, unit_rows
+from labelkit.commands.common.embeddings import check_features, normalize_embeddings, split_rows
 from labelkit.commands.common.images.contact_sheet import write_png
 from labelkit.commands.common.images.read import open_store_images
 from labelkit.commands.common.outputs import check_output
@@ -64,9 +64,9 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
     if len(rows) < 2:
         problem = f"{config.index} has fewer than two images to compare"
         raise ConfigError("--index", problem, "Use a store with more images.")
-    images = StoredPhotos(store, rows, open_store_images(store, config.dataset, config.data_root), opencv)
+    images = KeypointImages(store, rows, open_store_images(store, config.dataset, config.data_root), opencv)
     progress, started = current_progress(), time.monotonic()
-    pairs = choose_candidate_pairs(config, unit_rows(check_features(store, rows)))
+    pairs = choose_candidate_pairs(config, normalize_embeddings(check_features(store, rows)))
     pool = ThreadPoolExecutor(os.cpu_count())
     try:
         counts = np.zeros(len(rows), dtype=np.int64)
@@ -132,7 +132,7 @@ def match_store_images(config: MatchConfig) -> SimpleResult:
     return SimpleResult(values, paths, (_build_table(values),))
 
 
-class StoredPhotos:
+class KeypointImages:
     """Image files of a store and their keypoints, indexed by position among the n compared rows.
 
     Attributes:
@@ -256,7 +256,7 @@ def _build_table(values: dict[str, object]) -> Table:
     return Table(title, [name.replace("_", " ") for name in names], [cells])
 
 
-def write_match_sheet(path: Path, matches: Matches, images: StoredPhotos) -> None:
+def write_match_sheet(path: Path, matches: Matches, images: KeypointImages) -> None:
     """Draw a contact sheet of up to 12 matches, evenly spaced from the most to the fewest inliers.
 
     Raises:

@@ -245,7 +245,7 @@ def _write_sheet(
     path: Path, config: RetrieveConfig, store: EmbeddingStore, query: _PatchQuery, hits: list[_PatchHit]
 ) -> None:
     """Write a contact sheet of the query and the hits, each with a box around its patch."""
-    from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
+    from labelkit.commands.common.images.contact_sheet import SheetCell, draw_box, write_contact_sheet
 
     pixels_of = make_pixel_reader(open_store_images(store, config.dataset, config.data_root))
 
@@ -254,10 +254,10 @@ def _write_sheet(
 
     cell, box = _cell_and_box(query.patches, query.number)
     query_image = boxed(pixels_of(query.name) if query.images is None else read_image_pixels(query.images, 0), box)
-    line = [Picture(query_image, (query.name, f"query, patch {cell[0]},{cell[1]}"), frame="query")]
+    line = [SheetCell(query_image, (query.name, f"query, patch {cell[0]},{cell[1]}"), frame="query")]
     for rank, hit in enumerate(hits, start=1):
         name = store.sample_ids[hit.row]
         text = f"{rank}. patch {hit.cell[0]},{hit.cell[1]} {hit.score:.3f}"
-        line.append(Picture(boxed(pixels_of(name), hit.box), (name, text)))
+        line.append(SheetCell(boxed(pixels_of(name), hit.box), (name, text)))
     per_row = 6
     write_contact_sheet(path, [line[start : start + per_row] for start in range(0, len(line), per_row)])

@@ -29,7 +29,7 @@ from labelkit.commands.retrieve.options import RetrieveConfig
 from labelkit.commands.retrieve.search import (
     Found,
     choose_index,
-    find,
+    find_neighbors,
     is_small_selection,
     load_or_build_index,
     no_rows_error,
@@ -172,7 +172,7 @@ def _search(
     needs_choice = config.skip_duplicates or not chosen.all()
     k = min(config.k, int(chosen.sum()))
     begin = time.perf_counter()
-    ranked = find(search, queries.embeddings, k, len(rows), is_wanted if needs_choice else None)
+    ranked = find_neighbors(search, queries.embeddings, k, len(rows), is_wanted if needs_choice else None)
     seconds = time.perf_counter() - begin
     hits = []
     for query, (indices, scores) in enumerate(ranked):
@@ -288,22 +288,22 @@ def _write_result(store: EmbeddingStore, queries: Queries, hits: list[list[_Hit]
 def _write_sheet(
     path: Path, queries: Queries, store: EmbeddingStore, images: ImageDataset, hits: list[list[_Hit]]
 ) -> Path:
-    from labelkit.commands.common.images.contact_sheet import Picture, write_contact_sheet
+    from labelkit.commands.common.images.contact_sheet import SheetCell, write_contact_sheet
 
     picture = make_pixel_reader(images)
-    drawn: list[list[Picture]] = []
+    drawn: list[list[SheetCell]] = []
     for q, name in enumerate(queries.names):
         pixels = (
             picture(name) if queries.images is None else read_image_pixels(queries.images, int(queries.image_rows[q]))
         )
-        line = [Picture(pixels, (name, "query"), frame="query")]
+        line = [SheetCell(pixels, (name, "query"), frame="query")]
         query_label = queries.labels[q]
         for rank, hit in enumerate(hits[q], start=1):
             sample_id, label = store.sample_ids[hit.row], find_class_name(store, hit.row)
             # hits can be judged only if the store has the query's class
             is_wrong = label is not None and query_label in store.class_names and query_label != label
             text = f"{rank}. {label} ({hit.score:.3f})" if label else f"{rank}. {hit.score:.3f}"
-            line.append(Picture(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
+            line.append(SheetCell(picture(sample_id), (sample_id, text), frame="wrong" if is_wrong else "plain"))
         drawn.append(line)
     return write_contact_sheet(path, drawn)
 

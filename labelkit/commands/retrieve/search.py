@@ -167,10 +167,10 @@ def load_or_build_index(
     except ValueError as error:
         raise ConfigError(f"--search {kind}", f"{store.path}: {error}", "Use --search exact.") from error
     progress.message(f"built the {kind} index in {time.monotonic() - began:.1f} s")
-    measured = measure(search, gallery)
+    measured = measure_index_quality(search, gallery)
     while measured.recall < _WANTED_RECALL and 2 * search.width <= _WIDEST * WIDTHS[kind]:
         search.width *= 2
-        measured = measure(search, gallery)
+        measured = measure_index_quality(search, gallery)
     cache_index(store.path, index, found.path, measured)
     _report_quality(kind, measured)
     return search, replace(found, measured=measured, built=True)
@@ -187,7 +187,7 @@ def _report_quality(kind: Kind, measured: IndexQuality) -> None:
         )
 
 
-def find(
+def find_neighbors(
     search: Callable[[NDArray[np.float32], int], Found],
     queries: NDArray[np.float32],
     k: int,
@@ -224,7 +224,7 @@ def find(
     return [found[query] for query in range(len(queries))]
 
 
-def measure(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
+def measure_index_quality(search: ApproximateSearch, gallery: StoredRows) -> IndexQuality:
     """Measure an index's speed and recall, relative to exact search, with random gallery rows as queries."""
     n = len(gallery)
     k = min(_SAMPLE_K, n - 1)

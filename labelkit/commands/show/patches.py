@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from labelkit.algorithms.projection import color_by_principal_components
-from labelkit.commands.common.embeddings import check_rows, unit_rows
-from labelkit.commands.common.images.contact_sheet import Picture, draw_box, write_contact_sheet
+from labelkit.commands.common.embeddings import check_rows, normalize_embeddings
+from labelkit.commands.common.images.contact_sheet import SheetCell, draw_box, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.results import Cell, SimpleResult, Table
 from labelkit.commands.common.search_queries import find_class_name, parse_patch_position
@@ -46,14 +46,14 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         row, column = parse_patch_position(config.patch, maps[0].grid, store.sample_ids[rows[0]])
     pixels = _crop_network_views(config, store, rows, maps)
     chosen = np.asarray(maps[0].features[row * maps[0].grid[1] + column], dtype=np.float32)
-    direction = unit_rows(chosen[None])[0]
-    similarities = [unit_rows(np.asarray(found.features, np.float32)) @ direction for found in maps]
+    direction = normalize_embeddings(chosen[None])[0]
+    similarities = [normalize_embeddings(np.asarray(found.features, np.float32)) @ direction for found in maps]
     limits = (float(min(s.min() for s in similarities)), float(max(s.max() for s in similarities)))
     colors = color_by_principal_components(np.concatenate([np.asarray(found.features, np.float32) for found in maps]))
     from labelkit.commands.common.images.plots import overlay_heatmap  # matplotlib takes a second to load
 
     headings = (("network", "input"), ("similarity to", f"patch {row},{column}"), ("principal", "components"))
-    drawn = [[Picture(None, lines, "none") for lines in headings]]
+    drawn = [[SheetCell(None, lines, "none") for lines in headings]]
     described: list[dict[str, object]] = []
     cells: list[list[Cell]] = []
     start = 0
@@ -74,9 +74,9 @@ def show_patches(config: ShowPatchesConfig) -> SimpleResult:
         lines = (f"max: {place[0]},{place[1]}, {similarity[best]:.3f}",)
         drawn.append(
             [
-                Picture(view, below),
-                Picture(overlay_heatmap(pixels[number], heat, limits), lines),
-                Picture((255 * color).round().astype(np.uint8), ()),
+                SheetCell(view, below),
+                SheetCell(overlay_heatmap(pixels[number], heat, limits), lines),
+                SheetCell((255 * color).round().astype(np.uint8), ()),
             ]
         )
         described.append({"row": at, "image": name, "label": label, "best": place, "cosine": float(similarity[best])})

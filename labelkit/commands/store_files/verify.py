@@ -109,7 +109,7 @@ def _combine_faults(path: Path, faults: list[LabelkitError]) -> LabelkitError | 
     return InputError(str(path), f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults))
 
 
-def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
+def _verify_folder(path: Path, report: Callable[[int], None]) -> list[FileCheck]:
     if (path / SET_NAME).exists() or any(path.glob("SET-*.h5")) or path.name.endswith(".patches"):
         return verify_patches(path, report)
     if (path / STATE).exists():
@@ -129,18 +129,18 @@ def _verify_folder(path: Path, report: Callable[[int], None]) -> list[Verified]:
     raise NotAStore(str(path), problem, "Pass a store, its .results or .patches, a run folder or a checkpoint.")
 
 
-def _report_checkpoint(status: CheckpointStatus) -> Verified:
+def _report_checkpoint(status: CheckpointStatus) -> FileCheck:
     num_files = len(status.state["files"]) + 1 if status.state else 0
-    return Verified("checkpoint", str(status.folder), num_files, status.num_bytes, list(status.faults))
+    return FileCheck("checkpoint", str(status.folder), num_files, status.num_bytes, list(status.faults))
 
 
-def _report_training(status: TrainingStatus) -> list[Verified]:
-    run = Verified("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
+def _report_training(status: TrainingStatus) -> list[FileCheck]:
+    run = FileCheck("run", str(status.folder), 0, status.metrics_bytes, list(status.faults))
     return [run, *(_report_checkpoint(checkpoint) for checkpoint in status.checkpoints)]
 
 
 def _verify_image_files(
-    root: Path, path: Path, checked: list[Verified], faults: list[LabelkitError]
+    root: Path, path: Path, checked: list[FileCheck], faults: list[LabelkitError]
 ) -> dict[str, Any] | None:
     """Verify images and add any fault; ``None`` if the file cannot be opened, which has already been reported."""
     kind = checked[0].kind
@@ -169,7 +169,7 @@ def _verify_image_files(
 
 
 @dataclass
-class Verified:
+class FileCheck:
     """Outcome of verifying a file or folder.
 
     Attributes:
@@ -195,7 +195,7 @@ class Verified:
             self.faults.append(error)
 
 
-def verify_file(path: Path, report: Report = lambda count: None) -> list[Verified]:
+def verify_file(path: Path, report: Report = lambda count: None) -> list[FileCheck]:
     """Verify a file that labelkit wrote; for a store, also its results (inside or next to it) and its patches.
 
     Args:
@@ -209,21 +209,21 @@ def verify_file(path: Path, report: Report = lambda count: None) -> list[Verifie
         with open_file(path, None) as file:
             if file.format == schema.FORMAT_STORE:
                 return _verify_store(file, path, report)
-            found = Verified(file.format.removeprefix("labelkit."), str(path))
+            found = FileCheck(file.format.removeprefix("labelkit."), str(path))
             _compare_blocks(file, found, report)
             if file.format == schema.FORMAT_RESULT:
                 _check_result(file, path, path.stem, _open_adjacent_store(path.resolve().parent), found)
                 return [found]
             reader = _READERS.get(file.format)
     except StoreError as error:
-        return [Verified("file", str(path), faults=[error])]
+        return [FileCheck("file", str(path), faults=[error])]
     if reader is not None and not found.faults:
         with found.collect_faults():
             reader(path)
     return [found]
 
 
-def verify_results(folder: Path, report: Report = lambda count: None) -> list[Verified]:
+def verify_results(folder: Path, report: Report = lambda count: None) -> list[FileCheck]:
     """Verify all results in ``NAME.h5.results``, against the store if it exists.
 
     Raises:
@@ -233,13 +233,13 @@ def verify_results(folder: Path, report: Report = lambda count: None) -> list[Ve
     return [_verify_result(path, name, store, report) for name in list_result_files(path)]
 
 
-def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Verified]:
+def verify_patches(folder: Path, report: Report = lambda count: None) -> list[FileCheck]:
     """Verify a set of patch files: ``SET.json``, the files listed in it, and that they belong to the adjacent store.
 
     Raises:
         ResourceError: the store cannot be read.
     """
-    listing = Verified("patches", str(folder / SET_NAME))
+    listing = FileCheck("patches", str(folder / SET_NAME))
     try:
         listed = read_set_json(folder)
     except StoreError as error:
@@ -251,7 +251,7 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
             check_patch_owner(folder, listed, store)
     checked = [listing]
     for entry in listed["files"]:
-        found = Verified("patches", str(folder / entry["name"]))
+        found = FileCheck("patches", str(folder / entry["name"]))
         checked.append(found)
         with found.collect_faults(), open_file(folder / entry["name"], schema.FORMAT_STORE) as file:
             _compare_blocks(file, found, report)
@@ -262,9 +262,9 @@ def verify_patches(folder: Path, report: Report = lambda count: None) -> list[Ve
 # ---- stores and results
 
 
-def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verified]:
+def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[FileCheck]:
     kind = file.attributes[""].get("kind")
-    found = Verified("patches" if kind == "patches" else "store", str(path))
+    found = FileCheck("patches" if kind == "patches" else "store", str(path))
     _compare_blocks(file, found, report)
     if kind == "patches":
         return [found]
@@ -276,7 +276,7 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
     names = store.packed_results if store is not None else ()
     digests: dict[str, str] = {}
     for name in names:
-        packed = Verified("result", f"{path}:/results/{name}")
+        packed = FileCheck("result", f"{path}:/results/{name}")
         checked.append(packed)
         with packed.collect_faults():
             inner = file.inside(f"results/{name}", schema.FORMAT_RESULT)
@@ -291,9 +291,9 @@ def _verify_store(file: CheckedFile, path: Path, report: Report) -> list[Verifie
 
 def _verify_result(
     path: Path, name: str, store: EmbeddingStore | None, report: Report, packed: str | None = None
-) -> Verified:
+) -> FileCheck:
     place = results_folder(path) / f"{name}.h5"
-    found = Verified("result", str(place))
+    found = FileCheck("result", str(place))
     with found.collect_faults(), open_file(place, schema.FORMAT_RESULT) as file:
         if packed not in (None, file.content_digest):
             problem = f"differs from the result with the same name inside the store, {path}:/results/{name}"
@@ -303,7 +303,7 @@ def _verify_result(
     return found
 
 
-def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: Verified) -> None:
+def _check_result(file: CheckedFile, path: Path, name: str, store: EmbeddingStore | None, found: FileCheck) -> None:
     with found.collect_faults():
         if store is not None:
             check_owner(file, store)
@@ -321,7 +321,7 @@ def _open_adjacent_store(folder: Path) -> EmbeddingStore | None:
         return None  # reported when the store itself is verified
 
 
-def _compare_blocks(file: CheckedFile, found: Verified, report: Report) -> None:
+def _compare_blocks(file: CheckedFile, found: FileCheck, report: Report) -> None:
     """Verify all datasets, except packed results (verified separately) and damaged shards (recorded as faults)."""
     damaged_shards = [] if file.shards is None else list(file.shards.faults())
     found.faults += damaged_shards

@@ -18,7 +18,7 @@ from labelkit.algorithms.active_learning import (
 )
 from labelkit.algorithms.row_blocks import StoredRows, blocks
 from labelkit.commands.common.embeddings import check_finite, split_rows, stored_rows
-from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, Picture, write_contact_sheet
+from labelkit.commands.common.images.contact_sheet import IMAGES_PER_LINE, SheetCell, write_contact_sheet
 from labelkit.commands.common.images.read import make_pixel_reader, open_store_images
 from labelkit.commands.common.label_files import skipped_rows
 from labelkit.commands.common.labels import UsableLabels, choose_usable_labels
@@ -183,7 +183,7 @@ def suggest_images(config: SuggestConfig) -> SimpleResult:
     made = [config.out]
     if config.sheet is not None and images is not None:
         pixels_of = make_pixel_reader(images)
-        pictures = [Picture(pixels_of(name), (name, guess and f"{guess}?")) for name, _, _, guess in lines]
+        pictures = [SheetCell(pixels_of(name), (name, guess and f"{guess}?")) for name, _, _, guess in lines]
         if all(picture.pixels is None for picture in pictures):
             current_progress().warning(f"none of the images in {images.root} could be read; check --dataset")
         starts = range(0, len(pictures), IMAGES_PER_LINE)

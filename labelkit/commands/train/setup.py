@@ -13,7 +13,7 @@ from labelkit.commands.common.training_data import (
     PreparedData,
     choose_eval_images,
     prepare_data,
-    warn_of_lost_content,
+    warn_about_blank_images,
 )
 from labelkit.data.datasets import ImageDataset
 from labelkit.data.image_bank import ImageBank
@@ -95,7 +95,7 @@ def prepare_training(method_name: str, config: RunConfig, runtime: Runtime, *, f
         size = method.network.input_spec.size
         bank = ImageBank(dataset, base_size=size, device=runtime.device)
         bank.check(config.max_bad_fraction)
-        warn_of_lost_content(dataset, bank.lost)
+        warn_about_blank_images(dataset, bank.lost)
         return bank
 
     @cache

@@ -56,7 +56,7 @@ _FRAMES = {"query": "#1f5fbf", "right": "#2e8b57", "wrong": "#c62828", "plain": 
 
 
 @dataclass(frozen=True)
-class Picture:
+class SheetCell:
     """Cell of a contact sheet: an image with a colored frame and lines of text.
 
     Attributes:
@@ -71,7 +71,7 @@ class Picture:
     frame: Literal["query", "right", "wrong", "plain", "none"] = "plain"
 
 
-def write_contact_sheet(path: Path, rows: Sequence[Sequence[Picture]]) -> Path:
+def write_contact_sheet(path: Path, rows: Sequence[Sequence[SheetCell]]) -> Path:
     """Write a PNG contact sheet from rows of cells.
 
     Raises:
